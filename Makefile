@@ -49,7 +49,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo deb man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -86,6 +86,10 @@ demo: build ## profile this machine and the fixture model, plan, run; PROMPT=tex
 	$(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem $(DEMO_MEM) -o $(DEMO)/plan.toml
 	@echo; echo "Last, run the model by the plan, and see what was predicted beside what happened."
 	$(BIN)/run --plan $(DEMO)/plan.toml $(if $(PROMPT),--prompt '$(PROMPT)',--prompt-file fixtures/texts/demo.txt) -n $(DEMO_TOKENS) --temp 0.6 --seed 4
+
+deb: build ## a Debian package of the three programs, a systemd unit and man pages, in target/dist
+	@command -v dpkg-deb >/dev/null || { echo "this needs dpkg-deb, which Debian and its relatives have"; exit 1; }
+	@.dist/package $(BIN) target/dist
 
 man: build ## man pages in target/man; for completions see any program's --help
 	@mkdir -p target/man

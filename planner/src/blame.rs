@@ -12,7 +12,7 @@ use plans::model::Level;
 use plans::plan::Feature;
 use plans::terms::Factors;
 
-use crate::field::Field;
+use crate::field::{Fastest, Field};
 use crate::hardware;
 use crate::request::{Limits, PromptLimit, Question};
 use crate::room::regions_within;
@@ -115,13 +115,17 @@ fn plan_in(question: &Question<'_>, space: &Space<'_>) -> Option<Vec<f64>> {
 pub struct Search<'a> {
     /// The question.
     pub question: &'a Question<'a>,
-    /// Its space.
+    /// Space of the question: levels, cores, reads and prompts that it allows.
     pub space: &'a Space<'a>,
     own: Searched<&'a Space<'a>>,
     others: RefCell<Vec<(Key, Other<'a>)>>,
+    fastest: RefCell<Vec<(OnMemoryAndTime, Option<Fastest>)>>,
 }
 
-/// What a space depends on: levels, cores, context and how many there are, what is kept free, and mechanisms that are left out.
+/// Limits on memory, tokens and prompts: what is left open in a space.
+type OnMemoryAndTime = (u64, Option<f64>, Vec<PromptLimit>);
+
+/// The parts of a question on which a space depends: levels, cores, context and how many there are, bytes kept free, and mechanisms that are left out.
 type Key = (Vec<String>, Vec<u32>, [u32; 2], u64, Vec<Feature>);
 
 /// A space, and limits on memory and time that are known to leave no plan in it.
@@ -172,7 +176,19 @@ impl<'a> Search<'a> {
     pub fn new(question: &'a Question<'a>, space: &'a Space<'a>) -> Self {
         let own = Searched::new(space);
         own.refused.borrow_mut().push(question.limits.clone());
-        Self { question, space, own, others: RefCell::default() }
+        Self { question, space, own, others: RefCell::default(), fastest: RefCell::default() }
+    }
+
+    /// The fastest plan of the question's own space within limits on memory and time.
+    pub fn fastest(&self, question: &Question<'_>) -> Option<Fastest> {
+        let limits = &question.limits;
+        let asked = (limits.memory_bytes, limits.speed_min, limits.prompts_max.clone());
+        if let Some((_, known)) = self.fastest.borrow().iter().find(|(known, _)| *known == asked) {
+            return known.clone();
+        }
+        let found = Field::new(question, self.space).fastest(regions_within(limits.memory_bytes), false);
+        self.fastest.borrow_mut().push((asked, found.clone()));
+        found
     }
 
     /// Whether a plan exists within other limits.
@@ -225,9 +241,8 @@ impl<'a> Search<'a> {
     pub fn facts(&self, kept: &Question<'a>) -> Vec<&'static str> {
         let limits = &kept.limits;
         let unbound = kept.within(Limits { speed_min: None, prompts_max: Vec::new(), ..limits.clone() });
-        let field = Field::new(&unbound, self.space);
-        let fastest = field.fastest(regions_within(limits.memory_bytes), false);
-        let level = fastest.map(|fastest| field.level(fastest.best.way).name.clone());
+        let fastest = self.fastest(&unbound);
+        let level = fastest.map(|fastest| self.space.ways[fastest.best.way.level].level.name.clone());
         let kept = kept.within(Limits { level: level.or_else(|| limits.level.clone()), ..limits.clone() });
         FACTS.into_iter().filter(|fact| exists_without(&kept, fact)).collect()
     }
@@ -250,7 +265,7 @@ fn exists_without(question: &Question<'_>, fact: &str) -> bool {
     }
 }
 
-/// The same device with cores that compute, memory that moves and flash that reads so many times as fast.
+/// A device whose cores compute, memory moves and flash reads so many times as fast. Where flash is faster, reads take nothing of the cores.
 pub fn sped_up(device: &Device, compute: f64, memory: f64, io: f64) -> Device {
     let factors = Factors { compute, stream: memory, gather: memory, random_reads: io, ordered_reads: io };
     let mut faster = hardware::at(device, &factors);

@@ -17,16 +17,21 @@ use crate::layers::Cached;
 use crate::queue::{Prompts, Queue};
 use crate::reads::LayerReads;
 use crate::request::{DIGITS, Limits, PromptLimit, Question};
-use crate::room::Room;
+use crate::room::{Need, Room};
 use crate::rules::Prompt;
+use crate::simple_rule::{self, Simple};
 use crate::space::{Space, Way, Work};
-use crate::split::{Budget, Found, Item, NEVER, Split, quick_split, soonest, split};
+use crate::split::{Budget, Found, Item, LIMITS, NEVER, Split, quick_split, soonest, split};
 use crate::ways::{Compute, Read, Ways};
 
 /// Parts of the time of a prompt that is limited.
 const PROMPT_TICKS: f64 = (1u64 << 40) as f64;
 /// Plans within such a part of the fastest are as fast, and of the smallest as small.
 pub const ALIKE: i64 = 200;
+/// One part in so many of the fastest plan's ticks is left open: ways that cannot be faster by that are not split exactly.
+pub const OPEN: i64 = 16 * ALIKE;
+/// One part in so many of the least memory is left open, of each way and again among the ways.
+pub const SIZE_OPEN: i64 = 4 * ALIKE;
 /// Ways that decode alike of which prompts are priced.
 pub const NEAR_MAX: usize = 8;
 /// Ways and prompts that are tried before all others where prompts are limited.
@@ -79,6 +84,14 @@ pub struct Fastest {
     pub near: Vec<(i64, Way)>,
     /// Ways that were priced layer by layer.
     pub priced: usize,
+}
+
+impl Fastest {
+    /// A plan by itself, where any will do.
+    fn of(best: Candidate) -> Self {
+        let (least, way) = (best.ticks, best.way);
+        Self { best, standard: least, least, near: vec![(least, way)], priced: 0 }
+    }
 }
 
 impl<'a> Field<'a> {
@@ -402,14 +415,57 @@ impl<'a> Field<'a> {
     }
 
     /// The fastest plan within so many bytes, and the nearest ways that may be as fast; `None` where no way keeps the limits.
-    /// With `any` the first plan that keeps them will do.
+    /// With `any` the first plan that keeps them will do. It is no slower than the simple rule within the same limits.
     pub fn fastest(&self, regions: i64, any: bool) -> Option<Fastest> {
+        let simple = self.simple(regions);
+        if any && let Some(simple) = simple {
+            return Some(Fastest::of(simple));
+        }
         if !any && !self.question.limits.prompts_max.is_empty() {
-            let of_free = self.fastest_of_free(regions)?;
-            if of_free.is_some() {
-                return of_free;
+            let most = simple.as_ref().map_or(NEVER, |simple| simple.ticks);
+            if let Some(of_free) = self.fastest_of_free(regions, most)? {
+                return Some(of_free);
             }
         }
+        self.searched(regions, any, simple)
+    }
+
+    /// The plan of the best simple rule, where it is one of the ways and keeps the limits within so many bytes.
+    fn simple(&self, regions: i64) -> Option<Candidate> {
+        let Simple { way, decided, .. } = simple_rule::best(self.question, self.space)?;
+        let ways = &self.ways[way.level];
+        let pinned = |(cached, &hot): (&Vec<Cached>, &u32)| {
+            cached.iter().position(|cached| cached.hot == hot && cached.cold == 0)
+        };
+        let chosen: Option<Vec<usize>> = ways.cached.iter().zip(&decided.hot).map(pinned).collect();
+        let chosen = chosen?;
+        let (compute, read) = self.choice(way);
+        let toll = ways.toll(compute, read);
+        let (mut ticks, mut need) = (0, Need::default());
+        for (layer, &item) in chosen.iter().enumerate() {
+            let cached = &ways.cached[layer][item];
+            ticks += self.ticks(ways.seconds(compute, read, &toll, layer, cached));
+            need = need.with(cached.need);
+        }
+        let room = self.room(way, regions);
+        let candidate = Candidate {
+            way,
+            found: Found { chosen, ticks, need },
+            ticks: self.serial(way) + ticks,
+            regions: regions - room.bytes + room.taken(need),
+        };
+        let in_time = self.time_max.is_none_or(|most| candidate.ticks <= most);
+        (room.fits(need) && in_time && self.keeps_prompts(&candidate)).then_some(candidate)
+    }
+
+    /// Whether it keeps the limits on prompts.
+    fn keeps_prompts(&self, candidate: &Candidate) -> bool {
+        let mut limits = self.question.limits.prompts_max.iter();
+        limits.all(|limit| self.prompt_seconds(candidate, limit.tokens) <= limit.seconds_max * DIGITS)
+    }
+
+    /// [`Self::fastest`] of all ways, one plan being known.
+    fn searched(&self, regions: i64, any: bool, known: Option<Candidate>) -> Option<Fastest> {
         let most = self.time_max.unwrap_or(NEVER);
         let mut best: Option<Candidate> = None;
         let mut near: Vec<(i64, Way)> = Vec::new();
@@ -421,8 +477,9 @@ impl<'a> Field<'a> {
                 *best = Some(found);
             }
         };
-        let mut priced = 0;
-        let mut free: HashMap<Way, Vec<Room>> = HashMap::new();
+        let (mut priced, mut least, mut prices) = (0, NEVER, [0.0; LIMITS]);
+        // rooms of a way in which prompts cost a token nothing, with its bounds
+        let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
         let bound = |serial, room, _, curve: &Curve| self.bound(serial, room, curve);
         for (bound, way) in self.queue((regions, any), bound) {
             let enough =
@@ -432,61 +489,65 @@ impl<'a> Field<'a> {
             }
             let room = self.room(way, regions);
             let of_way = free.entry(Way { prompt: 0, ..way }).or_default();
-            // where prompts cost a token nothing, those that take more memory do
-            let beaten = of_way.iter().any(|free: &Room| free.bytes >= room.bytes && free.rows <= room.rows);
+            // where prompts cost a token nothing, those that take more memory do; but the bound stays that of both
+            let beats = |(free, _): &&(Room, i64)| free.bytes >= room.bytes && free.rows <= room.rows;
+            if let Some((_, bound)) = of_way.iter().find(beats) {
+                least = least.min(*bound);
+                continue;
+            }
             let [_, beside] = room.budgets();
-            if beaten || self.prompts_refused(way, beside) {
+            if self.prompts_refused(way, beside) {
                 continue;
             }
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
             priced += 1;
             self.space.count(Work { priced: 1, ..Work::default() });
-            let Some(split) = quick_split(&items, &budget) else {
+            let to_beat = worst(&best) + 1 - self.serial(way);
+            let Some(split) = quick_split(&items, &budget, Some(to_beat), prices) else {
                 // then no item is left out
                 if best.is_none() && most == NEVER {
                     self.refuse_prompts(way, beside);
                 }
                 continue;
             };
-            if split.prompts_free && split.found.is_some() {
-                of_way.push(room);
+            let bound = self.serial(way) + split.least;
+            let as_fast = bound <= worst(&best);
+            let found = self.of_split(way, regions, &items, &budget, &split);
+            if split.prompts_free && (!as_fast || found.is_some()) {
+                of_way.push((room, bound));
             }
-            let least = self.serial(way) + split.least;
-            if least <= worst(&best) {
-                near.push((least, way));
-                better(self.of_split(way, regions, &items, &budget, &split), &mut best);
+            if as_fast {
+                prices = split.prices;
+                near.push((bound, way));
+                better(found, &mut best);
             }
         }
         near.sort_unstable();
-        let mut least = NEVER;
         for (bound, way) in &mut near {
             let to_beat = best.as_ref().map_or(most + 1, |best| best.ticks);
-            if *bound + *bound / (16 * ALIKE) < to_beat && !(any && best.is_some()) {
+            if *bound + *bound / OPEN < to_beat && !(any && best.is_some()) {
                 let (found, proven) = self.candidate(*way, regions, to_beat - 1);
                 *bound = proven.max(*bound);
                 better(found, &mut best);
             }
             least = least.min(*bound);
         }
+        better(known, &mut best);
         let most = worst(&best);
         near.retain(|(bound, _)| *bound <= most);
         let best = best?;
         Some(Fastest { least: least.min(best.ticks), standard: best.ticks, best, near, priced })
     }
 
-    /// Plans that keep the limits on prompts, of those that are as fast as the fastest that need not, which comes first; `None`
-    /// where none was found, and in that `None` where there is not even the other.
-    fn fastest_of_free(&self, regions: i64) -> Option<Option<Fastest>> {
+    /// Plans that keep the limits on prompts, of those that are as fast as the fastest that need not and take at most `most`
+    /// ticks. The inner `None`: none was found. The outer one: there is not even the fastest.
+    fn fastest_of_free(&self, regions: i64, most: i64) -> Option<Option<Fastest>> {
         let limits = Limits { prompts_max: Vec::new(), ..self.question.limits.clone() };
         let question = self.question.within(limits);
         let free = Field::new(&question, self.space);
         let mut fastest = free.fastest(regions, false)?;
-        let keeps = |best: &Candidate| {
-            let mut limits = self.question.limits.prompts_max.iter();
-            limits.all(|limit| self.prompt_seconds(best, limit.tokens) <= limit.seconds_max * DIGITS)
-        };
-        if !keeps(&fastest.best) {
-            let most = alike(fastest.standard).min(self.time_max.unwrap_or(NEVER));
+        if !self.keeps_prompts(&fastest.best) {
+            let most = alike(fastest.standard).min(self.time_max.unwrap_or(NEVER)).min(most);
             let prompts = |&(_, way): &(i64, Way)| {
                 let useful = self.useful_prompts(way.level, way.read, self.embedding_rows(way));
                 useful.iter().map(|&(prompt, _)| Way { prompt, ..way }).collect::<Vec<_>>()
@@ -506,7 +567,7 @@ impl<'a> Field<'a> {
             return None;
         }
         let (items, budget) = self.layers(way, regions, worst, false)?;
-        let split = quick_split(&items, &budget)?;
+        let split = quick_split(&items, &budget, Some(worst + 1 - self.serial(way)), [0.0; LIMITS])?;
         self.of_split(way, regions, &items, &budget, &split).filter(|found| found.ticks <= worst)
     }
 
@@ -518,7 +579,7 @@ impl<'a> Field<'a> {
             |serial, room, pinned, curve: &Curve| self.smallest_bound(regions, serial, (room, pinned), curve);
         for (bound, way) in self.queue((regions, false), bound) {
             // as near as it is sought
-            let most = best.map_or(regions, |best: i64| best - 1 - best / (4 * ALIKE));
+            let most = best.map_or(regions, |best: i64| best - 1 - best / SIZE_OPEN);
             if bound > most {
                 least = least.min(bound);
                 break;
@@ -550,8 +611,11 @@ impl<'a> Field<'a> {
             {
                 return Some(regions - room.bytes + room.taken(found.need));
             }
-            let split =
-                if exact { split(&items, &budget, Some(to_beat)) } else { quick_split(&items, &budget) };
+            let split = if exact {
+                split(&items, &budget, Some(to_beat))
+            } else {
+                quick_split(&items, &budget, Some(to_beat), [0.0; LIMITS])
+            };
             let found = split?.found.filter(|found| found.ticks < to_beat)?;
             Some(regions - room.bytes + room.taken(found.need))
         };
@@ -559,7 +623,7 @@ impl<'a> Field<'a> {
             return Some((bound, None));
         };
         let mut low = bound - 1;
-        while high - low > (high / (4 * ALIKE)).max(1) {
+        while high - low > (high / SIZE_OPEN).max(1) {
             let middle = low + (high - low) / 2;
             match within(middle, false).or_else(|| within(middle, high - low < high / 16)) {
                 Some(taken) => high = taken.min(middle),

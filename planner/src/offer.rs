@@ -71,9 +71,8 @@ pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
 fn speed(search: &Search<'_>, free: &Question<'_>) -> Option<Offer> {
     let limits = &search.question.limits;
     let floor = limits.speed_min?;
-    let field = Field::new(free, search.space);
-    let best = field.fastest(regions_within(limits.memory_bytes), false)?.best;
-    let reached = down(1.0 / (best.ticks as f64 * field.tick_seconds));
+    let best = search.fastest(free)?.best;
+    let reached = down(1.0 / (best.ticks as f64 * search.space.tick_seconds));
     let sentence = format!("{} reach {reached} tok/s; {floor} are the least that is allowed", at(limits));
     Some(Offer::new(sentence, search.question, |request| {
         request.decode_tokens_per_second_min = Some(reached);
@@ -264,7 +263,7 @@ fn at(limits: &Limits) -> String {
     }
 }
 
-/// What is requested besides memory, in words.
+/// The limits besides memory, in words.
 fn wanted(limits: &Limits) -> String {
     let speed = limits.speed_min.map(|speed| format!("{speed} tok/s"));
     let prompts = limits.prompts_max.iter().map(|limit| {
@@ -283,7 +282,7 @@ pub fn down(rate: f64) -> f64 {
     (rate * scale).floor() / scale
 }
 
-/// The same of seconds, rounded up.
+/// Three and more digits of seconds, rounded up, so that they can be requested.
 fn up(seconds: f64) -> f64 {
     let scale = 10f64.powi(2 - seconds.log10().floor().clamp(-9.0, 1.0) as i32);
     (seconds * scale).ceil() / scale
@@ -295,7 +294,7 @@ fn amount(bytes: u64) -> String {
     format!("{number:.digits$} {unit}")
 }
 
-/// The same rounded up, so that the figure is enough.
+/// A size with enough digits to be requested, rounded up, so that it is enough.
 fn amount_up(bytes: u64) -> String {
     let (number, unit, digits) = scaled(bytes);
     let scale = 10f64.powi(digits as i32);

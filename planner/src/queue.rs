@@ -80,7 +80,7 @@ where
         let (ways, groups) = (&space.ways[group.level], &space.groups[group.level]);
         let members = &groups.reads[group.reads];
         let reads = ways.read_group(members);
-        let compute = ways.compute_group(&groups.sets[group.sets.0..group.sets.1].concat());
+        let compute = space.compute_group(group.level, group.sets);
         let rows = [false, true].into_iter().zip(compute.embedding_rows).filter(|(_, some)| *some);
         let of_members = rows.flat_map(|(rows, _)| members.iter().map(move |&read| (read, rows)));
         let prompts: Vec<Prompts> =
@@ -134,10 +134,7 @@ where
         }
         let curve = space.curve(at);
         if at.sets.1 - at.sets.0 > 1 {
-            let (compute, reads) = (
-                ways.compute_group(&space.groups[at.level].sets[at.sets.0..at.sets.1].concat()),
-                ways.read_group(&[at.read]),
-            );
+            let (compute, reads) = (space.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
             let all = || prompts.iter().flat_map(|prompts| prompts.iter());
             let prompts = all().map(|&(prompt, _)| &space.prompts[prompt]);
             let room = ways.room_of_group(self.device, self.regions, &compute, &reads, prompts);

@@ -11,7 +11,7 @@ use crate::field::{ALIKE, Candidate, Fastest, Field, NEAR_MAX, alike};
 use crate::problem::Problem;
 use crate::request::{DIGITS, Limits, Question};
 use crate::room::{regions_within, with_page_tables};
-use crate::simple_rule::simple_rule;
+use crate::simple_rule;
 use crate::solve::{self, Outcome};
 use crate::space::{Space, Way};
 use crate::tables::{Bound, Mode, Tables};
@@ -34,9 +34,9 @@ const PAGE: i64 = plans::PAGE_BYTES as i64;
 pub struct Solved {
     /// The plan.
     pub plan: Plan,
-    /// Its decisions.
+    /// The plan's decisions, as the cost model takes them.
     pub decided: Decided,
-    /// What the solver chose among.
+    /// The problem that the solver was given, in whole numbers.
     pub tables: Tables,
     /// The price of a token, term by term.
     pub price: DecodePrice,
@@ -65,7 +65,7 @@ pub fn best_plan(question: &Question<'_>) -> Result<Option<Solved>, PlanError> {
     best_in(question, &Space::new(question))
 }
 
-/// The same in a space that is there already.
+/// The best plan within the limits, of a space that is there already; `None` where no plan satisfies them.
 ///
 /// # Errors
 /// As [`best_plan`].
@@ -142,7 +142,7 @@ impl Search<'_> {
     /// the smallest.
     fn fastest(&self, regions: i64) -> Result<Option<Solved>, PlanError> {
         let Some(fastest) = self.field.fastest(regions, false) else { return Ok(None) };
-        let simple = simple_rule(self.question, &self.space.ways);
+        let simple = simple_rule::best(self.question, self.space).map(|simple| simple.rule);
         let slowest = self.slowest(&fastest, simple.as_ref());
         let offers = self.offers(&fastest, slowest, regions);
         let tables = self.tables(&offers, slowest - fastest.best.ticks, regions);

@@ -71,11 +71,16 @@ pub struct Space<'a> {
     pub groups: Vec<Groups>,
     curves: RefCell<HashMap<Sets, Rc<Curve>>>,
     curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
+    /// By level and core sets: what they have in common.
+    compute_groups: RefCell<HashMap<(usize, Range), Rc<ComputeGroup>>>,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
     work: Cell<Work>,
 }
 
-/// What the price of a prompt depends on, of a way to decode: a few hundred prices are those of all ways.
+/// From the first up to the second.
+type Range = (usize, usize);
+
+/// The parts of a way to decode on which the price of a prompt depends: a few hundred prices are those of all ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PromptKey {
     backend: Backend,
@@ -156,6 +161,7 @@ impl<'a> Space<'a> {
             prompts: rules::prompts(question),
             curves: RefCell::default(),
             curves_of_groups: RefCell::default(),
+            compute_groups: RefCell::default(),
             prompt_prices: RefCell::default(),
             work: Cell::default(),
         }
@@ -210,7 +216,7 @@ impl<'a> Space<'a> {
             return Rc::clone(known);
         }
         let ways = &self.ways[at.level];
-        let compute = ways.compute_group(&self.groups[at.level].sets[at.sets.0..at.sets.1].concat());
+        let compute = self.compute_group(at.level, at.sets);
         let mut priced: Priced = ways.cached.iter().map(|cached| Vec::with_capacity(cached.len())).collect();
         // rounded down: a bound
         ways.least_seconds_of_each(&compute, at.read, |layer, way, seconds| {
@@ -226,6 +232,13 @@ impl<'a> Space<'a> {
     pub fn curve_of(&self, way: Way) -> Rc<Curve> {
         let set = self.groups[way.level].set_of[way.compute];
         self.curve(Sets { level: way.level, read: way.read, sets: (set, set + 1) })
+    }
+
+    /// Core sets from the first up to the second, as one that has the best of each.
+    pub fn compute_group(&self, level: usize, sets: Range) -> Rc<ComputeGroup> {
+        let group =
+            || Rc::new(self.ways[level].compute_group(&self.groups[level].sets[sets.0..sets.1].concat()));
+        Rc::clone(self.compute_groups.borrow_mut().entry((level, sets)).or_insert_with(group))
     }
 
     /// A curve that is nowhere above that of any way of a group.

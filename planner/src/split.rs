@@ -13,6 +13,10 @@
 
 use crate::room::{Need, Room};
 
+mod soonest;
+
+pub use soonest::soonest;
+
 /// Limits: all bytes, bytes beside the slots, and the time of two prompts.
 pub const LIMITS: usize = 4;
 /// More than any limit.
@@ -20,7 +24,7 @@ pub const NEVER: i64 = i64::MAX / 8;
 /// Units of memory in which the dynamic programme counts, at most: few to dismiss a way, then more, and most for the split.
 const UNITS: [i64; 3] = [256, 2048, 16384];
 /// A split this part of its ticks above the bound is as good as the best.
-const CLOSE: i64 = 4096;
+pub const CLOSE: i64 = 4096;
 /// Splits of different sizes that the programme offers.
 const ENDS_MAX: usize = 16;
 /// Where limits besides memory have a price: the programme is run with these times as much, so that one of its splits
@@ -28,8 +32,13 @@ const ENDS_MAX: usize = 16;
 const DEARER: [f64; 4] = [1.0, 1.05, 1.3, 2.0];
 /// Changes of each layer, on average, after which no repair of a split is hoped for.
 const REPAIRS_PER_LAYER: usize = 4;
+/// A bound is lowered by such a share, whatever was rounded.
+const SURE: f64 = 1e-9;
 /// A price at which a limit that is not kept cannot be.
 const DEAREST: f64 = 1e18;
+/// What sums of priced limits may be off by, as a share: at high prices that is more than all ticks, and such a bound says
+/// nothing.
+const ROUNDING: f64 = 1e-12;
 /// Halvings of a price.
 const BISECTIONS: usize = 12;
 
@@ -46,7 +55,7 @@ pub struct Item {
     pub prompts: [i64; 2],
 }
 
-/// What all layers together must keep.
+/// Limits that all layers together must keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
     /// Memory.
@@ -64,6 +73,8 @@ pub struct Split {
     pub least: i64,
     /// Whether the limits on prompts cost nothing: without them it would be the same.
     pub prompts_free: bool,
+    /// Prices of the limits that are good for the bound.
+    pub prices: [f64; LIMITS],
 }
 
 /// A choice of one item of each layer.
@@ -78,7 +89,7 @@ pub struct Found {
 }
 
 impl Item {
-    /// What counts against each limit.
+    /// The item's weight against each limit.
     fn weights(&self) -> [i64; LIMITS] {
         [self.need.bytes(), self.need.beside(), self.prompts[0], self.prompts[1]]
     }
@@ -99,78 +110,69 @@ impl Budget {
 ///
 /// With `to_beat` nothing is sought that takes as many ticks.
 pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>) -> Option<Split> {
-    let (point, quick) = relaxed(items, budget)?;
+    let (point, quick) = relaxed(items, budget, to_beat, [0.0; LIMITS])?;
     let known = quick.found.as_ref().map_or(NEVER, |found| found.ticks).min(to_beat.unwrap_or(NEVER));
     if known <= quick.least + quick.least / CLOSE {
         return Some(quick);
     }
     let (better, dropped) = programme(items, budget, &point, known);
     let least = dropped.max(quick.least).min(better.as_ref().map_or(known, |found| found.ticks));
-    Some(Split { found: better.or(quick.found), least, prompts_free: quick.prompts_free })
+    Some(Split { found: better.or(quick.found), least, ..quick })
 }
 
-/// The bound, and the split that it suggests.
-pub fn quick_split(items: &[Vec<Item>], budget: &Budget) -> Option<Split> {
-    relaxed(items, budget).map(|(_, split)| split)
+/// The bound, and the split that it suggests; with `to_beat` no more of either than says that nothing takes fewer ticks.
+/// `prices` are tried first: those that were good for a budget like it.
+pub fn quick_split(
+    items: &[Vec<Item>],
+    budget: &Budget,
+    to_beat: Option<i64>,
+    prices: [f64; LIMITS],
+) -> Option<Split> {
+    relaxed(items, budget, to_beat, prices).map(|(_, split)| split)
 }
 
-fn relaxed(items: &[Vec<Item>], budget: &Budget) -> Option<(Point, Split)> {
+fn relaxed(
+    items: &[Vec<Item>],
+    budget: &Budget,
+    to_beat: Option<i64>,
+    prices: [f64; LIMITS],
+) -> Option<(Point, Split)> {
+    let enough = to_beat.map_or(f64::INFINITY, |ticks| ticks as f64 * (1.0 + 4.0 * SURE) + 1.0);
     let limited = budget.prompts.iter().any(|&most| most < NEVER);
-    let sooner = if limited { soonest(items, budget)? } else { None };
-    let dual = Dual { items, limits: budget.limits() };
-    // where a step of any size breaks a limit there may be no prices that keep all of them
+    let dual = Dual { items, limits: budget.limits(), enough };
     let [all, beside, ..] = dual.limits;
-    let of_memory = || Dual { items, limits: [all, beside, NEVER, NEVER] }.best();
-    let best = dual.best();
+    let of_memory = Dual { items, limits: [all, beside, NEVER, NEVER], enough }.best()?;
+    let beaten = |point: Point, prompts_free: bool| {
+        let split = Split { found: None, least: point.least(), prompts_free, prices: point.prices };
+        Some((point, split))
+    };
+    if of_memory.value >= enough {
+        return beaten(of_memory, true);
+    }
+    if limited && to_beat.is_some() {
+        let tried = dual.steepest(prices)?;
+        if tried.value >= enough {
+            return beaten(tried, false);
+        }
+    }
+    let sooner = if limited { soonest(items, budget)? } else { None };
+    // where a step of any size breaks a limit there may be no prices that keep all of them
+    let best = if limited { dual.best() } else { Some(of_memory.clone()) };
     let priced = best.is_some();
-    let point = best.or_else(of_memory)?;
-    let least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
+    let point = best.unwrap_or(of_memory);
+    if point.value >= enough {
+        return beaten(point, false);
+    }
+    let least = point.least();
     let repaired = |chosen: Vec<usize>| Found::of(items, chosen).repaired(items, budget);
-    let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?));
+    let smallest = || repaired(vec![0; items.len()]);
+    let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?)).or_else(smallest);
     let found = found.into_iter().chain(sooner).map(|found| found.filled(items, budget));
     let found = found.min_by_key(|found| (found.ticks, found.need.bytes()));
     // without prices of prompts nobody knows what they cost
     let prompts_free = priced && point.prices[2..].iter().all(|&price| price == 0.0);
-    Some((point, Split { found, least, prompts_free }))
-}
-
-/// A split that keeps the limits on prompts, however slow a token is, if one is found; `None` if there is none.
-pub fn soonest(items: &[Vec<Item>], budget: &Budget) -> Option<Option<Found>> {
-    let [_, beside] = budget.room.budgets();
-    let room = Room { bytes: beside + budget.room.tables, rows: 0, ..budget.room };
-    let limited = (0..2).filter(|&prompt| budget.prompts[prompt] < NEVER);
-    for prompt in limited {
-        // bytes beside the slots alone, and the prompt in place of a token
-        let item = |item: &Item| {
-            let need = Need { cold: 0, ..item.need };
-            Item { need, ticks: item.prompts[prompt], prompts: [0, 0], ..*item }
-        };
-        let mut of_prompt: Vec<Vec<Item>> =
-            items.iter().map(|items| items.iter().map(item).collect()).collect();
-        // places among all items
-        for items in &mut of_prompt {
-            items.iter_mut().enumerate().for_each(|(place, item)| item.cached = place);
-            items.sort_by_key(|item| (item.need.bytes(), item.ticks));
-        }
-        let budget_of_prompt = Budget { room, prompts: [NEVER; 2] };
-        let most = budget.prompts[prompt];
-        let in_time = |split: &Split| split.found.as_ref().is_some_and(|found| found.ticks <= most);
-        let mut soonest = quick_split(&of_prompt, &budget_of_prompt)?;
-        if !in_time(&soonest) {
-            soonest = split(&of_prompt, &budget_of_prompt, Some(most + 1))?;
-        }
-        if soonest.least > most {
-            return None;
-        }
-        let chosen = soonest.found.map(|found| {
-            let places = found.chosen.iter().zip(&of_prompt).map(|(&chosen, items)| items[chosen].cached);
-            Found::of(items, places.collect())
-        });
-        if let Some(found) = chosen.filter(|found| found.keeps(items, budget)) {
-            return Some(Some(found));
-        }
-    }
-    Some(None)
+    let prices = point.prices;
+    Some((point, Split { found, least, prompts_free, prices }))
 }
 
 impl Found {
@@ -257,6 +259,8 @@ impl Found {
 struct Dual<'a> {
     items: &'a [Vec<Item>],
     limits: [i64; LIMITS],
+    /// A value with which no better point is sought.
+    enough: f64,
 }
 
 /// The dual at given prices.
@@ -272,8 +276,15 @@ struct Point {
     chosen: Vec<usize>,
 }
 
+impl Point {
+    /// Ticks that no split can be below.
+    fn least(&self) -> i64 {
+        (self.value - SURE * self.value.abs()).ceil() as i64
+    }
+}
+
 impl Dual<'_> {
-    /// The highest point that was found; `None` where no prices keep the limits.
+    /// The highest point that was found, or the first that is enough; `None` where no prices keep the limits.
     fn best(&self) -> Option<Point> {
         self.climb([0.0; LIMITS], LIMITS - 1)
     }
@@ -289,9 +300,12 @@ impl Dual<'_> {
             prices[limit] = price;
             self.climb(prices, limit - 1)
         };
-        let kept = |point: &Point| point.taken[limit] <= self.limits[limit] as f64;
+        // what is taken is rounded, and a limit may be kept by nothing but what takes all of it
+        let most = self.limits[limit] as f64;
+        let kept = |point: &Point| point.taken[limit] <= most + SURE * most.abs();
+        let enough = |point: &Point| point.value >= self.enough;
         let free = at(0.0)?;
-        if kept(&free) {
+        if kept(&free) || enough(&free) {
             return Some(free);
         }
         let unit = if limit == 1 { free.prices[0].max(1e-9) } else { 1.0 };
@@ -299,6 +313,9 @@ impl Dual<'_> {
         let mut above = at(high)?;
         let mut best = free;
         while !kept(&above) {
+            if enough(&above) {
+                return Some(above);
+            }
             if high > DEAREST {
                 return None;
             }
@@ -306,8 +323,14 @@ impl Dual<'_> {
             above = at(high)?;
         }
         for _ in 0..BISECTIONS {
+            if enough(&above) {
+                return Some(above);
+            }
             let middle = 0.5 * (low + high);
             let point = at(middle)?;
+            if enough(&point) {
+                return Some(point);
+            }
             if point.value > best.value {
                 best = point.clone();
             }
@@ -319,7 +342,7 @@ impl Dual<'_> {
         Some(Point { prices, value, ..above })
     }
 
-    /// What makes prompts fastest, however slow a token is; `None` where nothing limits prompts or nothing fits.
+    /// The items with which prompts are fastest, however slow a token is; `None` where nothing limits prompts or nothing fits.
     fn most_pinned(&self) -> Option<Vec<usize>> {
         /// Ticks for a part of a limited prompt: more than any part is worth.
         const DEAR: f64 = 1e6;
@@ -327,7 +350,7 @@ impl Dual<'_> {
         let price = |limit: i64| if limit < NEVER { DEAR } else { 0.0 };
         let prices = [0.0, 0.0, price(first), price(second)];
         // what is pinned is beside the slots, and all of it is to be pinned
-        let pinned = Dual { items: self.items, limits: [all.min(beside), beside, first, second] };
+        let pinned = Dual { limits: [all.min(beside), beside, first, second], ..*self };
         if prices == [0.0; LIMITS] { None } else { Some(pinned.steepest(prices)?.chosen) }
     }
 
@@ -336,10 +359,7 @@ impl Dual<'_> {
     fn steepest(&self, mut prices: [f64; LIMITS]) -> Option<Point> {
         let mut hulls = Vec::with_capacity(self.items.len());
         let mut point = Point { prices, value: 0.0, taken: [0.0; LIMITS], chosen: Vec::new() };
-        let cost = |item: &Item| {
-            let weights = item.weights();
-            item.ticks as f64 + (1..LIMITS).map(|k| prices[k] * weights[k] as f64).sum::<f64>()
-        };
+        let cost = |item: &Item| item.ticks as f64 + priced(item.weights(), prices);
         let mut steps = Vec::new();
         for (layer, items) in self.items.iter().enumerate() {
             let hull = hull(items, cost);
@@ -376,14 +396,18 @@ impl Dual<'_> {
         }
         prices[0] = broken.unwrap_or(0.0);
         point.prices = prices;
-        for k in 1..LIMITS {
-            point.value -= prices[k] * self.limits[k] as f64;
-        }
+        let constant = priced(self.limits, prices);
+        point.value -= constant + ROUNDING * (constant + point.value.abs());
         for (chosen, hull) in point.chosen.iter_mut().zip(&hulls) {
             *chosen = hull[*chosen].0;
         }
         Some(point)
     }
+}
+
+/// What counts against the limits but the first, at their prices.
+fn priced(weights: [i64; LIMITS], prices: [f64; LIMITS]) -> f64 {
+    (1..LIMITS).map(|k| prices[k] * weights[k] as f64).sum()
 }
 
 fn add(taken: &mut [f64; LIMITS], item: &Item, share: f64) {
@@ -427,7 +451,7 @@ struct Programme {
     floors: Vec<f64>,
     /// Price of a byte.
     price: f64,
-    /// What cost and priced bytes may be above the floors.
+    /// How far cost and priced bytes may be above the floors.
     gap: f64,
     /// Bytes in all.
     bytes: i64,
@@ -437,10 +461,7 @@ struct Programme {
 
 impl Programme {
     fn new(items: &[Vec<Item>], limits: [i64; LIMITS], prices: [f64; LIMITS], gap: f64, most: i64) -> Self {
-        let cost = |item: &Item| {
-            let weights = item.weights();
-            item.ticks as f64 + (1..LIMITS).map(|k| prices[k] * weights[k] as f64).sum::<f64>()
-        };
+        let cost = |item: &Item| item.ticks as f64 + priced(item.weights(), prices);
         let (mut layers, mut floors) = (Vec::new(), Vec::new());
         for items in items {
             let mut unbeaten: Vec<(usize, i64, f64)> = Vec::new();
@@ -546,12 +567,13 @@ struct Partial {
 /// The best choice below `known` ticks, if one is found, and ticks that no choice can be below.
 fn programme(items: &[Vec<Item>], budget: &Budget, point: &Point, known: i64) -> (Option<Found>, i64) {
     let limits = budget.limits();
-    let constant = |prices: [f64; LIMITS]| (1..LIMITS).map(|k| prices[k] * limits[k] as f64).sum::<f64>();
+    let constant = priced(limits, point.prices);
     let gap = known as f64 - point.value;
-    let mut least = (point.value - 1e-9 * point.value.abs()).ceil() as i64;
+    let mut least = point.least();
     for most in UNITS {
-        let bound = Programme::new(items, limits, point.prices, gap, most).least() - constant(point.prices);
-        let bound = if bound.is_finite() { (bound - 1e-9 * bound.abs()).ceil() as i64 } else { known };
+        let bound = Programme::new(items, limits, point.prices, gap, most).least() - constant;
+        let off = SURE * bound.abs() + ROUNDING * constant;
+        let bound = if bound.is_finite() { (bound - off).ceil() as i64 } else { known };
         least = least.max(bound);
         if least >= known {
             return (None, known);

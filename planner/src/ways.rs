@@ -248,7 +248,7 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// What each way of caching reads, whichever cores compute: many ways to decode share that.
+    /// Reads of each layer with each of its ways of caching, whichever cores compute: many ways to decode share them.
     pub fn layer_reads(&self, read: usize) -> Arc<AllReads> {
         let mut known = self.layer_reads.borrow_mut();
         if let Some(reads) = known.get(&read) {
@@ -635,9 +635,37 @@ pub fn phases(model: &Model, limits: &Limits, level: &Level) -> Vec<Phases> {
 /// The candidates that no other beats or equals in all terms; of equals, the first.
 fn keep_unbeaten<T>(all: Vec<T>, terms: impl Fn(&T) -> Vec<f64>) -> Vec<T> {
     let rows: Vec<Vec<f64>> = all.iter().map(&terms).collect();
-    let beats = |i: usize, j: usize| {
-        rows[i].iter().zip(&rows[j]).all(|(a, b)| a <= b) && (rows[i] != rows[j] || i < j)
+    let before = |&i: &usize, &j: &usize| {
+        let mut differences = rows[i].iter().zip(&rows[j]).map(|(a, b)| a.total_cmp(b));
+        differences.find(|difference| difference.is_ne()).unwrap_or(i.cmp(&j))
     };
-    let keep: Vec<bool> = (0..rows.len()).map(|j| !(0..rows.len()).any(|i| i != j && beats(i, j))).collect();
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by(before);
+    // what beats comes before what it beats, and if it is beaten itself, then by one that beats both
+    let (mut unbeaten, mut keep): (Vec<usize>, Vec<bool>) = (Vec::new(), vec![false; rows.len()]);
+    for j in order {
+        keep[j] = !unbeaten.iter().any(|&i| rows[i].iter().zip(&rows[j]).all(|(a, b)| a <= b));
+        if keep[j] {
+            unbeaten.push(j);
+        }
+    }
     all.into_iter().zip(keep).filter_map(|(item, kept)| kept.then_some(item)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_what_no_other_beats(rows in prop::collection::vec(prop::array::uniform3(0i8..4), 0..40)) {
+            let no_more = |i: usize, j: usize| rows[i].iter().zip(&rows[j]).all(|(a, b)| a <= b);
+            let beats = |i: usize, j: usize| i != j && no_more(i, j) && (rows[i] != rows[j] || i < j);
+            let all = 0..rows.len();
+            let expected: Vec<usize> = all.clone().filter(|&j| !all.clone().any(|i| beats(i, j))).collect();
+            prop_assert_eq!(keep_unbeaten(all.collect(), |&i| rows[i].map(f64::from).to_vec()), expected);
+        }
+    }
 }

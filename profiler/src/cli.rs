@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Parser, ValueEnum};
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::{Parser, ValueEnum, ValueHint};
 use huggingface::Quantisation;
 use kernels::{Activation, Format};
 
 use crate::ProfileError;
-use crate::model::Weights;
+use crate::model::{Source, Weights};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,6 +20,8 @@ Examples:
       measures the machine, unless mistral/device.toml is there, and the model
   profile --model Qwen3-4B --quantize q8_0 --out qwen
       makes qwen/Qwen3-4B-q8_0.gguf of the folder, says what that loses, and measures it
+  profile --model hf:Qwen/Qwen3-4B-GGUF:Q4_K_M --out qwen
+      fetches that file from Hugging Face's hub, unless it is there, and measures it
 
 Then: plan --device device.toml --model model.toml --mem 12G
 Exit codes: 0 done, 1 error or wrong usage.";
@@ -32,12 +35,17 @@ Exit codes: 0 done, 1 error or wrong usage.";
 #[derive(Debug, Clone, Parser)]
 #[command(name = "profile", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Arguments {
-    /// A model to measure too: a GGUF file, a folder with one, or a folder from Hugging Face's hub
+    /// A model to measure too: a GGUF file, a folder with one, a folder from Hugging Face's hub, or a model there
     ///
     /// A folder from the hub (config.json, safetensors, tokenizer) is first written as a GGUF file into the folder of --storage, with its
     /// weights as they are or as --quantize has them. The file stays, and the same command finds it again.
-    #[arg(long, value_name = "FILE|DIR", help_heading = "Model")]
-    pub model: Option<PathBuf>,
+    ///
+    /// hf:OWNER/REPO:QUANT is fetched first: the GGUF files of that quantisation, the only one's where :QUANT is left out, or a folder
+    /// with safetensors where there are no GGUF files. They lie in the cache of Hugging Face's own programs; a fetch that was stopped
+    /// goes on. `HF_TOKEN`, `HF_HOME` and `HF_ENDPOINT` are heeded.
+    #[arg(long, value_name = "FILE|DIR|hf:OWNER/REPO[:QUANT]", help_heading = "Model", value_hint = ValueHint::AnyPath)]
+    #[arg(value_parser = OsStringValueParser::new().try_map(Source::read))]
+    pub model: Option<Source>,
     /// The format that the weights of a folder from Hugging Face's hub are quantised to [default: none, as they are]
     ///
     /// The change of perplexity is measured and told. The embedding and the head of models in four bits have eight.
@@ -146,7 +154,7 @@ impl Arguments {
                 source,
             })?;
         }
-        if let Some(model) = &self.model {
+        if let Some(Source::Path(model)) = &self.model {
             require("--model", model, model.exists(), "does not exist")?;
         }
         if let Some(text) = &self.text {

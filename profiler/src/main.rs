@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use plans::Backend;
 use plans::size::show;
 use profiler::cli::Arguments;
-use profiler::model::{ModelOptions, Profile};
+use profiler::model::{ModelOptions, Profile, Source};
 use profiler::{Context, Turn, check, device, folder, model};
 use terminal::output::say_error;
 use terminal::progress::time;
@@ -69,10 +69,15 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let _turn = Turn::wait(&context, |sentence| say(sentence))?;
     let model = match &arguments.model {
-        Some(path) => {
+        Some(source) => {
+            let mut told = |sentence: String| say(sentence);
+            let path = match source {
+                Source::Path(path) => path.clone(),
+                Source::Hub(name) => model::fetch::fetch(&context, name, arguments.consume_model, &mut told)?,
+            };
             profiler::truncated::explain().context("cannot listen to bus errors")?;
             let options = ModelOptions {
-                model: path.clone(),
+                model: path,
                 text: arguments.text.clone(),
                 routes: arguments.routes.clone(),
                 name: arguments.name.clone(),
@@ -83,7 +88,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 replace: arguments.replace,
             };
             let quantisation = arguments.quantize.map(Into::into);
-            let options = model::hub::open(&context, options, quantisation, &mut |sentence| say(sentence))?;
+            let options = model::hub::open(&context, options, quantisation, &mut told)?;
             let profile = Profile::prepare(&context, &options)?;
             print_estimate(&context, &profile);
             Some(profile)

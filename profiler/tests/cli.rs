@@ -61,7 +61,8 @@ fn wrong_usage_is_one_sentence_and_status_1() {
         (&["--out", "/tmp", "--model", "/tmp", "--text", "/no/text"], "--text /no/text does not exist"),
         (&["--out", "/tmp", "--name", "a b/c"], "is not a short name"),
         (&["--layout", "rows"], "unexpected argument '--layout'"),
-        (&["--text", "/etc/hostname"], "--model <FILE|DIR>"),
+        (&["--text", "/etc/hostname"], "--model <FILE|DIR|hf:OWNER/REPO[:QUANT]>"),
+        (&["--model", "hf:gpt2"], "`hf:gpt2` names no model: write hf:OWNER/REPO"),
         (&["surplus"], "unexpected argument 'surplus'"),
     ] {
         let output = run(arguments);

@@ -26,7 +26,8 @@ impl Server {
     fn start(here: &Profiled, address: &str, options: &[&str]) -> Self {
         let mut run = here.run("chat.toml");
         run.args(["--no-probe", "--template", "template.jinja", "--serve", address]).args(options);
-        let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let out = std::fs::File::create(here.path("served.txt")).unwrap();
+        let mut child = run.stdout(out).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         let listens = lines.find(|line| line.contains(" on http://")).expect("it listens");
         let address = listens.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
@@ -169,6 +170,42 @@ fn clients_are_answered_under_the_plan() {
     assert!(told.iter().any(|line| line.contains("the client hung up")), "{told:#?}");
     assert!(!told.iter().any(|line| line.contains("warning")), "{told:#?}");
     keyed(&here);
+}
+
+#[test]
+fn programs_read_a_line_for_each_answer_and_refusal_and_nothing_that_was_said() {
+    let here = Profiled::kept("oxide-dense");
+    std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
+    here.plan("chat.toml", &[]);
+    let server = Server::start(&here, "127.0.0.1:0", &["--json"]);
+    let address = server.address.clone();
+    let answer = server.post("/v1/completions", &json!({ "prompt": "a secret", "max_tokens": 4 }));
+    server.refuses(404, "GET /nothing?secret", &[], "", "there is no");
+    server.refuses(400, "POST /v1/completions", &[], r#"{"prompt": "a secret", "n": -1}"#, "n");
+    let people = server.end();
+    assert!(!people.iter().any(|line| line.starts_with('[')), "{people:#?}");
+
+    let text = std::fs::read_to_string(here.path("served.txt")).unwrap();
+    assert!(!text.contains("secret"), "{text}");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [listening, answered, unknown, wrong, stopped] = &lines[..] else { panic!("{text}") };
+    assert_eq!((&listening["event"], &listening["address"]), (&json!("listening"), &json!(address)));
+    assert_eq!((&answered["event"], &answered["end"]), (&json!("answer"), &json!("given")));
+    let usage = &answer["usage"];
+    assert_eq!(
+        (&answered["prompt_tokens"], &answered["answer_tokens"]),
+        (&usage["prompt_tokens"], &usage["completion_tokens"])
+    );
+    let seconds = |key: &str| answered[key].as_f64().unwrap();
+    assert!(0.0 < seconds("first_token_seconds") && seconds("first_token_seconds") <= seconds("seconds"));
+    for (refusal, path, status) in [(unknown, "/nothing", 404), (wrong, "/v1/completions", 400)] {
+        assert_eq!(
+            (&refusal["event"], &refusal["path"], &refusal["status"]),
+            (&json!("refusal"), &json!(path), &json!(status))
+        );
+    }
+    assert_eq!((&stopped["event"], &stopped["answers"]), (&json!("stopped"), &json!(1)));
+    assert!(lines.iter().all(|line| line["time"].as_str().unwrap().ends_with('Z')));
 }
 
 /// Tokens of a block on disk.

@@ -177,7 +177,12 @@ pub(crate) fn refused(inputs: &Inputs, request: &Request) -> bool {
     }
     for offer in &why.offers {
         let answer = planner::plan(inputs, offer).expect("an answer");
-        assert!(matches!(answer, Answer::Plan(_)), "{why}\nbut not {offer:?}");
+        let Answer::Plan(solved) = answer else { panic!("{why}\nbut not {offer:?}") };
+        let simple = solved.plan.simple_rule.decode_tokens_per_second;
+        assert!(
+            solved.plan.expected.decode_tokens_per_second >= simple,
+            "{why}\n{simple} by the simple rule"
+        );
     }
     true
 }

@@ -3,14 +3,22 @@
 
 use std::path::PathBuf;
 
-use planner::request::resolve;
+use planner::field::{OPEN, SIZE_OPEN};
+use planner::request::{DIGITS, resolve};
 use planner::space::Space;
+use planner::split::CLOSE;
 use planner::{Answer, Inputs, Solved, plan};
 use plans::model::Level;
 use plans::plan::{Objective, Request};
 
-/// Plans that are as fast as this are alike: half a percent, and what the search leaves open.
-const ALIKE: f64 = 1.006;
+/// How much faster than a plan another one within its limits may be: it counts as alike with the fastest that was found, the
+/// search and its split leave something open, and six digits of both are printed.
+const ALIKE: f64 = (1.0 + PART) * (1.0 + 1.0 / OPEN as f64) * (1.0 + 1.0 / CLOSE as f64) * DIGITS * DIGITS;
+/// How much smaller than a plan of least memory another one may be: alike, and what is left open of its way and among the
+/// ways.
+const AS_SMALL: f64 = (1.0 + PART) * (1.0 + 1.0 / SIZE_OPEN as f64) * (1.0 + 1.0 / SIZE_OPEN as f64);
+/// The part within which plans are alike.
+const PART: f64 = 1.0 / planner::field::ALIKE as f64;
 /// Ways that are priced layer by layer at most, of a hundred thousand: what a second is enough for.
 const PRICED_MAX: usize = 9000;
 
@@ -63,7 +71,7 @@ fn promises(name: &str, inputs: &Inputs, request: &Request) {
     };
     let level = Request { level: Some(free.plan.quality.level.clone()), ..request.clone() };
     let same = never_faster(solved(inputs, &level), "its own level");
-    assert!(same * ALIKE * ALIKE >= fast, "{here}: {same} with its own level");
+    assert!(same * ALIKE >= fast, "{here}: {same} with its own level");
     let cores = Request { cores: Some(inputs.device.core_ids()[..1].to_vec()), ..request.clone() };
     never_faster(solved(inputs, &cores), "one core");
     let lossless = Request { perplexity_change_fraction_max: 0.0, ..request.clone() };
@@ -77,6 +85,29 @@ fn promises(name: &str, inputs: &Inputs, request: &Request) {
     never_faster(Some(kept), "its own prefill speed requested");
     let less = Request { memory_limit_bytes: Some(memory / 100 * 99), ..request.clone() };
     never_faster(solved(inputs, &less), "a percent less memory");
+}
+
+/// No plan is slower than the simple rule that is printed beside it, be prompts limited or not. How many of these requests have
+/// both.
+fn never_beaten(name: &str, inputs: &Inputs, memory: u64) -> usize {
+    let here = request(memory);
+    let Some(free) = solved(inputs, &here) else { return 0 };
+    let prompts = free.plan.expected.prefill_tokens_per_second;
+    let limited = [0.7, 0.95, 1.0, 1.1].map(|times| Request {
+        prefill_tokens_per_second_min: Some(plans::file::significant(prompts * times)),
+        ..here.clone()
+    });
+    let printed = |solved: &Solved| {
+        let (fast, simple) = (speed(solved), solved.plan.simple_rule.decode_tokens_per_second);
+        assert!(
+            fast >= simple,
+            "{name} at {memory} bytes: {fast} tok/s, the simple rule {simple}: {:?}",
+            solved.plan.request
+        );
+        simple > 0.0
+    };
+    let limited = limited.iter().filter_map(|request| solved(inputs, request));
+    std::iter::once(free).chain(limited).filter(|solved| printed(solved)).count()
 }
 
 /// A plan of least memory is found again under its own size.
@@ -137,7 +168,7 @@ fn looser_is_never_slower(name: &str, inputs: &Inputs, memory: u64, steps: u32) 
         solved(inputs, &wanted).map_or(f64::INFINITY, |least| least.plan.memory.prefill_total_bytes as f64)
     };
     let least: Vec<f64> = contexts.iter().map(|&context| least(context)).collect();
-    assert!(least.windows(2).all(|pair| pair[0] <= pair[1] * ALIKE), "{name}, least memory: {least:?}");
+    assert!(least.windows(2).all(|pair| pair[0] <= pair[1] * AS_SMALL), "{name}, least memory: {least:?}");
 }
 
 /// Requests within so much memory that ask for too much, in all ways: most have no plan.
@@ -197,6 +228,30 @@ fn plans_keep_their_promises_at_a_sample_of_limits() {
         let [low, high] = span(&inputs);
         promises(&name, &inputs, &request((low + (high - low) * [0.6, 0.3][i / 6]) as u64));
         found_again(&name, &inputs, [900.0, 4.0][i / 6]);
+    }
+}
+
+#[test]
+fn no_plan_is_beaten_by_the_simple_rule_on_a_fine_grid() {
+    let inputs = crate::small::inputs(3);
+    let [low, high] = span(&inputs);
+    let at = |step: u32| (low + (high - low) * f64::from(step) / 100.0) as u64;
+    let both: usize = (0..100).step_by(4).map(|step| never_beaten("small", &inputs, at(step))).sum();
+    assert!(both > 60, "{both}");
+    for (name, inputs) in profiles().into_iter().skip(6) {
+        let [low, high] = span(&inputs);
+        assert!(never_beaten(&name, &inputs, (low + (high - low) * 0.35) as u64) > 0, "{name}");
+    }
+}
+
+#[test]
+#[ignore = "exhaustive: `make exhaustive`"]
+fn no_plan_is_beaten_by_the_simple_rule_on_the_whole_grid() {
+    for (name, inputs) in profiles() {
+        let [low, high] = span(&inputs);
+        let at = |percent: u32| (low + (high - low) * f64::from(percent) / 100.0) as u64;
+        let both: usize = (0..=100).map(|percent| never_beaten(&name, &inputs, at(percent))).sum();
+        println!("{name}: {both} plans beside a simple rule");
     }
 }
 

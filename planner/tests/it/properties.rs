@@ -214,6 +214,22 @@ fn bounds_hold(question: &Question<'_>) {
                 assert!(compute.serial >= computes.serial && room.bytes <= most.bytes, "{read:?}");
                 assert!(room.rows >= most.rows && room.tables >= most.tables, "{read:?}");
             }
+            // nor less than is said of it by itself, whichever of the cores compute
+            for computes in [&[i][..], &all] {
+                let computes = ways.compute_group(computes);
+                let mut place = 0;
+                ways.least_seconds_of_each(&computes, j, |layer, cached, least| {
+                    place += 1;
+                    if place % 5 == 0 {
+                        let seconds = seconds(layer, cached);
+                        assert!(
+                            seconds >= least * (1.0 - 1e-9),
+                            "{seconds} below {least}: {read:?}, {cached:?}"
+                        );
+                    }
+                });
+                assert_eq!(place, ways.cached.iter().map(Vec::len).sum::<usize>(), "each of them");
+            }
             // the same share of every layer, and shares that differ from layer to layer
             for (place, skew) in (0..=8).flat_map(|place| [0, 1, 5].map(|skew| (place, skew))) {
                 let at = |layer: usize| (ways.cached[layer].len() - 1) * ((place + skew * layer) % 9) / 8;

@@ -115,7 +115,7 @@ impl Config {
         }
     }
 
-    /// What each of so many layers is, where the file says it.
+    /// The type of each of so many layers, where the file says it.
     pub(crate) fn layer_types(&self, layers: u64) -> Result<Option<Vec<&str>>, FolderError> {
         let Some(value) = self.value("layer_types") else { return Ok(None) };
         let types: Option<Vec<&str>> =

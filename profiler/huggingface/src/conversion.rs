@@ -81,7 +81,7 @@ pub struct Conversion {
     /// Where each recipe's tensor lies in the file.
     places: Vec<u64>,
     bytes: u64,
-    /// What the user should know of the model.
+    /// Sentences on the model that its user should know.
     pub remarks: Vec<String>,
 }
 

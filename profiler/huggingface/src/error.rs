@@ -13,7 +13,7 @@ pub enum FolderError {
     /// The system refused something.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The action that was tried: a verb.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum FolderError {
     Large {
         /// The file.
         path: PathBuf,
-        /// Its bytes.
+        /// Length of the file, in bytes.
         found: u64,
         /// The most that are read.
         max: u64,
@@ -43,7 +43,7 @@ pub enum FolderError {
     Json {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The fault, and its place.
         error: serde_json::Error,
     },
     /// A file whose parts do not fit together.
@@ -51,17 +51,17 @@ pub enum FolderError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         fact: String,
     },
-    /// What is not implemented.
+    /// A thing that is not implemented.
     #[error("{}: {what} is not implemented: {remedy}", path.display())]
     Unsupported {
         /// The file.
         path: PathBuf,
         /// The thing, by name.
         what: String,
-        /// What can be done.
+        /// A remedy.
         remedy: &'static str,
     },
     /// The GGUF file that would be written is refused by its reader.

@@ -42,7 +42,7 @@ pub use folder::is_folder;
 #[cfg(test)]
 mod tests;
 
-/// What holds for the bytes of any file of a folder, for fuzzing: each is read or refused, without a panic.
+/// Reads bytes as every kind of file of a folder, for fuzzing: each is read or refused, without a panic.
 #[doc(hidden)]
 pub fn read_any(bytes: &[u8]) {
     let path = std::path::Path::new("file");

@@ -333,6 +333,7 @@ fn what_is_not_understood_is_refused_by_name() {
         ),
         (of("gemma3", "config.json", |it| it["query_pre_attn_scalar"] = json!(100)), "query_pre_attn_scalar"),
         (of("gpt-oss", "config.json", |it| it["swiglu_limit"] = json!(5.0)), "swiglu_limit"),
+        (of("gpt-oss", "config.json", |it| it["swiglu_alpha"] = json!(1.0)), "swiglu_alpha"),
         (of("olmoe", "config.json", |it| it["clip_qkv"] = json!(8.0)), "clip_qkv"),
         (of("llama3", "tokenizer.json", |it| it["model"]["type"] = json!("Unigram")), "tokenizer `Unigram`"),
         (
@@ -534,6 +535,13 @@ fn what_the_configuration_does_not_say_is_what_transformers_takes() {
     let mixtral =
         without("mixtral", &["rope_parameters", "rms_norm_eps", "num_local_experts", "num_experts_per_tok"]);
     assert_eq!((mixtral.ropes[0].base, mixtral.norm_epsilon, mixtral.experts()), (1e6, 1e-5, 8));
+    let ministral = without("ministral3", &["rms_norm_eps"]);
+    assert_eq!(ministral.norm_epsilon, 1e-5);
+    for model in ["ministral3", "gpt-oss"] {
+        let folder = Folder::of(model);
+        folder.edit("config.json", |it| drop(it.as_object_mut().unwrap().remove("rope_parameters")));
+        assert!(folder.refusal().contains("key `rope_parameters` is missing"), "{}", folder.refusal());
+    }
     let llama = without("llama-linear", &["rope_parameters", "rms_norm_eps"]);
     assert_eq!((llama.ropes[0].base, llama.norm_epsilon), (10_000.0, 1e-6));
 

@@ -537,7 +537,7 @@ impl<'a> Layer<'a> {
         out
     }
 
-    /// What the feed-forward network is given of rows of the stream: `[rows, width]`.
+    /// Input of the feed-forward network, of rows of the stream: `[rows, width]`.
     pub fn normed(&self, x: &[f32]) -> Vec<f32> {
         self.normed_by(Role::FfnNorm, x)
     }

@@ -83,6 +83,12 @@ pub fn noted_fingerprint(model: &Path, source: &SourceModel<'_>) -> anyhow::Resu
 /// # Errors
 /// When it does not, with what to do.
 pub fn check_file_system(model: &Path) -> anyhow::Result<()> {
+    if model.is_symlink() {
+        bail!(
+            "{} is a link, and the file that it names would be left with holes: name that file, or leave --consume-model away",
+            model.display()
+        );
+    }
     let folder = model.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     let punched = tempfile::tempfile_in(folder).and_then(|mut file| {
         file.write_all(&[1; 1 << 14])?;

@@ -62,9 +62,9 @@ pub struct Figures {
     pub runs: Vec<Vec<f64>>,
     /// Reads that a missing neuron takes if reads go over short gaps.
     pub runs_over_gaps: Vec<Vec<f64>>,
-    /// What tokens miss, under the last of the policies.
+    /// Neurons that tokens miss, under the last of the policies.
     pub missing: Missing,
-    /// What the layer before prefetches; nothing of the first layer.
+    /// Neurons that the layer before prefetches; none of the first layer.
     pub ahead: Prefetched,
 }
 
@@ -441,7 +441,7 @@ fn traced(
     trace
 }
 
-/// What the generated tokens of a recording request in a layer: all of the experts that they visit, of which `experts` has each
+/// Requests of a recording's generated tokens in a layer: all of the experts that they visit, of which `experts` has each
 /// one's slices.
 pub fn routed(recording: &Recording, layer: usize, experts: &[Vec<u32>]) -> Trace {
     let mut trace = Trace::default();

@@ -24,7 +24,7 @@ pub struct Sweep<'a> {
     pub context: &'a Context,
     /// How much of everything is measured.
     pub job: &'a Job,
-    /// What is finished.
+    /// The folder of finished parts.
     pub work: &'a Work,
     /// The model.
     pub source: &'a SourceModel<'a>,
@@ -41,11 +41,11 @@ pub struct Swept {
     pub orders: Vec<NeuronOrder>,
     /// `[layer][level]`.
     pub figures: Vec<Vec<Figures>>,
-    /// What tokens miss at each level, all layers together.
+    /// Neurons that tokens miss at each level, all layers together.
     pub missing: Vec<Missing>,
     /// The source computed dense: negative log likelihood of every token after the first, by held-out window.
     pub dense: Vec<f64>,
-    /// The same of each level: `[level][window]`.
+    /// Each level: negative log likelihood of every token after the first, `[level][window]`.
     pub levels: Vec<Vec<f64>>,
 }
 
@@ -66,7 +66,7 @@ struct State {
     dense: Stream,
     /// The held-out text, once for each stream of levels.
     levels: Stream,
-    /// What of `levels` the last layer had before its feed-forward network, of the tokens that [`look_ahead`] is about.
+    /// Rows of `levels` before the last layer's feed-forward network, of the tokens that [`look_ahead`] is about.
     ahead: Vec<f32>,
 }
 

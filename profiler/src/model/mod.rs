@@ -3,7 +3,7 @@
 //! One layer at a time, so that a model larger than memory needs little of it, and so that a killed profile goes on
 //! where it was. In the order in which things happen:
 //!
-//! 0. `hub`: a folder from Hugging Face's hub becomes a GGUF file;
+//! 0. `fetch`: a model of Hugging Face's hub is fetched; `hub`: a folder from Hugging Face's hub becomes a GGUF file;
 //! 1. `text`: calibration and held-out texts, windows of tokens from everywhere in them, as many as `budget` finds time
 //!    for; `write` lets a small model write more of it, to train on;
 //! 2. `layers`, for one layer after another:
@@ -22,6 +22,7 @@ pub mod budget;
 pub mod consume;
 pub mod convert;
 pub mod evaluate;
+pub mod fetch;
 pub mod hub;
 pub mod import;
 pub mod layers;
@@ -62,6 +63,7 @@ use budget::Speed;
 pub use budget::{Estimate, Job};
 use consume::Consumption;
 use convert::Conversion;
+pub use fetch::Source;
 use layers::Sweep;
 use level::Menu;
 pub use level::Weights;

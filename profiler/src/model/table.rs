@@ -64,7 +64,7 @@ pub struct Findings<'a> {
     pub losses: &'a [Vec<f64>],
     /// `[layer][level]`.
     pub figures: &'a [Vec<Figures>],
-    /// What tokens miss at each level, all layers together.
+    /// Neurons that tokens miss at each level, all layers together.
     pub missing: &'a [Missing],
 }
 
@@ -261,7 +261,7 @@ impl Findings<'_> {
     }
 }
 
-/// What the layers of a level prefetch, added up.
+/// Neurons that the layers of a level prefetch, added up.
 fn sum_of(figures: &[Vec<Figures>], level: usize, of: fn(&Prefetched) -> u64) -> u64 {
     figures.iter().map(|levels| of(&levels[level].ahead)).sum()
 }

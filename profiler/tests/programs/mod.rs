@@ -15,6 +15,13 @@ pub(crate) fn program(name: &str) -> Command {
             cargo
                 .args(["build", "--locked", "--bins", "--examples"])
                 .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+            // `ring` is built anew whenever these are others than in the user's own cargo
+            for (name, _) in std::env::vars_os() {
+                let name = name.to_string_lossy();
+                if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+                    cargo.env_remove(&*name);
+                }
+            }
             if folder.ends_with("release") {
                 cargo.arg("--release");
             }

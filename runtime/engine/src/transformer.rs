@@ -47,7 +47,7 @@ use rows::Rows;
 /// Rows of matrices that meet one vector after another.
 const TOGETHER: usize = 16;
 
-/// What the engine is doing.
+/// The phases of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Rows one by one, sparse.
@@ -98,7 +98,7 @@ pub enum TransformerError {
     Plan {
         /// The plan's key.
         key: &'static str,
-        /// What is wrong with it.
+        /// The fault of the key's value.
         problem: String,
     },
     /// A token that does not exist.
@@ -208,7 +208,7 @@ pub(crate) struct Transformer {
     feed_forward: FeedForward,
     always_on: Vec<u32>,
     chunk: usize,
-    /// What a chunk's rows take of the cold region.
+    /// The part of the cold region that a chunk's rows take.
     prompt_rows: memory::Rows,
     /// The buffers of a token's row, while a prompt's are in use.
     decode_rows: Option<Rows>,
@@ -219,7 +219,7 @@ pub(crate) struct Transformer {
     projections: Slab<f32>,
     attended: Slab<f32>,
     rotations: Slab<f32>,
-    /// What the next layer's input is taken to be.
+    /// The input that the next layer is taken to have.
     next_input: Slab<f32>,
     look_ahead: bool,
     blocking: bool,

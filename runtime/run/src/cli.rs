@@ -32,7 +32,8 @@ Examples:
   run --model model.gguf --tokenize \"Hello, world!\"
       shows the tokens of a text
 
-Text goes to standard output, the report to standard error; with --json one object goes to standard output.
+Text goes to standard output, the report to standard error; with --json one object goes to standard output,
+and with --serve one for each answer.
 Exit codes: 0 done, 1 error or wrong usage, 2 the plan does not fit this machine or model.";
 
 /// Execute a plan exactly and report what was predicted beside what happened
@@ -92,7 +93,7 @@ pub(crate) struct Cli {
     #[expect(clippy::doc_markdown, reason = "help is no Markdown")]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = serve::ADDRESS, help_heading = "Server", group = "talks",
         conflicts_with_all = ["chat", "prompt", "prompt_file", "tokens", "special", "score", "logits", "logits_prefill", "bench",
-        "tokenize", "report", "json", "count"])]
+        "tokenize", "report", "count"])]
     pub(super) serve: Option<String>,
     /// A file whose first line is a key that clients must send; needed where others can reach the address
     #[arg(long, value_name = "FILE", requires = "serve", help_heading = "Server")]
@@ -148,7 +149,7 @@ pub(crate) struct Cli {
     /// the report then has no column for them
     #[arg(long, help_heading = "Report")]
     pub(super) no_probe: bool,
-    /// One JSON object on standard output instead of text and report
+    /// One JSON object on standard output instead of text and report; with --serve one on a line for each answer and each refusal
     #[arg(long, help_heading = "Report")]
     pub(super) json: bool,
 }

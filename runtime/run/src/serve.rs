@@ -6,7 +6,7 @@
 //! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses` and `anthropic`. An `answer` goes
 //! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
 //! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text. The texts that end it are in `stops`,
-//! what the operator sees in `metrics`.
+//! what the operator sees in `metrics` and `log`.
 
 mod answer;
 mod anthropic;
@@ -14,6 +14,7 @@ mod calls;
 mod grammar;
 mod http;
 mod likelihood;
+mod log;
 mod metrics;
 mod openai;
 mod request;
@@ -39,6 +40,7 @@ use self::calls::{Calls, Format};
 use self::grammar::Grammar;
 use self::http::{Door, Site};
 use self::likelihood::Likelihood;
+use self::log::{End, Log};
 use self::metrics::Metrics;
 use self::request::{Ask, Options, Refusal, Request};
 use self::seat::{Answering, Found, Seat, Work};
@@ -126,26 +128,17 @@ pub(super) fn serve(
     }
     let (asked, jobs) = sync_channel(QUEUE);
     let metrics = Arc::new(Metrics::new(session.plan));
+    let log = if cli.json { Log::Json } else { Log::Text };
     let site = Site {
         model: session.model.name().to_owned(),
         key,
         asked,
         body_bytes_max: session.context() * BODY_BYTES.0 + BODY_BYTES.1,
         metrics: Arc::clone(&metrics),
+        log,
     };
     let door = Door::open(address, site).map_err(failure)?;
-    terminal::say(format_args!(
-        "{} on http://{}/v1: level `{}`, {} of {} tokens, {:.1} tok/s planned; Ctrl-C ends",
-        session.model.name(),
-        door.address(),
-        session.plan.quality.level,
-        match session.sequences() {
-            1 => "a context".to_owned(),
-            sequences => format!("{sequences} contexts"),
-        },
-        session.context(),
-        session.plan.expected.decode_tokens_per_second,
-    ));
+    log.listens(session, door.address());
     let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let seats = (0..session.sequences()).map(|_| Seat::new(session.context())).collect();
     let mut desk = Desk {
@@ -155,12 +148,14 @@ pub(super) fn serve(
         sessions,
         seats,
         metrics,
+        log,
         answers: 0,
         draws: 0,
         began,
     };
     let ended = desk.work(&jobs, stop);
     door.close();
+    log.stopped(desk.answers);
     match ended {
         Ok(()) => session.warn_of_memory(),
         failed => failed,
@@ -192,6 +187,7 @@ struct Desk<'d, 'engine> {
     /// For each of the plan's sequences.
     seats: Vec<Seat<'engine>>,
     metrics: Arc<Metrics>,
+    log: Log,
     answers: u64,
     /// Choices so far: each draws by another seed.
     draws: u64,
@@ -432,28 +428,18 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// An answer is over: it was given, it broke off, or nobody wants it any more. Its seat is free, and its prompt is kept.
     fn end(&mut self, at: usize) -> Result<(), Failure> {
-        let Some(Answering { job, number, work, .. }) = self.seats[at].answering.take() else {
+        let Some(Answering { job, number, began, work, .. }) = self.seats[at].answering.take() else {
             return Ok(());
         };
         self.metrics.answered(work.usage, work.first);
-        let gone = job.told.is_closed();
-        let told = match (work.done, work.broken) {
-            (true, _) => Told::Ended(work.usage),
-            (false, why) => Told::Failed(Refusal::broken(why.unwrap_or_else(|| STOPPING.to_owned()))),
+        let (end, told) = match (work.done, &work.broken) {
+            (true, _) => (End::Given, Told::Ended(work.usage)),
+            (false, None) => (End::Stopped, Told::Failed(Refusal::broken(STOPPING.to_owned()))),
+            (false, Some(why)) => (End::Broken, Told::Failed(Refusal::broken(why.clone()))),
         };
+        let end = if job.told.is_closed() { End::Gone } else { end };
         job.told.send(told).ok();
-        let speed = match work.decoded {
-            (0, _) => String::new(),
-            (steps, time) => format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64()),
-        };
-        terminal::say(format_args!(
-            "[{number}: {} in, {} of them held; {} out{speed}; {:.2} s to the first{}]",
-            work.usage.prompt,
-            work.usage.cached,
-            work.usage.answer,
-            work.first.as_secs_f64(),
-            if gone { "; the client hung up" } else { "" },
-        ));
+        self.log.answered(number, at, &work, began.elapsed(), end);
         // when it is told to end, too: the next start is what this is for
         if let Some(sessions) = &mut self.sessions {
             sessions.keep(self.session, at, &self.seats[at].held);

@@ -162,6 +162,14 @@ fn yarn(
     Ok(())
 }
 
+/// That the file says how frequencies are scaled, of a model for which transformers takes numbers of its own where it does not.
+pub(super) fn is_scaled(config: &Config) -> Result<(), FolderError> {
+    match config.value("rope_parameters").or(config.value("rope_scaling")) {
+        Some(_) => Ok(()),
+        None => Err(FolderError::damaged(config.path(), "key `rope_parameters` is missing")),
+    }
+}
+
 /// Tokens of context before frequencies were scaled.
 pub(super) fn original_context(config: &Config) -> Result<u64, FolderError> {
     let found = config.rope_number(&config.rope()?.full, "original_max_position_embeddings")?;

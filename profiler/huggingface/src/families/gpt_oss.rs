@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::error::{FolderError, quote};
 use crate::keys::Keys;
 
-use super::common::nothing;
+use super::common::{is_scaled, nothing};
 use super::{Family, Make, Rule, Usual, same};
 
 const LAYER: &[Rule] = &[
@@ -56,6 +56,8 @@ fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     keys.whole("gpt-oss.attention.sliding_window", config.size("sliding_window")? as u32);
     keys.whole("gpt-oss.expert_feed_forward_length", config.size("intermediate_size")? as u32);
     config.neutral("swiglu_limit", &json!(7.0))?;
+    config.neutral("swiglu_alpha", &json!(1.702))?;
+    is_scaled(config)?;
     for (layer, kind) in
         config.layer_types(config.size("num_hidden_layers")?)?.unwrap_or_default().into_iter().enumerate()
     {

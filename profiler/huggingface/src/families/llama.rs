@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::error::FolderError;
 use crate::keys::Keys;
 
-use super::common::{self, head_width, original_context};
+use super::common::{self, head_width, is_scaled, original_context};
 use super::{Computed, Family, Make, Rule, Usual, same};
 
 /// Mixtral's experts.
@@ -45,8 +45,14 @@ pub(super) const MIXTRAL: Family = Family {
     ..LLAMA
 };
 
-pub(super) const MINISTRAL: Family =
-    Family { classes: &["Ministral3ForCausalLM"], name: "mistral3", keys: ministral_keys, ..LLAMA };
+pub(super) const MINISTRAL: Family = Family {
+    classes: &["Ministral3ForCausalLM"],
+    name: "mistral3",
+    usual: Usual { norm_epsilon: 1e-5, ..LLAMA.usual },
+    keys: ministral_keys,
+    defaults: &[("num_key_value_heads", 8), ("head_dim", 128)],
+    ..LLAMA
+};
 
 fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     sizes("llama", config, keys)
@@ -76,6 +82,7 @@ pub(super) fn sizes(name: &str, config: &Config, keys: &mut Keys) -> Result<(), 
 
 fn ministral_keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     sizes("mistral3", config, keys)?;
+    is_scaled(config)?;
     if let Some(window) = config.whole("sliding_window")? {
         keys.whole("mistral3.attention.sliding_window", window as u32);
     }

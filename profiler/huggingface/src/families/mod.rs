@@ -32,7 +32,7 @@ type Computed = (&'static str, Vec<f32>);
 pub(crate) struct Family {
     /// The names of its classes in transformers.
     classes: &'static [&'static str],
-    /// Its name in GGUF.
+    /// Name of the architecture in GGUF.
     pub(crate) name: &'static str,
     /// What transformers takes where the file does not say it.
     usual: Usual,
@@ -62,7 +62,7 @@ struct Usual {
     activation: &'static str,
 }
 
-/// What becomes of a tensor of a layer.
+/// The name and the form that a tensor of a layer has in GGUF.
 #[derive(Debug)]
 struct Rule {
     /// The name behind `layers.N.`; `*` stands for an expert's number.
@@ -79,7 +79,7 @@ enum Make {
     Same,
     /// As it is, or with its heads turned where the family has it so.
     Query,
-    /// The same for keys.
+    /// Keys, as they are or with their heads turned where the family has it so.
     Key,
     /// With 1 added to every value.
     PlusOne,
@@ -179,7 +179,7 @@ pub(crate) fn recipes_of_any(weights: &Weights, path: &Path) {
     }
 }
 
-/// What the user should know of a model that is read.
+/// Sentences on a model that its user should know.
 pub(crate) fn remarks(config: &Config) -> Result<Vec<String>, FolderError> {
     let mut remarks = Vec::new();
     if config.value("vision_config").is_some() {

@@ -81,8 +81,9 @@ impl Source {
         let mut files = Vec::new();
         for (path, start, bytes) in gguf.files() {
             let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "an index is of a model in files");
-            let path = path.canonicalize()?;
-            folder = path.parent().ok_or_else(invalid)?.to_owned();
+            // a link's own name: the hub's cache calls the file that it names by a checksum
+            let parent = path.parent().ok_or_else(invalid)?;
+            folder = if parent == Path::new("") { Path::new(".") } else { parent }.canonicalize()?;
             let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(invalid)?.to_owned();
             let inside =
                 |tensor: &&TensorInfo| (start..start + bytes.len()).contains(&(tensor.offset as usize));

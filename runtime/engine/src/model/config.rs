@@ -90,11 +90,11 @@ impl Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Norms {
-    /// Its input is normalised.
+    /// The block's input is normalised.
     Before,
-    /// Its output is normalised.
+    /// The block's output is normalised.
     After,
-    /// Its input and its output are normalised.
+    /// The block's input and its output are normalised.
     Both,
 }
 

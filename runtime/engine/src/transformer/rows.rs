@@ -67,7 +67,7 @@ impl Rows {
         }
     }
 
-    /// What they were cut from.
+    /// The memory that the rows were cut from.
     pub(super) fn whole(self) -> Slab<f32> {
         let Self { residual, normed, block_output, projections, attended, rotations, of_neurons } = self;
         let NeuronRows { router, values, sums, members, gathered } = of_neurons;

@@ -449,7 +449,7 @@ impl Sizes {
         })
     }
 
-    /// What the arena holds. The tables and the places of the neurons requested are on the heap: half of `requested`.
+    /// Bytes of the arena. The tables and the places of the neurons requested are on the heap: half of `requested`.
     pub(super) fn arena_bytes(&self) -> u64 {
         (self.fixed_bytes as u64).next_multiple_of(PAGE_BYTES)
             + (self.hot_bytes + self.cold_bytes + self.kv_bytes + self.state_bytes) as u64
@@ -458,7 +458,7 @@ impl Sizes {
     }
 }
 
-/// What is read at start and does not stay passes through the larger of both, a piece of some MiB at a time: whole pages.
+/// The larger of both, through which passes in whole pages, some MiB at a time, what is read at start and does not stay.
 pub(super) fn scratch_of<'a>(kv_region: &'a mut [u8], buffer: &'a mut [u8]) -> &'a mut [u8] {
     const PIECE_BYTES: usize = 4 << 20;
     let bytes = kv_region.len().min(PIECE_BYTES) / PAGE_BYTES as usize * PAGE_BYTES as usize;

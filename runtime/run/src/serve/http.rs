@@ -27,6 +27,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::answer::{Events, Form, Head, Whole};
 use super::anthropic::{self, Anthropic};
+use super::log::Log;
 use super::metrics::Metrics;
 use super::openai::{self, OpenAi};
 use super::request::{Refusal, Request};
@@ -61,6 +62,7 @@ pub(super) struct Site {
     pub(super) body_bytes_max: usize,
     /// Metrics for the operator.
     pub(super) metrics: Arc<Metrics>,
+    pub(super) log: Log,
 }
 
 /// A site with what its handlers share.
@@ -190,6 +192,7 @@ impl IntoResponse for Refusal {
 /// Lets in who may ask. A page in a browser that is not ours may not, whatever name it gave this machine.
 async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: Next) -> Response {
     let anthropic = request.uri().path() == MESSAGES;
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = match admitted(&served, request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => {
@@ -197,6 +200,9 @@ async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: N
             refusal.into_response()
         }
     };
+    if let Some(refusal) = response.extensions().get::<Refusal>() {
+        served.site.log.refused(method.as_str(), &path, refusal);
+    }
     match response.extensions().get::<Refusal>() {
         Some(refusal) if anthropic => {
             let (body, status) = (axum::Json(anthropic::refusal(refusal)), response.status());

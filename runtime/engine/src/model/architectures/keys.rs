@@ -19,7 +19,7 @@ pub(super) struct Keys<'g> {
     problems: RefCell<Vec<ConfigError>>,
 }
 
-/// What a key that no reader asks for may be, without the architecture before it.
+/// The meaning of a key that no reader asks for.
 enum Meaning {
     /// Does not change the mathematics.
     Harmless,

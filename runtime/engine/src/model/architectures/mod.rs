@@ -22,7 +22,7 @@ use super::config::{Config, ConfigError, Role};
 use super::gguf::Gguf;
 use keys::Keys;
 
-/// What makes a description of a file's keys.
+/// A reader: a file's keys become a description.
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The architectures, by their names in GGUF.

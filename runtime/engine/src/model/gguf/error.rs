@@ -82,7 +82,7 @@ pub enum GgufError {
         what: String,
         /// The count announced.
         count: u64,
-        /// Its place in the file.
+        /// Offset of the count in the file.
         offset: u64,
         /// Bytes left after it.
         left: u64,
@@ -92,7 +92,7 @@ pub enum GgufError {
     NotUtf8 {
         /// Which string.
         what: String,
-        /// Its first byte.
+        /// Offset of the string's first byte in the file.
         offset: u64,
     },
     /// A type number of a metadata value that does not exist.

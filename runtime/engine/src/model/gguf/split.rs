@@ -14,17 +14,17 @@ use super::value::Value;
 /// The most files of a model; their names have five digits.
 const FILES_MAX: u64 = 99_999;
 
-/// What a file says about the files of its model.
+/// A file's place among the files of its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Split {
     /// This file, from 0.
     pub number: u64,
-    /// How many there are.
+    /// Files of the model.
     pub count: u64,
 }
 
 impl Split {
-    /// What the keys say; none for a model in one file.
+    /// The place by a file's keys; `None` for a model in one file.
     pub(super) fn of(contents: &Contents) -> Result<Option<Self>, GgufError> {
         let Some(count) = whole(contents, "split.count")?.filter(|&count| count > 1) else { return Ok(None) };
         let number = whole(contents, "split.no")?.unwrap_or(0);

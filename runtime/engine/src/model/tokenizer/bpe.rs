@@ -34,7 +34,7 @@ fn ranked(vocabulary: &Vocabulary, merges: &[String]) -> Result<Merges, Tokenize
     Ok(ranks)
 }
 
-/// What symbols become by the merges.
+/// Symbols joined by the merges.
 fn join(merges: &Merges, symbols: Vec<Symbol>) -> Vec<Symbol> {
     merge(symbols, |left, right| {
         let &(rank, token) = merges.get(&(left.token?, right.token?))?;

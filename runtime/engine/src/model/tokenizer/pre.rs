@@ -19,7 +19,7 @@ use unicode_normalization::{IsNormalized, UnicodeNormalization as _, is_nfc_quic
 enum Step {
     /// Matches, and what lies between them.
     Matches(&'static str),
-    /// The same by an expression that ends in `\s+(?!\S)|\s+`, that end written as `\s+`.
+    /// Matches, and the text between them, of an expression that ends in `\s+(?!\S)|\s+`, that end written as `\s+`.
     Words(&'static str),
 }
 

@@ -1,0 +1,132 @@
+//! The cache of Hugging Face's own programs.
+//!
+//! ```text
+//! models--OWNER--REPO/blobs/CHECKSUM              a file's bytes; CHECKSUM.incomplete while it is fetched
+//! models--OWNER--REPO/snapshots/COMMIT/PATH       a link to them
+//! models--OWNER--REPO/refs/main                   the latest COMMIT
+//! .locks/models--OWNER--REPO/CHECKSUM.lock        held by whoever fetches the file
+//! ```
+//!
+//! Source: the guide "Understand caching" of `huggingface_hub`.
+
+use std::fs::{self, File as OpenFile, TryLockError};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::Model;
+use crate::checksum::is_hex;
+use crate::error::HubError;
+use crate::listing::File;
+use crate::name::Name;
+
+/// A folder with models of the hub.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    folder: PathBuf,
+}
+
+/// The folder of Hugging Face's programs: of the cache, and of the token.
+pub(crate) fn home(variable: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let cache = || {
+        let own = variable("XDG_CACHE_HOME").map(PathBuf::from);
+        Some(own.or_else(|| Some(Path::new(&variable("HOME")?).join(".cache")))?.join("huggingface"))
+    };
+    variable("HF_HOME").map(PathBuf::from).or_else(cache)
+}
+
+impl Cache {
+    pub(crate) fn new(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, HubError> {
+        let folder = match variable("HF_HUB_CACHE") {
+            Some(folder) => Some(PathBuf::from(folder)),
+            None => home(variable).map(|home| home.join("hub")),
+        };
+        let missing = || HubError::Environment {
+            variable: "HF_HOME",
+            why: "is not set, nor is HOME: set it to the folder that models are to be fetched into"
+                .to_owned(),
+        };
+        Ok(Self { folder: folder.ok_or_else(missing)? })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn repository(&self, name: &Name) -> PathBuf {
+        self.folder.join(in_one(name))
+    }
+
+    /// Where a file's bytes are once they are there and right.
+    pub(crate) fn blob(&self, name: &Name, file: &File) -> PathBuf {
+        self.repository(name).join("blobs").join(file.checksum.hex())
+    }
+
+    /// Where they are until then.
+    pub(crate) fn incomplete(&self, name: &Name, file: &File) -> PathBuf {
+        self.blob(name, file).with_extension("incomplete")
+    }
+
+    /// Whether a file is there; its checksum was right when it came, its length is looked at again.
+    pub(crate) fn has(&self, name: &Name, file: &File) -> bool {
+        fs::metadata(self.blob(name, file)).is_ok_and(|it| it.is_file() && it.len() == file.bytes)
+    }
+
+    /// Bytes of a file that are there.
+    pub(crate) fn fetched_bytes(&self, name: &Name, file: &File) -> u64 {
+        if self.has(name, file) {
+            return file.bytes;
+        }
+        let incomplete = fs::metadata(self.incomplete(name, file)).map_or(0, |it| it.len());
+        if incomplete <= file.bytes { incomplete } else { 0 }
+    }
+
+    /// Keeps others from fetching a file until the lock is dropped; none if another program fetches it.
+    pub(crate) fn lock(&self, name: &Name, file: &File) -> Result<Option<OpenFile>, HubError> {
+        let folder = self.folder.join(".locks").join(in_one(name));
+        let path = folder.join(format!("{}.lock", file.checksum.hex()));
+        fs::create_dir_all(&folder).map_err(HubError::io("create", &folder))?;
+        let lock = OpenFile::create(&path).map_err(HubError::io("create", &path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(lock)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(source)) => Err(HubError::io("lock", &path)(source)),
+        }
+    }
+
+    /// Gives the model's files their names, and says in which folder.
+    pub(crate) fn link(&self, model: &Model) -> Result<PathBuf, HubError> {
+        let repository = self.repository(&model.name);
+        let snapshot = repository.join("snapshots").join(&model.commit);
+        for file in &model.choice.files {
+            let link = snapshot.join(&file.path);
+            let up = "../".repeat(file.path.matches('/').count() + 2);
+            let target = PathBuf::from(format!("{up}blobs/{}", file.checksum.hex()));
+            if fs::read_link(&link).is_ok_and(|there| there == target) {
+                continue;
+            }
+            let folder = link.parent().unwrap_or(&snapshot);
+            fs::create_dir_all(folder).map_err(HubError::io("create", folder))?;
+            // a link to be replaced is of the same commit, and so of the same file
+            let _nothing_was_there = fs::remove_file(&link);
+            symlink(&target, &link).map_err(HubError::io("link", &link))?;
+        }
+        let latest = repository.join("refs/main");
+        fs::create_dir_all(repository.join("refs")).map_err(HubError::io("create", &latest))?;
+        fs::write(&latest, &model.commit).map_err(HubError::io("write", &latest))?;
+        Ok(snapshot)
+    }
+
+    /// The folder of what was fetched last of a repository.
+    pub(crate) fn latest(&self, name: &Name) -> Option<PathBuf> {
+        let repository = self.repository(name);
+        let commit = fs::read_to_string(repository.join("refs/main")).ok()?;
+        let commit = commit.trim();
+        let snapshot = repository.join("snapshots").join(commit);
+        (is_hex(commit, 40) && snapshot.is_dir()).then_some(snapshot)
+    }
+}
+
+/// A repository's name as one folder.
+fn in_one(name: &Name) -> String {
+    format!("models--{}--{}", name.owner, name.repository)
+}

@@ -1,0 +1,130 @@
+//! Requests to the hub.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use ureq::config::RedirectAuthHeaders;
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+use crate::error::HubError;
+use crate::name::Name;
+
+/// The hub, if nothing else is said.
+const ENDPOINT: &str = "https://huggingface.co";
+/// Bytes of a listing, at most: ten times what the largest repositories have.
+const LISTING_MAX: u64 = 64 << 20;
+/// The time in which a connection is made, and in which something comes.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What stands in the path of an address as it is.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
+
+/// Who asks, and whom.
+pub(crate) struct Client {
+    endpoint: String,
+    token: Option<String>,
+    agent: Agent,
+}
+
+/// Without the token.
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(crate) fn new(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, HubError> {
+        let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
+        if !["https://", "http://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
+            let why = format!("is {endpoint:?}: give it an address, for example {ENDPOINT}");
+            return Err(HubError::Environment { variable: "HF_ENDPOINT", why });
+        }
+        let file = variable("HF_TOKEN_PATH")
+            .map(PathBuf::from)
+            .or_else(|| Some(crate::cache::home(variable)?.join("token")));
+        let kept = || fs::read_to_string(file?).ok();
+        let token = variable("HF_TOKEN").or_else(kept).map(|token| token.trim().to_owned());
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .user_agent(concat!("flashplan/", env!("CARGO_PKG_VERSION")))
+            .timeout_resolve(Some(PATIENCE))
+            .timeout_connect(Some(PATIENCE))
+            .timeout_recv_response(Some(PATIENCE))
+            .timeout_recv_body(Some(PATIENCE))
+            .build()
+            .into();
+        Ok(Self {
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            token: token.filter(|token| !token.is_empty()),
+            agent,
+        })
+    }
+
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The address of a file of a repository at a commit.
+    pub(crate) fn url(&self, name: &Name, commit: &str, path: &str) -> String {
+        format!("{}/{name}/resolve/{commit}/{}", self.endpoint, utf8_percent_encode(path, PATH))
+    }
+
+    /// The answer to a request, of a text.
+    pub(crate) fn text(&self, url: &str, name: &Name) -> Result<String, HubError> {
+        let mut response = self.get(url, name, 0)?;
+        let body = response.body_mut().with_config().limit(LISTING_MAX);
+        body.read_to_string().map_err(|error| unreachable(url, &error))
+    }
+
+    /// The answer to a request, from a byte on.
+    pub(crate) fn get(&self, url: &str, name: &Name, from: u64) -> Result<Response<Body>, HubError> {
+        let mut request = self.agent.get(url);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if from > 0 {
+            request = request.header("range", format!("bytes={from}-"));
+        }
+        let response = request.call().map_err(|error| unreachable(url, &error))?;
+        let status = response.status().as_u16();
+        if matches!(status, 200 | 206) {
+            return Ok(response);
+        }
+        Err(HubError::Refused { url: url.to_owned(), status, remedy: self.remedy(status, name) })
+    }
+
+    /// What a refusal means, and what to do. The hub hides private repositories: they are not there for who may not see them.
+    fn remedy(&self, status: u16, name: &Name) -> String {
+        let token = if self.token.is_some() {
+            "the token in HF_TOKEN does not open it"
+        } else {
+            "HF_TOKEN has no token"
+        };
+        match status {
+            401 => format!(
+                "there is no {name}, or it is private or has terms to accept, and {token}; mind its spelling, accept its terms at \
+                 {}/{name}, and set HF_TOKEN to a token of your account",
+                self.endpoint
+            ),
+            403 => format!(
+                "{name} has terms to accept, and {token}; accept them at {}/{name}, and set HF_TOKEN to a token of that account",
+                self.endpoint
+            ),
+            404 => format!(
+                "there is no {name}, or it is private, and {token}; mind its spelling, of capitals, too"
+            ),
+            429 => "it was asked too often; wait a few minutes, or set HF_TOKEN to a token of your account"
+                .to_owned(),
+            _ => "it does not serve this now; try again later, the same command goes on".to_owned(),
+        }
+    }
+}
+
+/// No answer.
+pub(crate) fn unreachable(url: &str, cause: &dyn std::fmt::Display) -> HubError {
+    HubError::Unreachable { url: url.to_owned(), cause: cause.to_string(), fetched: None }
+}

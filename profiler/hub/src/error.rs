@@ -1,0 +1,122 @@
+//! What can go wrong, each a sentence with the fact and the remedy.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A model that was not fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// Ended by the user.
+    #[error("stopped on request; what was fetched is kept, and the same command goes on from there")]
+    Stopped,
+    /// A variable of the environment that cannot be used.
+    #[error("{variable} {why}")]
+    Environment {
+        /// Its name.
+        variable: &'static str,
+        /// What is wrong, and the remedy.
+        why: String,
+    },
+    /// The hub did not answer.
+    #[error("cannot reach {url}: {cause}; look whether the network or HF_ENDPOINT is right{}", or_name(fetched.as_deref()))]
+    Unreachable {
+        /// The address.
+        url: String,
+        /// What happened.
+        cause: String,
+        /// The folder of what was fetched before, if there is any.
+        fetched: Option<PathBuf>,
+    },
+    /// The hub refused.
+    #[error("{url} answers {status}: {remedy}")]
+    Refused {
+        /// The address.
+        url: String,
+        /// HTTP's status.
+        status: u16,
+        /// What it means, and what to do.
+        remedy: String,
+    },
+    /// An answer that is none.
+    #[error("the answer of {url} cannot be used: {what}; look whether HF_ENDPOINT names a hub")]
+    Answer {
+        /// The address.
+        url: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Several models, of which one must be named.
+    #[error("{why}; name one of{list}")]
+    Choose {
+        /// What was asked for, and what there is.
+        why: String,
+        /// A line for each.
+        list: String,
+    },
+    /// A repository without a model that could be used.
+    #[error("{name} has no model to fetch: {why}")]
+    Nothing {
+        /// The repository.
+        name: String,
+        /// What is missing.
+        why: String,
+    },
+    /// A file of another length than was announced.
+    #[error(
+        "{file} should have {expected} bytes and comes with {found}; look whether a proxy or HF_ENDPOINT gives another file"
+    )]
+    Length {
+        /// The file's path in the repository.
+        file: String,
+        /// The bytes that were announced.
+        expected: u64,
+        /// The bytes that are sent.
+        found: String,
+    },
+    /// The bytes are not those of the hub.
+    #[error(
+        "{file} has the checksum {found} and should have {expected}; what was fetched is removed, and the same command fetches it again: \
+         if that ends so, too, look at the disk and at HF_ENDPOINT"
+    )]
+    Checksum {
+        /// The file's path in the repository.
+        file: String,
+        /// The checksum that the hub says.
+        expected: String,
+        /// The checksum of what came.
+        found: String,
+    },
+    /// The disk.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// A verb.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl HubError {
+    /// An error of the disk.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+
+    /// Whether another try may have more luck.
+    pub(crate) fn passes(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..=599),
+            _ => false,
+        }
+    }
+}
+
+/// The remedy that is left where a model was fetched before.
+fn or_name(fetched: Option<&Path>) -> String {
+    fetched.map_or_else(String::new, |path| {
+        format!(", or name what was fetched before: --model {}", path.display())
+    })
+}

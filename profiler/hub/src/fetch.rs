@@ -1,0 +1,210 @@
+//! A file comes over the network, in as many pieces as the network makes of it.
+
+use std::fs::{self, File as OpenFile};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ureq::Body;
+use ureq::http::Response;
+
+use crate::checksum::Hasher;
+use crate::client::unreachable;
+use crate::error::HubError;
+use crate::listing::File;
+use crate::{Hub, Model};
+
+/// How often in a row a request may bring nothing before it is given up.
+const FAILURES_MAX: u32 = 5;
+/// Bytes that are read at once.
+const BUFFER_BYTES: usize = 1 << 18;
+/// How soon the end of a wait is heeded.
+const SOON: Duration = Duration::from_millis(50);
+
+impl Hub {
+    /// Fetches a file, if it is not there. `go_on` is told how many of its bytes are.
+    pub(crate) fn fetch_file(
+        &self,
+        model: &Model,
+        file: &File,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), HubError> {
+        let (blob, incomplete) =
+            (self.cache.blob(&model.name, file), self.cache.incomplete(&model.name, file));
+        let _lock = loop {
+            match self.cache.lock(&model.name, file)? {
+                Some(lock) => break lock,
+                None => wait(SOON, &mut || go_on(0))?,
+            }
+        };
+        if self.cache.has(&model.name, file) {
+            return if go_on(file.bytes) { Ok(()) } else { Err(HubError::Stopped) };
+        }
+        let mut arriving = Arriving::open(&incomplete, file, go_on)?;
+        let url = self.client.url(&model.name, &model.commit, &file.path);
+        let mut failures = 0;
+        while arriving.bytes < file.bytes {
+            let before = arriving.bytes;
+            let response = self.client.get(&url, &model.name, before);
+            match response.and_then(|response| arriving.take(response, &url, go_on)) {
+                Err(error) if error.passes() => {
+                    failures = if arriving.bytes > before { 0 } else { failures + 1 };
+                    if failures == FAILURES_MAX {
+                        return Err(error);
+                    }
+                    tracing::info!(file = file.path, bytes = arriving.bytes, "goes on after: {error}");
+                    wait(self.pause * (1 << failures), &mut || go_on(arriving.bytes))?;
+                }
+                other => other?,
+            }
+        }
+        let found = arriving.finish()?;
+        if found != file.checksum.hex() {
+            fs::remove_file(&incomplete).map_err(HubError::io("remove", &incomplete))?;
+            let expected = file.checksum.hex().to_owned();
+            return Err(HubError::Checksum { file: file.path.clone(), expected, found });
+        }
+        fs::rename(&incomplete, &blob).map_err(HubError::io("rename", &incomplete))
+    }
+}
+
+/// Asks again after failures that may pass.
+pub(crate) fn patiently<T>(
+    pause: Duration,
+    go_on: &mut dyn FnMut() -> bool,
+    mut ask: impl FnMut() -> Result<T, HubError>,
+) -> Result<T, HubError> {
+    let mut failures = 0;
+    loop {
+        match ask() {
+            Err(error) if error.passes() && failures + 1 < FAILURES_MAX => {
+                tracing::info!("asks again after: {error}");
+                wait(pause * (1 << failures), go_on)?;
+                failures += 1;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Waits, unless it is time to stop.
+fn wait(time: Duration, go_on: &mut dyn FnMut() -> bool) -> Result<(), HubError> {
+    let end = Instant::now() + time;
+    loop {
+        if !go_on() {
+            return Err(HubError::Stopped);
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(left.min(SOON));
+    }
+}
+
+/// A file of which the first bytes are there.
+struct Arriving<'a> {
+    of: &'a File,
+    path: &'a Path,
+    file: OpenFile,
+    hasher: Hasher,
+    bytes: u64,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Arriving<'a> {
+    /// What an earlier start has left, or nothing.
+    fn open(path: &'a Path, of: &'a File, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Self, HubError> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(HubError::io("create", folder))?;
+        }
+        let mut options = OpenFile::options();
+        let options = options.create(true).truncate(false).read(true).write(true);
+        let file = options.open(path).map_err(HubError::io("write", path))?;
+        let hasher = of.checksum.hasher(of.bytes);
+        let mut this = Self { of, path, file, hasher, bytes: 0, buffer: vec![0; BUFFER_BYTES] };
+        let there = this.file.metadata().map_err(HubError::io("read", path))?.len();
+        if there > of.bytes {
+            this.begin_again()?;
+        }
+        while this.bytes < there.min(of.bytes) {
+            match this.file.read(&mut this.buffer).map_err(HubError::io("read", path))? {
+                0 => break,
+                count => this.count(count),
+            }
+            if !go_on(this.bytes) {
+                return Err(HubError::Stopped);
+            }
+        }
+        Ok(this)
+    }
+
+    /// So many bytes of the buffer belong to the file, and are there.
+    fn count(&mut self, count: usize) {
+        self.hasher.update(&self.buffer[..count]);
+        self.bytes += count as u64;
+    }
+
+    fn begin_again(&mut self) -> Result<(), HubError> {
+        self.hasher = self.of.checksum.hasher(self.of.bytes);
+        self.bytes = 0;
+        self.file
+            .set_len(0)
+            .and_then(|()| self.file.seek(SeekFrom::Start(0)))
+            .map_err(HubError::io("write", self.path))?;
+        Ok(())
+    }
+
+    /// Takes the bytes of an answer. All that came before an error is kept.
+    fn take(
+        &mut self,
+        response: Response<Body>,
+        url: &str,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), HubError> {
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let wrong = |found: &str| HubError::Length {
+            file: self.of.path.clone(),
+            expected: self.of.bytes,
+            found: found.to_owned(),
+        };
+        if response.status() == 206 {
+            let range = header("content-range").unwrap_or_default();
+            let expected = format!("bytes {}-{}/{}", self.bytes, self.of.bytes - 1, self.of.bytes);
+            if range != expected {
+                return Err(wrong(&format!("`{range}` of them")));
+            }
+        } else {
+            // the whole file, asked for or not
+            if let Some(length) = header("content-length").filter(|&it| it != self.of.bytes.to_string()) {
+                return Err(wrong(length));
+            }
+            if self.bytes > 0 {
+                self.begin_again()?;
+            }
+        }
+        let mut body = response.into_body().into_reader();
+        while self.bytes < self.of.bytes {
+            let left = usize::try_from(self.of.bytes - self.bytes).unwrap_or(BUFFER_BYTES);
+            let room = left.min(BUFFER_BYTES);
+            let count = match body.read(&mut self.buffer[..room]) {
+                Ok(0) => return Err(unreachable(url, &"the connection was closed early")),
+                Ok(count) => count,
+                Err(error) => return Err(unreachable(url, &error)),
+            };
+            self.file.write_all(&self.buffer[..count]).map_err(HubError::io("write", self.path))?;
+            self.count(count);
+            if !go_on(self.bytes) {
+                return Err(HubError::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the file to the disk, and says its checksum.
+    fn finish(self) -> Result<String, HubError> {
+        self.file.sync_all().map_err(HubError::io("write", self.path))?;
+        Ok(self.hasher.finish())
+    }
+}

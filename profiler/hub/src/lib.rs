@@ -1,0 +1,132 @@
+//! Models fetched from Hugging Face's hub, or from a mirror of it.
+//!
+//! ```text
+//! name       hf:OWNER/REPO[:QUANT], as people write it
+//! client     requests, and what a refusal means
+//! listing    the files of a repository: sizes and checksums; a stranger's, so that no name leaves the cache
+//! choice     which of them make a model: the GGUF files of one quantisation, or a folder of safetensors
+//! checksum   SHA-256, or git's SHA-1 of small files
+//! cache      where files lie: the folders that the hub's own programs use, so that each finds what another has fetched
+//! fetch      a file: its first part from an earlier start, the rest from the network, cut off as often as that happens, and checked
+//! ```
+//!
+//! A file has its name in the cache only after its checksum was right. What is there already is not fetched again.
+
+mod cache;
+mod checksum;
+mod choice;
+mod client;
+mod error;
+mod fetch;
+mod listing;
+mod name;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cache::Cache;
+pub use choice::{Choice, Kind};
+use client::Client;
+pub use error::HubError;
+pub use listing::File;
+pub use name::{Name, NameError};
+
+/// A hub and the cache of what was fetched from it.
+#[derive(Debug)]
+pub struct Hub {
+    client: Client,
+    cache: Cache,
+    /// The wait after a first failure; each further one doubles it.
+    pause: Duration,
+}
+
+/// A model as the hub has it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Model {
+    /// Name of the model.
+    pub name: Name,
+    /// The commit, hexadecimal.
+    pub commit: String,
+    /// The files to fetch.
+    pub choice: Choice,
+}
+
+impl Model {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.choice.files.iter().map(|file| file.bytes).sum()
+    }
+}
+
+impl Hub {
+    /// The hub that these environment variables name: `HF_ENDPOINT`, `HF_TOKEN` (or the file `HF_TOKEN_PATH`, `token` in `HF_HOME`),
+    /// `HF_HUB_CACHE`, `HF_HOME`, as in Hugging Face's own programs.
+    ///
+    /// # Errors
+    /// [`HubError::Environment`] for a value that cannot be, or if there is no folder for the cache.
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, HubError> {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        Ok(Self {
+            client: Client::new(&variable)?,
+            cache: Cache::new(&variable)?,
+            pause: Duration::from_secs(1),
+        })
+    }
+
+    /// The hub with another wait after a first failure. For tests.
+    #[must_use]
+    pub fn with_pause(self, pause: Duration) -> Self {
+        Self { pause, ..self }
+    }
+
+    /// The folder of the cache.
+    pub fn folder(&self) -> &std::path::Path {
+        self.cache.folder()
+    }
+
+    /// The hub's address.
+    pub fn endpoint(&self) -> &str {
+        self.client.endpoint()
+    }
+
+    /// Asks the hub which files a model has, and chooses those to fetch. `go_on` is asked while an answer is waited for again.
+    ///
+    /// # Errors
+    /// When the hub cannot be reached, refuses, or has no such model or quantisation.
+    pub fn find(&self, name: &Name, go_on: &mut dyn FnMut() -> bool) -> Result<Model, HubError> {
+        let url = format!("{}/api/models/{name}?blobs=true", self.endpoint());
+        let text = fetch::patiently(self.pause, go_on, || self.client.text(&url, name));
+        let text = text.map_err(|error| match error {
+            HubError::Unreachable { url, cause, .. } => {
+                HubError::Unreachable { url, cause, fetched: self.cache.latest(name) }
+            }
+            other => other,
+        })?;
+        let listing = listing::Listing::read(&text, &url)?;
+        let choice = choice::choose(listing.files, name)?;
+        Ok(Model { name: name.clone(), commit: listing.commit, choice })
+    }
+
+    /// Bytes of the model that are not in the cache yet.
+    pub fn missing_bytes(&self, model: &Model) -> u64 {
+        model.choice.files.iter().map(|file| file.bytes - self.cache.fetched_bytes(&model.name, file)).sum()
+    }
+
+    /// Fetches what is missing of the model, and gives the path to open: its (first) GGUF file, or its folder. `go_on` is told the bytes of
+    /// the model that are there, and says whether to go on.
+    ///
+    /// # Errors
+    /// Those of [`Hub::find`], [`HubError::Checksum`], those of the disk, and [`HubError::Stopped`].
+    pub fn fetch(&self, model: &Model, go_on: &mut dyn FnMut(u64) -> bool) -> Result<PathBuf, HubError> {
+        let mut before = 0;
+        for file in &model.choice.files {
+            self.fetch_file(model, file, &mut |bytes| go_on(before + bytes))?;
+            before += file.bytes;
+        }
+        let folder = self.cache.link(model)?;
+        Ok(match (model.choice.kind, model.choice.files.first()) {
+            (Kind::Gguf, Some(first)) => folder.join(&first.path),
+            _ => folder,
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! What `--model` names, and how a model of Hugging Face's hub comes to this machine.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use hub::{Hub, Kind, Name, NameError};
+use plans::size::show;
+
+use crate::device::storage::free_bytes;
+use crate::{Context, ProfileError};
+
+/// A model as it is named on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A file or a folder.
+    Path(PathBuf),
+    /// A model of the hub.
+    Hub(Name),
+}
+
+impl Source {
+    /// Reads a text that names a model: one of the hub if it begins with `hf:`, else a path.
+    ///
+    /// # Errors
+    /// [`NameError`] for what begins so and names none.
+    pub fn read(text: OsString) -> Result<Self, NameError> {
+        match text.to_str().filter(|text| text.starts_with(Name::PREFIX)) {
+            Some(name) => Ok(Self::Hub(name.parse()?)),
+            None => Ok(Self::Path(text.into())),
+        }
+    }
+}
+
+/// Fetches what is not there of a model of the hub that the environment names, and gives the path of its file or folder. `say` is told
+/// what comes from where, before it does.
+///
+/// # Errors
+/// Those of the hub, each with its remedy; too little space, before the first byte; a model that `consume` would take from the cache.
+pub fn fetch(
+    context: &Context,
+    name: &Name,
+    consume: bool,
+    say: &mut dyn FnMut(String),
+) -> anyhow::Result<PathBuf> {
+    let hub = Hub::from_environment(|name| std::env::var(name).ok())?;
+    let model = hub.find(name, &mut || context.stopped().is_ok())?;
+    if consume && model.choice.kind == Kind::Gguf {
+        bail!(
+            "--consume-model would leave holes in the hub's cache, which other programs use: fetch {name} without it, or download the \
+             file to a folder of your own and name it there"
+        );
+    }
+    let (missing, folder) = (hub.missing_bytes(&model), hub.folder());
+    let of = format!("{name} at {:.12}: {}", model.commit, files(&model));
+    if missing == 0 {
+        say(format!("hub: {of}; all of it is in {}", folder.display()));
+    } else {
+        std::fs::create_dir_all(folder).map_err(|source| ProfileError::Io {
+            action: "create",
+            path: folder.to_owned(),
+            source,
+        })?;
+        let free = free_bytes(folder)?;
+        if free < missing {
+            bail!(
+                "{} has {} free and {} of {name} are to be fetched; make room, or name another folder with HF_HOME",
+                folder.display(),
+                show(free),
+                show(missing)
+            );
+        }
+        say(format!("hub: {of}; fetches {} from {} to {}", show(missing), hub.endpoint(), folder.display()));
+    }
+    let bar = context.bytes_bar(model.bytes(), "fetching the model");
+    let path = hub.fetch(&model, &mut |bytes| {
+        bar.set_position(bytes);
+        context.stopped().is_ok()
+    })?;
+    Ok(path)
+}
+
+/// A model's files, for people.
+fn files(model: &hub::Model) -> String {
+    match (&model.choice.files[..], model.choice.kind) {
+        ([file], _) => format!("{}, {}", file.path, show(file.bytes)),
+        (files, Kind::Gguf) => format!("{} parts of {}, {}", files.len(), files[0].path, show(model.bytes())),
+        (files, Kind::Folder) => format!("a folder of {} files, {}", files.len(), show(model.bytes())),
+    }
+}
