@@ -125,7 +125,7 @@ pub struct Search<'a> {
 /// Limits on memory, tokens and prompts: what is left open in a space.
 type OnMemoryAndTime = (u64, Option<f64>, Vec<PromptLimit>);
 
-/// What a space depends on: levels, cores, context and how many there are, what is kept free, and mechanisms that are left out.
+/// The parts of a question on which a space depends: levels, cores, context and how many there are, bytes kept free, and mechanisms that are left out.
 type Key = (Vec<String>, Vec<u32>, [u32; 2], u64, Vec<Feature>);
 
 /// A space, and limits on memory and time that are known to leave no plan in it.

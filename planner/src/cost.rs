@@ -216,16 +216,25 @@ pub fn requested_neurons(model: &Model, level: &Level, layer: usize) -> f64 {
     }
 }
 
-/// `t_att`, a layer (equations 7 and 11). The context's part is [`context_seconds`].
+/// `t_att`, a layer (equations 7 and 11). The context's part is [`context_seconds`]. Recurrent state is read and written once.
 pub fn attention(model: &Model, r: &Rates) -> Work {
-    let bytes = model.parts.attention_layer_bytes as f64;
+    let (a, bytes) = (&model.architecture, model.parts.attention_layer_bytes as f64);
+    let state = 2.0 * 4.0 * a.state_values() as f64 / f64::from(a.layers);
     let work = Work {
-        compute_seconds: compute_seconds(bytes / weight_bytes(model), r.flops),
-        stream_seconds: r.dense.seconds(bytes, f64::from(model.architecture.width)),
+        compute_seconds: compute_seconds(bytes / weight_bytes(model), r.flops) + recurrence(model, r),
+        stream_seconds: r.dense.seconds(bytes, f64::from(a.width)) + memory_seconds(state, r.stream),
         dispatch_seconds: ATTENTION_DISPATCHES as f64 * r.dispatch,
         ..Work::default()
     };
     r.shared.left(work, bytes)
+}
+
+/// What a token computes with a layer's recurrent state, on average over all layers: each value decays, meets a key, is added to
+/// and meets a query.
+fn recurrence(model: &Model, r: &Rates) -> f64 {
+    const PRODUCTS: f64 = 3.5;
+    let a = &model.architecture;
+    compute_seconds(PRODUCTS * a.state_values() as f64 / f64::from(a.layers), r.attention)
 }
 
 /// What one token of context adds to a token, all layers: its keys and values are read once.
@@ -236,7 +245,7 @@ pub fn context_seconds(model: &Model, kv_value_bytes: u64, r: &Rates) -> f64 {
 /// [`context_seconds`] as a stage.
 pub fn context(model: &Model, kv_value_bytes: u64, r: &Rates) -> Work {
     let a = &model.architecture;
-    let values = f64::from(a.layers) * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
+    let values = f64::from(a.kv_layers()) * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
     let bytes = kv_bytes_per_token(a, kv_value_bytes) as f64;
     Work {
         compute_seconds: compute_seconds(values, r.attention),
@@ -480,7 +489,7 @@ pub fn prompt_compute(model: &Model, layer: usize, r: &Rates) -> (f64, f64) {
     let neuron = 3.0 * compute_seconds(f64::from(a.width), prompt_flops(r, down));
     let attention = model.parts.attention_layer_bytes as f64 / weight_bytes(model);
     let layer = a.neurons() as f64 * neuron;
-    let attention = compute_seconds(attention, r.prompt_flops.0);
+    let attention = compute_seconds(attention, r.prompt_flops.0) + recurrence(model, r);
     let met = f64::from(a.experts_used) / f64::from(a.experts);
     let half_empty = if a.experts > 1 { HALF_A_REGISTER * layer } else { 0.0 };
     let alone = MEASURED_TOKENS / (MEASURED_TOKENS + r.chunk_tokens);

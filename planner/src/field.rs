@@ -28,9 +28,9 @@ use crate::ways::{Compute, Read, Ways};
 const PROMPT_TICKS: f64 = (1u64 << 40) as f64;
 /// Plans within such a part of the fastest are as fast, and of the smallest as small.
 pub const ALIKE: i64 = 200;
-/// What is left open of the fastest plan: ways that cannot be faster by such a part of its ticks are not split exactly.
+/// One part in so many of the fastest plan's ticks is left open: ways that cannot be faster by that are not split exactly.
 pub const OPEN: i64 = 16 * ALIKE;
-/// And of the least memory: such a part of it, of each way and again among the ways.
+/// One part in so many of the least memory is left open, of each way and again among the ways.
 pub const SIZE_OPEN: i64 = 4 * ALIKE;
 /// Ways that decode alike of which prompts are priced.
 pub const NEAR_MAX: usize = 8;

@@ -185,7 +185,8 @@ fn time(solved: &Solved) -> String {
 fn memory(solved: &Solved) -> String {
     let m = &solved.plan.memory;
     let mut table = Rows::headed(&["region", "bytes", ""]);
-    for (name, bytes) in [
+    let state = Some(("recurrent state", m.state_bytes)).filter(|(_, bytes)| *bytes > 0);
+    let before = [
         ("process", m.process_bytes),
         ("kept free for a server", m.reserve_bytes),
         ("fixed: attention, embeddings, head, level", m.fixed_bytes),
@@ -193,13 +194,16 @@ fn memory(solved: &Solved) -> String {
         ("cold: slots", m.cold_bytes),
         ("a prompt's rows, beyond the slots", m.slots_or_prompt_bytes() - m.cold_bytes),
         ("keys and values", m.kv_bytes),
+    ];
+    let after = [
         ("activations", m.activations_bytes),
         ("I/O buffers", m.io_buffers_bytes),
         ("tables", m.tables_bytes),
         ("page tables", m.page_tables_bytes),
         ("together", m.prefill_total_bytes),
         ("limit", m.limit_bytes),
-    ] {
+    ];
+    for (name, bytes) in before.into_iter().chain(state).chain(after) {
         table.row([name.to_owned(), bytes.to_string(), show(bytes)]);
     }
     table.to_string()

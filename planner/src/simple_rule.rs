@@ -62,7 +62,7 @@ pub fn plan(question: &Question<'_>) -> Result<Option<Plan>, PlanError> {
     Ok(Some(plan))
 }
 
-/// How many neurons of every layer the rule would pin, by back end, and where prompts are limited by how they pass.
+/// Neurons of every layer that the rule would pin, by back end, and where prompts are limited by how they pass.
 pub fn pinned(question: &Question<'_>, ways: &Ways<'_>) -> Vec<u32> {
     let prompts = rules::prompts(question);
     let some = if question.limits.prompts_max.is_empty() { 1 } else { prompts.len() };

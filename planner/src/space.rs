@@ -80,7 +80,7 @@ pub struct Space<'a> {
 /// From the first up to the second.
 type Range = (usize, usize);
 
-/// What the price of a prompt depends on, of a way to decode: a few hundred prices are those of all ways.
+/// The parts of a way to decode on which the price of a prompt depends: a few hundred prices are those of all ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PromptKey {
     backend: Backend,

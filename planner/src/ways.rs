@@ -164,6 +164,7 @@ impl<'a> Ways<'a> {
                 + m.reserve_bytes
                 + m.fixed_bytes
                 + m.kv_bytes
+                + m.state_bytes
                 + m.activations_bytes
                 + m.io_buffers_bytes) as i64
         };

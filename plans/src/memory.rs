@@ -73,8 +73,13 @@ pub fn slot_part(kind: LevelKind) -> Part {
 
 /// Bytes of keys and values that one token of context takes.
 pub fn kv_bytes_per_token(a: &Architecture, value_bytes: u64) -> u64 {
-    let values = u64::from(a.layers) * 2 * u64::from(a.kv_heads);
+    let values = u64::from(a.kv_layers()) * 2 * u64::from(a.kv_heads);
     values.saturating_mul(u64::from(a.head_width)).saturating_mul(value_bytes)
+}
+
+/// Bytes of a sequence's recurrent state: as it is, and as it was after its last prompt, to which the sequence can go back.
+pub fn state_bytes(a: &Architecture) -> u64 {
+    a.state_values().saturating_mul(2 * 4)
 }
 
 /// Bytes that a sequence takes beside the engine.
@@ -120,10 +125,10 @@ pub struct Rows {
     pub normed: u64,
     /// A block's output, `[rows, width]`.
     pub block_output: u64,
-    /// Queries, keys and values, `[rows, (heads + 2 kv_heads) * head_width]`; later a shared expert's input, gates and ups,
-    /// `[rows, width + 2 shared_neurons]`.
+    /// Queries, keys and values, `[rows, (heads + 2 kv_heads) * head_width]`, or what a recurrent layer projects rows to,
+    /// `[rows, projected_values]`; later a shared expert's input, gates and ups, `[rows, width + 2 shared_neurons]`.
     pub projections: u64,
-    /// Attention's result before its output matrix, `[rows, heads * head_width]`.
+    /// Attention's result before its output matrix, `[rows, heads * head_width]`, or a recurrent layer's, `[rows, mixed_values]`.
     pub attended: u64,
     /// Cosines and sines of the rotary position, `[rotary embeddings, rows, head_width]`.
     pub rotations: u64,
@@ -152,7 +157,6 @@ impl Activations {
     /// The buffers for these shapes.
     pub fn new(a: &Architecture, c: &Choices<'_>) -> Self {
         let (width, chunk) = (u64::from(a.width), c.chunk_tokens);
-        let attention = u64::from(a.heads) * u64::from(a.head_width);
         let members = chunk * u64::from(a.experts_used);
         let gathered = if a.experts > 1 { members * width } else { 0 };
         let transposed = if a.transposes_down() { TRANSPOSED_WORDS as u64 } else { 0 };
@@ -178,7 +182,7 @@ impl Activations {
                 ..Rows::new(a, chunk)
             },
             next_input: width,
-            rounded: 2 * rows * width.max(attention).max(u64::from(a.shared_neurons)).max(4096),
+            rounded: 2 * rows * width.max(mixed_values(a)).max(u64::from(a.shared_neurons)).max(4096),
             candidates: 2 * neurons,
             predictor: 4 * width.max(4096),
             requested: 4 * a.neurons(),
@@ -213,13 +217,14 @@ impl Rows {
         let width = u64::from(a.width);
         let attention = u64::from(a.heads) * u64::from(a.head_width);
         let kv = u64::from(a.kv_heads) * u64::from(a.head_width);
+        let recurrent = a.recurrent.map_or(0, |recurrent| recurrent.projected_values.into());
         let shared = if a.shared_neurons == 0 { 0 } else { width + 2 * u64::from(a.shared_neurons) };
         Self {
             residual: rows * width,
             normed: rows * width,
             block_output: rows * width,
-            projections: rows * (attention + 2 * kv).max(shared),
-            attended: rows * attention,
+            projections: rows * (attention + 2 * kv).max(recurrent).max(shared),
+            attended: rows * mixed_values(a),
             rotations: rows * u64::from(a.rotary_embeddings) * u64::from(a.head_width),
             router: 2 * (rows + 1) * u64::from(a.experts),
             neurons: 0,
@@ -263,6 +268,12 @@ impl Rows {
     pub fn bytes(&self) -> u64 {
         on_pages(self.elements().into_iter())
     }
+}
+
+/// Values that the widest output matrix of attention, or of a recurrent layer, meets.
+fn mixed_values(a: &Architecture) -> u64 {
+    let recurrent = a.recurrent.map_or(0, |recurrent| recurrent.mixed_values.into());
+    (u64::from(a.heads) * u64::from(a.head_width)).max(recurrent)
 }
 
 /// Buffers of so many elements in bytes, each on cache lines, the sum on pages.
@@ -333,6 +344,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         cold_bytes: slots(c.cold_slots),
         kv_bytes: (c.sequences * c.context_tokens * kv_bytes_per_token(a, c.kv_value_bytes))
             .next_multiple_of(PAGE_BYTES),
+        state_bytes: c.sequences.saturating_mul(state_bytes(a)).next_multiple_of(PAGE_BYTES),
         activations_bytes: activations.bytes(),
         prompt_bytes: activations.prompt.bytes(),
         io_buffers_bytes: c.buffers * c.buffer_bytes + row_buffer,

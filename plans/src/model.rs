@@ -102,7 +102,10 @@ pub struct Architecture {
     pub kv_heads: u32,
     /// Width of a head.
     pub head_width: u32,
-    /// Neurons of a network beside the experts, always in memory and visited by every token; absent: 0.
+    /// Layers with keys and values; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_layers: Option<u32>,
+    /// Neurons of the widest network beside the experts or before them, always in memory and visited by every token; absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub shared_neurons: u32,
     /// Rotary embeddings that the layers choose from; absent: 1.
@@ -121,6 +124,21 @@ pub struct Architecture {
     /// absent: `true`. Where it is `false` each slice has its columns of down, bit for bit as the file has them.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub down_transposed: bool,
+    /// What layers take that keep a recurrent state in place of keys and values; absent: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recurrent: Option<Recurrent>,
+}
+
+/// Layers that keep a recurrent state of the tokens before, such as short convolutions, in place of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recurrent {
+    /// Values of a sequence's state in all of them, four bytes each.
+    pub state_values: u64,
+    /// Values that a token is projected to in the widest layer of all, those with attention among them.
+    pub projected_values: u32,
+    /// Values that the widest output matrix of all meets.
+    pub mixed_values: u32,
 }
 
 /// Value of `down_transposed` where it is absent.
@@ -162,6 +180,16 @@ impl Architecture {
         u64::from(self.neurons_per_expert) * u64::from(self.experts_used)
     }
 
+    /// Layers with keys and values.
+    pub fn kv_layers(&self) -> u32 {
+        self.kv_layers.unwrap_or(self.layers)
+    }
+
+    /// Values of a sequence's recurrent state; 0 where all layers have keys and values.
+    pub fn state_values(&self) -> u64 {
+        self.recurrent.map_or(0, |recurrent| recurrent.state_values)
+    }
+
     /// Whether a prompt may meet its down rows transposed, [`crate::engine::TRANSPOSED`] neurons at a time: rows of
     /// nibbles, of one expert, and every neuron fires.
     pub fn transposes_down(&self) -> bool {
@@ -182,7 +210,7 @@ pub struct Parts {
     pub head_bytes: u64,
     /// Bytes of the head that a token reads (the embedding's when they are tied).
     pub head_read_bytes: u64,
-    /// Attention matrices and norms of one layer.
+    /// Attention matrices, or those of other token mixers, and norms of one layer; where layers differ the mean.
     pub attention_layer_bytes: u64,
     /// Router of one layer; 0 for a dense model.
     pub router_layer_bytes: u64,
@@ -473,6 +501,7 @@ impl Contract for Model {
     const COMMENTS: &'static [(&'static str, &'static str)] = &[
         ("[provenance]", "How the figures came to be."),
         ("[architecture]", "Shapes."),
+        ("[architecture.recurrent]", "Layers that keep a state in place of keys and values."),
         ("[parts]", "Bytes by part, as the container holds them."),
         ("[parts.bundle]", "A neuron on flash: [gate | up | down^T]."),
         ("[container]", "The flash container."),

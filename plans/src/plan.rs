@@ -301,6 +301,9 @@ pub struct MemoryPlan {
     pub cold_bytes: u64,
     /// Keys and values of the whole context of every sequence.
     pub kv_bytes: u64,
+    /// Recurrent state of every sequence, as it is and as it was after the sequence's last prompt; absent: 0, the model has none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub state_bytes: u64,
     /// Activations: one token's of every sequence, and what both stages have.
     pub activations_bytes: u64,
     /// Bytes of a prompt's rows, over the slots: those of the layers beneath are empty after a prompt.
@@ -603,6 +606,7 @@ impl MemoryPlan {
             self.fixed_bytes,
             self.hot_bytes,
             self.kv_bytes,
+            self.state_bytes,
             self.activations_bytes,
             self.io_buffers_bytes,
             self.tables_bytes,

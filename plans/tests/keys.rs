@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use expect_test::expect_file;
 use plans::file::{Contract, read};
-use plans::model::LevelKind;
+use plans::model::{LevelKind, Recurrent};
 use plans::plan::{Feature, Together};
 use plans::terms::{Factors, StartTerms};
 use plans::{Backend, Calibration, Device, Model, Plan};
@@ -165,6 +165,8 @@ fn ranges<T: Contract>(start: &str, fill: fn(&mut T)) -> BTreeMap<String, String
 }
 
 fn every_figure(model: &mut Model) {
+    model.architecture.kv_layers = Some(1);
+    model.architecture.recurrent = Some(Recurrent { state_values: 1, projected_values: 1, mixed_values: 1 });
     let bundle = model.parts.bundle;
     model.layers.iter_mut().for_each(|layer| layer.bundle = Some(bundle));
     for level in &mut model.levels {

@@ -710,6 +710,39 @@ fn a_model_whose_small_gates_are_left_out_from_profile_to_the_reference_that_lea
             let report = json(here.run(plan).args(["--prompt", "neuron gate", "-n", "8", "--no-probe"]));
             let peak = number(&report, "memory_peak_bytes");
             assert!(peak <= number(&report, "memory_limit_bytes"), "{plan}: {report}");
+#[test]
+fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
+    let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
+    let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
+    let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
+    for name in ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"] {
+        let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        here.profile(&golden(&format!("{name}.gguf")), &[]);
+        let values = |bytes: &[u8]| -> Vec<f32> {
+            bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        };
+        let expected = values(&std::fs::read(golden(&format!("{name}.npy"))).unwrap());
+        let deviation = number(&index["models"][name], "logits_deviation") as f32;
+        let mut same: Option<[Vec<u8>; 2]> = None;
+        for (plan, arguments) in [
+            ("least.toml", &["--objective", "memory"][..]),
+            ("all.toml", &[]),
+            ("two.toml", &["--slots", "2"]),
+        ] {
+            let planned = here.plan(plan, &[arguments, &["--level", "dense"]].concat());
+            assert!(planned.memory.state_bytes > 0, "{name} {plan}");
+            let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
+            done(here.run(plan).args(["--tokens", &tokens.join(" "), "--no-probe"]).args(files));
+            let found = ["decoded.npy", "prompt.npy"].map(|file| std::fs::read(here.path(file)).unwrap());
+            for bytes in &found {
+                // keys and values are kept in 16 bits
+                let off = compare::largest_difference(&values(bytes), &expected);
+                assert!(off < 0.02 * deviation, "{name} {plan}: off by {off} of {deviation}");
+            }
+            assert!(*same.get_or_insert_with(|| found.clone()) == found, "{name} {plan}: other bits");
+            let report = json(here.run(plan).args(["--prompt", "neuron gate", "-n", "8", "--no-probe"]));
+            let [peak, limit] = ["memory_peak_bytes", "memory_limit_bytes"].map(|key| number(&report, key));
+            assert!(peak <= limit, "{name} {plan}: {report}");
         }
     }
 }

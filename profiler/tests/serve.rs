@@ -362,6 +362,53 @@ fn several_are_answered_together_and_each_as_if_alone() {
 }
 
 #[test]
+fn a_model_with_a_recurrent_state_answers_each_prompt_as_if_it_were_the_first() {
+    let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+    here.profile(&programs::fixture("golden/architectures/lfm2.gguf"), &[]);
+    std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
+    here.plan("chat.toml", &["--slots", "2"]);
+    // one goes on where another ends, one ends before, one differs in the middle, one at the beginning
+    let prompt =
+        |first: u32, tokens: u32| -> Vec<u32> { (0..tokens).map(|at| first + at * 7 % 200).collect() };
+    let mut differs = prompt(3, 60);
+    differs[30] += 1;
+    let prompts = [prompt(3, 60), prompt(3, 90), prompt(3, 41), differs, prompt(5, 60)];
+    // every likelihood with it, so that a bit would show; two choices share their prompt
+    let ask = |server: &Server, prompt: &[u32]| {
+        let asked = json!({ "prompt": prompt, "max_tokens": 16, "logprobs": 5, "n": 2, "temperature": 0.8, "seed": 3 });
+        server.post("/v1/completions", &asked)["choices"].clone()
+    };
+    let alone = |prompt: &Vec<u32>| {
+        let server = Server::start(&here, "127.0.0.1:0", &[]);
+        let answer = ask(&server, prompt);
+        server.end();
+        answer
+    };
+    let expected: Vec<Value> = prompts.iter().map(alone).collect();
+    let server = Server::start(&here, "127.0.0.1:0", &[]);
+    for at in [0, 1, 0, 2, 3, 1, 1, 4, 0] {
+        assert_eq!(ask(&server, &prompts[at]), expected[at], "{at}");
+    }
+    thread::scope(|scope| {
+        for client in 0..3 {
+            let (server, prompts, expected) = (&server, &prompts, &expected);
+            scope.spawn(move || {
+                for turn in 0..5 {
+                    let at = (client + turn) % 5;
+                    assert_eq!(ask(server, &prompts[at]), expected[at], "{client} {turn}");
+                }
+            });
+        }
+    });
+    server.end();
+    let said = refused(
+        1,
+        here.run("chat.toml").args(["--no-probe", "--serve", "127.0.0.1:0", "--sessions", "kept"]),
+    );
+    assert!(said.contains("lfm2 keeps a recurrent state") && said.contains("leave the option out"), "{said}");
+}
+
+#[test]
 fn a_long_prompt_leaves_others_half_of_the_time() {
     let here = Profiled::kept("oxide-dense");
     std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();

@@ -166,6 +166,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
             heads: 32,
             kv_heads: 8,
             head_width: 128,
+            kv_layers: None,
             shared_neurons: 0,
             rotary_embeddings: 1,
             vocabulary: 32000,
@@ -173,6 +174,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
             weight_format: "Q4_0".to_owned(),
             down_format: "Q4_0".to_owned(),
             down_transposed: true,
+            recurrent: None,
         },
         parts: Parts {
             embedding_bytes: table,

@@ -154,6 +154,7 @@ pub(crate) fn model(layers: u32) -> Model {
             heads: 8,
             kv_heads: 8,
             head_width: 64,
+            kv_layers: None,
             shared_neurons: 0,
             rotary_embeddings: 1,
             vocabulary: 4096,
@@ -161,6 +162,7 @@ pub(crate) fn model(layers: u32) -> Model {
             weight_format: "F16".to_owned(),
             down_format: "F16".to_owned(),
             down_transposed: true,
+            recurrent: None,
         },
         parts: Parts {
             embedding_bytes: table,

@@ -2,7 +2,7 @@
 
 use super::{
     Architecture, ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model,
-    ModelProvenance, Parts, ReuseAxes,
+    ModelProvenance, Parts, Recurrent, ReuseAxes,
 };
 use crate::SCHEMA;
 use crate::check::{
@@ -117,6 +117,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         heads,
         kv_heads,
         head_width,
+        kv_layers,
         shared_neurons,
         rotary_embeddings,
         vocabulary,
@@ -124,6 +125,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         weight_format,
         down_format,
         down_transposed,
+        recurrent,
     } = architecture;
     at.key("family").plain(family)?;
     at.key("activation").named(activation, &FUNCTIONS)?;
@@ -143,6 +145,9 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         format!("is {kv_heads}, which does not divide the {heads} query heads")
     })?;
     at.key("head_width").count(*head_width, 1, 1 << 14)?;
+    if let Some(layers) = kv_layers {
+        at.key("kv_layers").count(*layers, 1, LAYERS_MAX.into())?;
+    }
     at.key("shared_neurons").count(*shared_neurons, 0, 1 << 22)?;
     at.key("rotary_embeddings").count(*rotary_embeddings, 1, LAYERS_MAX.into())?;
     at.key("vocabulary").count(*vocabulary, 1, 1 << 24)?;
@@ -153,7 +158,15 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
     at.key("down_transposed").note("`true`, or `false` where every neuron fires");
     at.key("down_transposed").holds(*down_transposed || architecture.always_fires(), || {
         format!("is false, and neurons of {activation} are read one by one")
-    })
+    })?;
+    recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, &at.key("recurrent")))
+}
+
+fn recurrent_layers(recurrent: &Recurrent, at: &At<'_>) -> Checked {
+    let Recurrent { state_values, projected_values, mixed_values } = *recurrent;
+    at.key("state_values").count(state_values, 1, BYTES_MAX / 8)?;
+    at.key("projected_values").count(projected_values, 1, 1 << 22)?;
+    at.key("mixed_values").count(mixed_values, 1, 1 << 22)
 }
 
 fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {

@@ -8,7 +8,9 @@
 //! The result of a step with weights `[rows, columns]` is `[rows, tokens]`: a block of weight rows gives a block of the
 //! result, and threads share blocks.
 
-use flashplan::internals::model::config::{HeadNorm, Role};
+use flashplan::internals::model::config::{
+    Attention, Convolution, DeltaNet, HeadNorm, Mixer, Role, StateSpace,
+};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
 use flashplan::internals::reference::negative_log_likelihood;
@@ -181,6 +183,8 @@ impl Expert<'_> {
 pub struct Layer<'a> {
     source: &'a SourceModel<'a>,
     layer: usize,
+    /// The block with its network, or one before it.
+    block: usize,
     /// The neurons of each expert in the order in which gates and ups are wanted.
     pub neurons: Option<&'a [Vec<u32>]>,
     /// Down of each expert as the container will store it, instead of the source's: `[neurons, width]`.
@@ -194,7 +198,8 @@ pub struct Layer<'a> {
 impl<'a> Layer<'a> {
     /// A layer of the source model, neurons in the source's order.
     pub fn new(source: &'a SourceModel<'a>, layer: usize) -> Self {
-        Self { source, layer, neurons: None, down: None, rounds: false, rounds_down: false }
+        let block = source.config().block_of(layer);
+        Self { source, layer, block, neurons: None, down: None, rounds: false, rounds_down: false }
     }
 
     fn times(&self, w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32]) -> Vec<f32> {
@@ -202,7 +207,8 @@ impl<'a> Layer<'a> {
         times(w, rows, x, Use::Transposed)
     }
 
-    /// Attention, added to the stream. `go_on` is requested between batches.
+    /// What stands before the layer's network, added to the stream: its attention or other token mixer, and blocks before it that
+    /// are of no layer. `go_on` is requested between batches.
     ///
     /// # Errors
     /// Those of `go_on`.
@@ -211,6 +217,46 @@ impl<'a> Layer<'a> {
         stream: &mut Stream,
         go_on: &mut dyn FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
+        let c = self.source.config();
+        let first = self.layer.checked_sub(1).map_or(0, |before| c.block_of(before) + 1);
+        for block in first..=self.block {
+            let block = Self { block, ..*self };
+            block.mixer(stream, go_on)?;
+            if block.block < self.block {
+                block.resident(stream, go_on)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A network that is always in memory, added to the stream.
+    fn resident<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
+        let c = self.source.config();
+        let block = &c.blocks[self.block];
+        let Some(network) = block.resident() else { return Ok(()) };
+        for x in stream.x.chunks_mut(BATCH_TOKENS * c.width) {
+            go_on()?;
+            let roles = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
+            let out = self.always(roles, network.activation, &self.normed(x));
+            let out = self.normed_by(Role::FfnPostNorm, &out);
+            x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+        }
+        Ok(())
+    }
+
+    /// `down (f(gate x) * up x)` of a network that every token visits: `[tokens, width]`.
+    fn always(&self, roles: [Role; 3], activation: Activation, normed: &[f32]) -> Vec<f32> {
+        let [gate, up, down] = roles.map(|role| self.part(role));
+        let tokens = normed.len() / gate.columns;
+        let (gate, up) = (self.times(gate, None, normed), self.times(up, None, normed));
+        let values: Vec<f32> = gate.iter().zip(&up).map(|(&gate, &up)| activation.apply(gate, up)).collect();
+        transposed(&self.times(down, None, &transposed(&values, tokens)), tokens)
+    }
+
+    fn mixer<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
+        if self.source.config().blocks[self.block].mixer.is_none() {
+            return Ok(());
+        }
         let width = self.source.config().width;
         let mut x = &mut *stream.x;
         let mut windows = &*stream.windows;
@@ -227,25 +273,181 @@ impl<'a> Layer<'a> {
                 .max(1);
             let (batch, rest) = windows.split_at(whole);
             let (rows, later) = x.split_at_mut(batch.iter().sum::<usize>() * width);
-            self.attention_batch(rows, batch);
+            self.mixer_batch(rows, batch);
             (x, windows) = (later, rest);
         }
         Ok(())
     }
 
-    fn attention_batch(&self, x: &mut [f32], windows: &[usize]) {
-        let c = self.source.config();
-        let (a, block) = (c.attention(self.layer), &c.blocks[self.layer]);
-        let head_width = a.head_width;
+    fn mixer_batch(&self, x: &mut [f32], windows: &[usize]) {
+        let block = &self.source.config().blocks[self.block];
         let normed = self.normed_by(Role::AttentionNorm, x);
-        let tokens = x.len() / c.width;
-        let [query, key, value, output] = self.source.projections(self.layer);
+        let out = match &block.mixer {
+            None => return,
+            Some(Mixer::Attention(attention)) => self.attended(attention, &normed, windows),
+            Some(Mixer::Convolution(convolution)) => self.convolved(*convolution, &normed, windows),
+            Some(Mixer::DeltaNet(net)) => self.delta_net(*net, &normed, windows),
+            Some(Mixer::StateSpace(space)) => self.state_space(*space, &normed, windows),
+        };
+        let out = self.normed_by(Role::AttentionPostNorm, &out);
+        x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+    }
+
+    /// What a short convolution makes of rows, window after window: `[tokens, width]`.
+    fn convolved(&self, convolution: Convolution, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let width = self.source.config().width;
+        let tokens = normed.len() / width;
+        let projected = transposed(&self.times(self.part(Role::ConvolutionInput), None, normed), tokens);
+        let rows = projected.chunks(3 * width);
+        let gated = rows.flat_map(|row| row[..width].iter().zip(&row[2 * width..]).map(|(b, x)| b * x));
+        let taps = values_of(self.part(Role::ConvolutionTaps));
+        let mut mixed = causal(&taps, convolution.taps, &gated.collect::<Vec<f32>>(), windows);
+        mixed.chunks_mut(width).zip(projected.chunks(3 * width)).for_each(|(mixed, row)| {
+            mixed.iter_mut().zip(&row[width..]).for_each(|(mixed, c)| *mixed *= c);
+        });
+        transposed(&self.times(self.part(Role::ConvolutionOutput), None, &mixed), tokens)
+    }
+
+    /// What a gated delta net makes of rows, window after window, each head by itself: `[tokens, width]`.
+    fn delta_net(&self, net: DeltaNet, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let c = self.source.config();
+        let (tokens, width) = (normed.len() / c.width, net.head_width);
+        let rows = |role: Role| transposed(&self.times(self.part(role), None, normed), tokens);
+        let [mixed, gate, alpha, beta] =
+            [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta].map(rows);
+        let [taps, bias, decay, weight] =
+            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm]
+                .map(|role| values_of(self.part(role)));
+        let mut mixed = causal(&taps, net.taps, &mixed, windows);
+        mixed.par_iter_mut().for_each(|value| *value *= sigmoid(*value));
+        let (channels, heads) = (net.channels(), net.value_heads);
+        let unit = |t: usize, first: usize, head: usize| -> Vec<f32> {
+            let of = &mixed[t * channels + first + head * width..][..width];
+            let length = (of.iter().map(|value| value * value).sum::<f32>() + DeltaNet::EPSILON).sqrt();
+            of.iter().map(|value| value / length).collect()
+        };
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        let read: Vec<Vec<f32>> = (0..windows.len() * heads)
+            .into_par_iter()
+            .map(|at| {
+                let (window, head) = (at / heads, at % heads);
+                let start: usize = windows[..window].iter().sum();
+                // of each value its row, as long as a key
+                let mut matrix = vec![0.0; width * width];
+                let mut read = Vec::with_capacity(windows[window] * width);
+                for t in start..start + windows[window] {
+                    let [q, k] = [0, net.key_width()].map(|first| unit(t, first, head % net.key_heads));
+                    let new = &mixed[t * channels + 2 * net.key_width() + head * width..][..width];
+                    let step = alpha[t * heads + head] + bias[head];
+                    let softplus = if step > 20.0 { step } else { step.exp().ln_1p() };
+                    let (stays, rate) = ((decay[head] * softplus).exp(), sigmoid(beta[t * heads + head]));
+                    for (row, new) in matrix.chunks_mut(width).zip(new) {
+                        row.iter_mut().for_each(|value| *value *= stays);
+                        let change = rate * (new - dot(row, &k));
+                        row.iter_mut().zip(&k).for_each(|(value, k)| *value += change * k);
+                        read.push(dot(row, &q) / (width as f32).sqrt());
+                    }
+                }
+                read
+            })
+            .collect();
+        let mut out = vec![0.0; gate.len()];
+        for (at, read) in read.iter().enumerate() {
+            let (window, head) = (at / heads, at % heads);
+            let start: usize = windows[..window].iter().sum();
+            for (t, read) in (start..).zip(read.chunks(width)) {
+                let place = (t * heads + head) * width;
+                let out = &mut out[place..][..width];
+                rms_norm(read, &weight, c.norm_epsilon, out);
+                out.iter_mut().zip(&gate[place..]).for_each(|(out, gate)| *out *= gate * sigmoid(*gate));
+            }
+        }
+        transposed(&self.times(self.part(Role::StateOutput), None, &out), tokens)
+    }
+
+    /// What a state space makes of rows, window after window, each head by itself: `[tokens, width]`.
+    fn state_space(&self, space: StateSpace, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let c = self.source.config();
+        let (inner, channels, heads) = (space.inner_width(), space.channels(), space.heads);
+        let (tokens, states, width) = (normed.len() / c.width, space.state, space.head_width);
+        let projected = transposed(&self.times(self.part(Role::StateInput), None, normed), tokens);
+        let rows = projected.chunks(inner + channels + heads);
+        let mixed: Vec<f32> = rows.clone().flat_map(|row| &row[inner..inner + channels]).copied().collect();
+        let [taps, bias, decay, skip, weight] =
+            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateSkip, Role::StateNorm]
+                .map(|role| values_of(self.part(role)));
+        let mut mixed = causal(&taps, space.taps, &mixed, windows);
+        self.add_bias(Role::StateTapsBias, &mut mixed);
+        mixed.par_iter_mut().for_each(|value| *value *= sigmoid(*value));
+        let steps: Vec<f32> = rows.clone().flat_map(|row| &row[inner + channels..]).copied().collect();
+        let read: Vec<Vec<f32>> = (0..windows.len() * heads)
+            .into_par_iter()
+            .map(|at| {
+                let (window, head) = (at / heads, at % heads);
+                let start: usize = windows[..window].iter().sum();
+                let group = head / (heads / space.groups);
+                let mut state = vec![0.0; width * states];
+                let mut read = Vec::with_capacity(windows[window] * width);
+                for t in start..start + windows[window] {
+                    let (x, directions) = mixed[t * channels..][..channels].split_at(inner);
+                    let along = |at: usize| &directions[(at * space.groups + group) * states..][..states];
+                    let step = steps[t * heads + head] + bias[head];
+                    let step = if step > 20.0 { step } else { step.exp().ln_1p() };
+                    let stays = (step * decay[head]).exp();
+                    for (state, x) in state.chunks_mut(states).zip(&x[head * width..]) {
+                        state.iter_mut().zip(along(0)).for_each(|(s, b)| *s = stays * *s + step * x * b);
+                        let y: f32 = state.iter().zip(along(1)).map(|(s, c)| s * c).sum();
+                        read.push(y + skip[head] * x);
+                    }
+                }
+                read
+            })
+            .collect();
+        let mut gated = vec![0.0; tokens * inner];
+        for (at, read) in read.iter().enumerate() {
+            let (window, head) = (at / heads, at % heads);
+            let start: usize = windows[..window].iter().sum();
+            for (t, read) in (start..).zip(read.chunks(width)) {
+                let gate = &projected[t * (inner + channels + heads) + head * width..];
+                let gated = &mut gated[t * inner + head * width..][..width];
+                let values = gated.iter_mut().zip(read).zip(gate);
+                values.for_each(|((gated, y), gate)| *gated = y * gate * sigmoid(*gate));
+            }
+        }
+        let of_group = inner / space.groups;
+        let mut normed = vec![0.0; gated.len()];
+        let groups = gated.chunks(of_group).zip(normed.chunks_mut(of_group)).enumerate();
+        for (at, (gated, normed)) in groups {
+            let weight = &weight[at % space.groups * of_group..][..of_group];
+            rms_norm(gated, weight, c.norm_epsilon, normed);
+        }
+        transposed(&self.times(self.part(Role::StateOutput), None, &normed), tokens)
+    }
+
+    /// A tensor that the description has.
+    fn part(&self, role: Role) -> Matrix<'a> {
+        let part = self.source.part(self.block, role);
+        part.unwrap_or_else(|| panic!("block {} has no {role:?}", self.block))
+    }
+
+    /// What attention makes of rows, window after window: `[tokens, width]`.
+    fn attended(&self, a: &Attention, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let (c, head_width) = (self.source.config(), a.head_width);
+        let tokens = normed.len() / c.width;
+        let [query, key, value, output] = self.source.projections(self.block);
         let rows = |w: Matrix<'_>, bias: Role| {
-            let mut rows = transposed(&self.times(w, None, &normed), tokens);
+            let mut rows = transposed(&self.times(w, None, normed), tokens);
             self.add_bias(bias, &mut rows);
             rows
         };
         let mut query = rows(query, Role::QueryBias);
+        let mut gate = Vec::new();
+        if a.gate {
+            // each head's query, and then its gate
+            let both = query.chunks(2 * head_width).map(|both| both.split_at(head_width));
+            let (queries, gates): (Vec<&[f32]>, Vec<&[f32]>) = both.unzip();
+            (query, gate) = (queries.concat(), gates.concat());
+        }
         let mut key = rows(key, Role::KeyBias);
         let value = rows(value, Role::ValueBias);
         let (q_width, kv_width) = (a.query_width(), a.kv_width());
@@ -254,7 +456,7 @@ impl<'a> Layer<'a> {
             for (role, rows, width) in
                 [(Role::QueryNorm, &mut query, q_width), (Role::KeyNorm, &mut key, kv_width)]
             {
-                if let Some(weight) = self.source.part(self.layer, role) {
+                if let Some(weight) = self.source.part(self.block, role) {
                     *rows = normed_rows(rows, weight, if head { head_width } else { width }, c.norm_epsilon);
                 }
             }
@@ -274,7 +476,7 @@ impl<'a> Layer<'a> {
                 query.iter_mut().for_each(|query| *query *= factor);
             },
         );
-        let sinks = self.source.part(self.layer, Role::Sinks).map(values_of);
+        let sinks = self.source.part(self.block, Role::Sinks).map(values_of);
         let mut starts = Vec::with_capacity(windows.len());
         let mut start = 0;
         for &window in windows {
@@ -329,10 +531,10 @@ impl<'a> Layer<'a> {
                 query[(start + i) * q_width + head * head_width..][..head_width].copy_from_slice(attended);
             }
         }
+        query.iter_mut().zip(gate).for_each(|(value, gate)| *value *= sigmoid(gate));
         let mut out = transposed(&self.times(output, None, &query), tokens);
         self.add_bias(Role::AttentionOutputBias, &mut out);
-        let out = self.normed_by(Role::AttentionPostNorm, &out);
-        x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+        out
     }
 
     /// Input of the feed-forward network, of rows of the stream: `[rows, width]`.
@@ -343,7 +545,7 @@ impl<'a> Layer<'a> {
     /// Rows of the model's width, normalised where the description has that norm.
     fn normed_by(&self, role: Role, x: &[f32]) -> Vec<f32> {
         let c = self.source.config();
-        match self.source.part(self.layer, role) {
+        match self.source.part(self.block, role) {
             Some(weight) => normed_rows(x, weight, c.width, c.norm_epsilon),
             None => x.to_vec(),
         }
@@ -351,7 +553,7 @@ impl<'a> Layer<'a> {
 
     /// Adds a bias to each row, where the description has it.
     fn add_bias(&self, role: Role, rows: &mut [f32]) {
-        let Some(bias) = self.source.part(self.layer, role).map(values_of) else { return };
+        let Some(bias) = self.source.part(self.block, role).map(values_of) else { return };
         rows.par_chunks_mut(bias.len()).for_each(|row| {
             row.iter_mut().zip(&bias).for_each(|(value, bias)| *value += bias);
         });
@@ -359,7 +561,7 @@ impl<'a> Layer<'a> {
 
     /// Adds to each neuron of an expert, `[neurons, rows]`, its bias.
     fn add_bias_of_neurons(&self, role: Role, expert: usize, values: &mut [f32]) {
-        let Some(bias) = self.source.part(self.layer, role).map(values_of) else { return };
+        let Some(bias) = self.source.part(self.block, role).map(values_of) else { return };
         let count = self.source.config().ffn_width();
         let (bias, rows) = (&bias[expert * count..][..count], values.len() / count);
         let source = |i: usize| self.neurons.map_or(i, |neurons| neurons[expert][i] as usize);
@@ -380,14 +582,14 @@ impl<'a> Layer<'a> {
     pub fn routed(&self, normed: &[f32]) -> Vec<Vec<(usize, f32)>> {
         let c = self.source.config();
         let rows = normed.len() / c.width;
-        let described = c.blocks[self.layer].feed_forward.router.as_ref();
+        let described = c.network().router.as_ref();
         match (self.source.router(self.layer), described) {
             (None, _) | (_, None) => vec![vec![(0, 1.0)]; rows],
             (Some(_), _) if rows == 0 => Vec::new(),
             (Some(matrix), Some(router)) => {
                 let mut logits = transposed(&times(matrix, None, normed, Use::Transposed), rows);
                 self.add_bias(Role::RouterBias, &mut logits);
-                let bias = self.source.part(self.layer, Role::SelectionBias).map(values_of);
+                let bias = self.source.part(self.block, Role::SelectionBias).map(values_of);
                 let route = |logits| moe::route(logits, router, bias.as_deref());
                 logits.chunks_mut(c.experts()).map(route).collect()
             }
@@ -413,7 +615,7 @@ impl<'a> Layer<'a> {
             let (first, tokens) = (first * batch, x.len() / c.width);
             let normed = self.normed(x);
             let routed = self.routed(&normed);
-            let down_bias = self.source.part(self.layer, Role::DownBias).map(values_of);
+            let down_bias = self.source.part(self.block, Role::DownBias).map(values_of);
             let mut sums = vec![0.0; x.len()];
             for expert in 0..c.experts() {
                 go_on()?;
@@ -464,17 +666,19 @@ impl<'a> Layer<'a> {
                     }
                 }
             }
-            let shared = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
-            if let [Some(gate), Some(up), Some(down)] = shared.map(|role| self.source.part(self.layer, role))
-            {
-                let (gate, up) = (self.times(gate, None, &normed), self.times(up, None, &normed));
-                let values: Vec<f32> =
-                    gate.iter().zip(&up).map(|(&gate, &up)| c.activation().apply(gate, up)).collect();
-                let out = transposed(&self.times(down, None, &transposed(&values, tokens)), tokens);
-                sums.iter_mut().zip(out).for_each(|(sum, out)| *sum += out);
+            if c.network().shared_neurons.is_some() {
+                let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+                let out = self.always(roles, c.activation(), &normed);
+                let gate = self.source.part(self.block, Role::SharedOutputGate).map(values_of);
+                let rows = sums.chunks_mut(c.width).zip(out.chunks(c.width)).zip(normed.chunks(c.width));
+                for ((sum, out), x) in rows {
+                    let dot = |gate: &Vec<f32>| gate.iter().zip(x).map(|(gate, x)| gate * x).sum();
+                    let gate = gate.as_ref().map_or(1.0, |gate| sigmoid(dot(gate)));
+                    sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += gate * out);
+                }
             }
             let (out, scale) =
-                (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.layer].residual_scale);
+                (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.block].residual_scale);
             x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
         }
         Ok(())
@@ -522,6 +726,28 @@ pub fn losses<E>(
         }
     }
     Ok(losses)
+}
+
+/// Each channel's sum over its last `count` positions, window after window: `[tokens, channels]`.
+///
+/// *Shapes*: `taps: [channels, count]`, `values: [tokens, channels]`.
+fn causal(taps: &[f32], count: usize, values: &[f32], windows: &[usize]) -> Vec<f32> {
+    let channels = taps.len() / count;
+    let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
+    let mut out = vec![0.0; values.len()];
+    out.par_chunks_mut(channels).enumerate().for_each(|(t, out)| {
+        let seen = count.min(positions[t] + 1);
+        for (channel, out) in out.iter_mut().enumerate() {
+            let taps = &taps[channel * count..][..count];
+            let term = |back: usize| taps[count - 1 - back] * values[(t - back) * channels + channel];
+            *out = (0..seen).rev().map(term).sum();
+        }
+    });
+    out
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
 }
 
 /// Rows of `width` values, each normalised.
@@ -586,15 +812,20 @@ mod tests {
             "gpt-oss",
             "granite",
             "granitemoe-shared",
+            "lfm2",
+            "lfm2moe",
             "llama3",
             "llama-linear",
             "llama-yarn",
             "ministral3",
+            "nemotron_h_moe",
             "olmoe",
             "phi4",
             "qwen2",
             "qwen3",
             "qwen3moe",
+            "qwen35",
+            "qwen35moe",
         ];
         let architectures = architectures.map(|name| format!("golden/architectures/{name}"));
         for model in fixtures.iter().chain(&architectures) {

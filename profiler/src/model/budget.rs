@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use flashplan::internals::container::requantised_down;
-use flashplan::internals::model::config::Config;
+use flashplan::internals::model::config::{Config, Mixer};
 use flashplan::internals::model::source::{Down, SourceModel};
 use kernels::Format;
 use kernels::Matrix;
@@ -288,10 +288,10 @@ fn coarse(tokens: usize) -> usize {
 
 /// Multiplications of one token.
 fn work_per_token(c: &Config) -> f64 {
-    let a = c.attention(0);
-    let attention = 2 * c.width * (a.query_width() + a.kv_width());
+    let of_mixer = |mixer: &Mixer| c.width * (mixer.projected_values(c.width) + mixer.mixed_values(c.width));
+    let mixers: usize = c.blocks.iter().filter_map(|block| block.mixer.as_ref()).map(of_mixer).sum();
     let experts = 3 * c.width * c.ffn_width() * c.experts_used();
-    (c.layers() * (attention + experts) + c.width * c.vocabulary) as f64
+    (mixers + c.layers() * experts + c.width * c.vocabulary) as f64
 }
 
 fn weights(c: &Config) -> f64 {
@@ -320,10 +320,9 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
 fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
     if menu.index {
-        let plain =
-            c.parts(0).into_iter().filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
-        let of_layer = 4 * plain.sum::<usize>() + 64 * c.experts();
-        return (c.layers() * of_layer) as u64 + (16 << 20);
+        let parts = (0..c.blocks.len()).flat_map(|block| c.parts(block));
+        let plain = parts.filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
+        return (4 * plain.sum::<usize>() + 64 * c.experts() * c.layers()) as u64 + (16 << 20);
     }
     let neurons = (c.experts() * c.ffn_width()) as u64;
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;

@@ -89,7 +89,7 @@ impl Shipped {
         let mut fc1 = matrix(source, &first, rank, c.width)?;
         let fc2 = matrix(source, &second, c.ffn_width(), rank)?;
         let mut norm = vec![0.0; c.width];
-        if let Some(weight) = source.part(layer, Role::FfnNorm) {
+        if let Some(weight) = source.part(c.block_of(layer), Role::FfnNorm) {
             dequantise(weight.format, weight.bytes, &mut norm);
             fold(&mut fc1, &norm);
         }

@@ -201,10 +201,14 @@ impl Menu {
 
     /// Whether the engine's dense model is not the source's: by its down rows, or since vectors are rounded.
     pub fn differs(&self, source: &SourceModel<'_>) -> bool {
-        let [query, .., output] = source.projections(0);
-        let layer = [query, output, source.ffn_gate(0, 0), source.ffn_up(0, 0)];
+        let block = source.config().block_of(0);
+        let before =
+            (0..=block).flat_map(|at| source.config().parts(at).into_iter().map(move |part| (at, part)));
+        let of_tokens = before.filter(|(_, part)| !part.role.is_plain() && part.role != Role::Router);
+        let layer = [source.ffn_gate(0, 0), source.ffn_up(0, 0)].into_iter();
+        let layer = layer.chain(of_tokens.filter_map(|(at, part)| source.part(at, part.role)));
         let head = source.output().unwrap_or_else(|| source.token_embedding());
-        self.requantises(source) || layer.iter().chain([&head]).any(|w| w.format.has_blocks())
+        self.requantises(source) || layer.chain([head]).any(|w| w.format.has_blocks())
     }
 
     /// The form in which the levels' vectors meet weights: rounded to 8 bits where weights are in blocks.

@@ -112,12 +112,12 @@ impl Findings<'_> {
     fn parts(&self) -> anyhow::Result<Parts> {
         let s = self.source;
         let bytes = |m: kernels::Matrix<'_>| m.bytes.len() as u64;
-        let attention = |layer| {
-            let parts = s.config().parts(layer).into_iter().map(|part| part.role);
-            let parts = parts.filter(|&role| role != Role::Router).filter_map(|role| s.part(layer, role));
+        let attention = |block| {
+            let parts = s.config().parts(block).into_iter().map(|part| part.role);
+            let parts = parts.filter(|&role| role != Role::Router).filter_map(|role| s.part(block, role));
             parts.map(bytes).sum::<u64>()
         };
-        let layers = s.config().layers();
+        let (layers, blocks) = (s.config().layers(), s.config().blocks.len());
         let embedding = bytes(s.token_embedding());
         let head = s.output().map(bytes);
         let json = serde_json::to_vec(&self.written.directory)?.len() as u64;
@@ -125,7 +125,8 @@ impl Findings<'_> {
             embedding_bytes: embedding,
             head_bytes: head.unwrap_or(0),
             head_read_bytes: head.unwrap_or(embedding),
-            attention_layer_bytes: (0..layers).map(attention).max().unwrap_or(0),
+            // the mean, since mixers differ, with blocks that are of no layer
+            attention_layer_bytes: (0..blocks).map(attention).sum::<u64>().div_ceil(layers.max(1) as u64),
             router_layer_bytes: (0..layers).filter_map(|l| s.router(l)).map(bytes).max().unwrap_or(0),
             fixed_bytes: self.written.directory.fixed.bytes,
             tokenizer_bytes: (HEAP_BYTES_PER_JSON_BYTE * json).next_multiple_of(plans::PAGE_BYTES),

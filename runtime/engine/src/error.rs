@@ -80,6 +80,11 @@ pub enum Error {
         /// Tokens of the sequence.
         position: usize,
     },
+    /// A sequence whose tokens are more than their keys and values.
+    #[error(
+        "this model keeps a recurrent state beside keys and values, which is neither handed out nor taken in; prefill the tokens again"
+    )]
+    Recurrent,
     /// Sequences that cannot go on together.
     #[error("{problem}; the plan has {sequences}, numbered from 0, and `plan --slots` makes room for more")]
     Sequences {

@@ -735,7 +735,8 @@ struct Biases<'a> {
 impl<'a> Biases<'a> {
     /// A layer's; none where the description has none.
     fn of(weights: &'a Weights, layer: usize) -> Option<Self> {
-        let (gate, up) = (weights.values(layer, Role::GateBias)?, weights.values(layer, Role::UpBias)?);
+        let (gate, up) =
+            (weights.of_network(layer, Role::GateBias)?, weights.of_network(layer, Role::UpBias)?);
         Some(Self { gate, up })
     }
 }
@@ -744,7 +745,7 @@ impl<'a> Biases<'a> {
 ///
 /// *Shapes*: `weights: [rows, experts]`, `out: [rows, width]`.
 fn add_down_bias(n: &Network<'_>, layer: usize, weights: &[f32], out: &mut [f32]) {
-    let Some(bias) = n.weights.values(layer, Role::DownBias) else { return };
+    let Some(bias) = n.weights.of_network(layer, Role::DownBias) else { return };
     let experts = bias.len() / n.width;
     for (weights, out) in weights.chunks_exact(experts).zip(out.chunks_exact_mut(n.width)) {
         for (&weight, bias) in

@@ -46,11 +46,15 @@ mod stop;
 mod transformer;
 
 mod attention;
+mod convolution;
+mod delta_net;
 mod embedding;
 mod feed_forward;
 mod kv;
 mod products;
+mod recurrent;
 mod stage;
+mod state_space;
 
 mod cache;
 mod fetch;

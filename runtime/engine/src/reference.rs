@@ -5,7 +5,9 @@
 //! and ups came out, and choose: a [`Selector`] names the neurons that count, as a predictor does in the runtime. It
 //! plans nothing, caches nothing and reads no container.
 
-use crate::model::config::{Attention, HeadNorm, Role};
+use crate::model::config::{
+    Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Role, StateSpace,
+};
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
@@ -44,15 +46,24 @@ impl Selector for Every<'_> {
     fn select(&mut self, _: usize, _: usize, _: &[f32], _: &[f32], _: &mut [bool]) {}
 }
 
-/// A source model with the keys and values of the tokens it has seen.
+/// The matrices of networks that every token visits.
+const RESIDENT: [Role; 3] = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
+const SHARED: [Role; 3] = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+
+/// A source model with what its layers keep of the tokens it has seen.
 #[derive(Debug)]
 pub struct Reference<'a> {
     model: &'a SourceModel<'a>,
     kernels: &'a dyn Kernels,
-    /// Per layer, `[positions, kv_width]`.
+    /// Per block, `[positions, kv_width]`.
     keys: Vec<Vec<f32>>,
-    /// Per layer, `[positions, kv_width]`.
+    /// Per block, `[positions, kv_width]`.
     values: Vec<Vec<f32>>,
+    /// Per block with a convolution, what goes into it: `[positions, channels]`.
+    convolved: Vec<Vec<f32>>,
+    /// Per block with a delta net, `S` of each value head, `[heads, head_width, head_width]`; with a state space each value's state,
+    /// `[heads, head_width, state]`.
+    matrices: Vec<Vec<f32>>,
     position: usize,
     /// Tokens that there is room for.
     context: usize,
@@ -61,9 +72,9 @@ pub struct Reference<'a> {
 impl<'a> Reference<'a> {
     /// A reference over `model`, with nothing seen yet, and room for all of the model's context.
     pub fn new(model: &'a SourceModel<'a>, kernels: &'a dyn Kernels) -> Self {
-        let (layers, context) = (model.config().layers(), model.config().context);
-        let [keys, values] = [vec![Vec::new(); layers], vec![Vec::new(); layers]];
-        Self { model, kernels, keys, values, position: 0, context }
+        let (blocks, context) = (model.config().blocks.len(), model.config().context);
+        let [keys, values, convolved, matrices] = [0; 4].map(|_| vec![Vec::new(); blocks]);
+        Self { model, kernels, keys, values, convolved, matrices, position: 0, context }
     }
 
     /// With room for so many tokens: some models rotate otherwise where there is much.
@@ -90,13 +101,25 @@ impl<'a> Reference<'a> {
         let embedding = self.model.token_embedding();
         dequantise(embedding.format, embedding.row(token as usize).bytes, &mut x);
         x.iter_mut().for_each(|x| *x *= c.embedding_scale);
-        for (layer, block) in c.blocks.iter().enumerate() {
-            let normed = self.normed(layer, Role::AttentionNorm, x.clone());
-            let mixed = self.attention(layer, &normed);
-            add(&mut x, block.residual_scale, &self.normed(layer, Role::AttentionPostNorm, mixed));
-            let normed = self.normed(layer, Role::FfnNorm, x.clone());
-            let mixed = self.feed_forward(layer, &normed, selector);
-            add(&mut x, block.residual_scale, &self.normed(layer, Role::FfnPostNorm, mixed));
+        for (at, block) in c.blocks.iter().enumerate() {
+            if let Some(mixer) = &block.mixer {
+                let normed = self.normed(at, Role::AttentionNorm, x.clone());
+                let mixed = match mixer {
+                    Mixer::Attention(attention) => self.attention(at, attention, &normed),
+                    Mixer::Convolution(convolution) => self.convolution(at, *convolution, &normed),
+                    Mixer::DeltaNet(net) => self.delta_net(at, *net, &normed),
+                    Mixer::StateSpace(space) => self.state_space(at, *space, &normed),
+                };
+                add(&mut x, block.residual_scale, &self.normed(at, Role::AttentionPostNorm, mixed));
+            }
+            if let Some(network) = &block.feed_forward {
+                let normed = self.normed(at, Role::FfnNorm, x.clone());
+                let mixed = match c.layer_of(at) {
+                    Some(layer) => self.feed_forward(at, layer, network, &normed, selector),
+                    None => self.resident(at, RESIDENT, network, &normed),
+                };
+                add(&mut x, block.residual_scale, &self.normed(at, Role::FfnPostNorm, mixed));
+            }
         }
         self.position += 1;
         let normed = norm(&x, &values(self.model.output_norm()), c.norm_epsilon);
@@ -106,16 +129,22 @@ impl<'a> Reference<'a> {
     }
 
     /// `softmax(scale q k^T) v` for each head, over those of the tokens so far that this one sees.
-    fn attention(&mut self, layer: usize, x: &[f32]) -> Vec<f32> {
+    fn attention(&mut self, block: usize, a: &Attention, x: &[f32]) -> Vec<f32> {
         let c = self.model.config();
-        let a = c.attention(layer);
-        let [query, key, value, output] = self.model.projections(layer);
-        let project = |w, bias| self.biased(layer, bias, self.times(w, x));
+        let [query, key, value, output] = self.model.projections(block);
+        let project = |w, bias| self.biased(block, bias, self.times(w, x));
         let mut query = project(query, Role::QueryBias);
+        let mut gate = Vec::new();
+        if a.gate {
+            // each head's query, and then its gate
+            let both = query.chunks(2 * a.head_width).map(|both| both.split_at(a.head_width));
+            let (queries, gates): (Vec<&[f32]>, Vec<&[f32]>) = both.unzip();
+            (query, gate) = (queries.concat(), gates.concat());
+        }
         let mut key = project(key, Role::KeyBias);
         let value = project(value, Role::ValueBias);
-        self.norm_heads(a, layer, Role::QueryNorm, &mut query);
-        self.norm_heads(a, layer, Role::KeyNorm, &mut key);
+        self.norm_heads(a, block, Role::QueryNorm, &mut query);
+        self.norm_heads(a, block, Role::KeyNorm, &mut key);
         if let Some(rope) = a.rope {
             let rotary = Rotary::new(&c.ropes[rope], self.context);
             let mut rotations = vec![Rotation::default(); rotary.pairs()];
@@ -127,43 +156,153 @@ impl<'a> Reference<'a> {
             let factor = temperature.factor(self.position);
             query.iter_mut().for_each(|query| *query *= factor);
         }
-        self.keys[layer].extend_from_slice(&key);
-        self.values[layer].extend_from_slice(&value);
+        self.keys[block].extend_from_slice(&key);
+        self.values[block].extend_from_slice(&value);
 
-        let sinks = self.model.part(layer, Role::Sinks).map(values);
+        let sinks = self.model.part(block, Role::Sinks).map(values);
         let first = a.first_seen(self.position);
         let mut attended = vec![0.0; a.query_width()];
         for head in 0..a.heads {
             let q = &query[head * a.head_width..][..a.head_width];
             let at = head / (a.heads / a.kv_heads) * a.head_width;
             let of = |all: &[f32], p: usize| all[p * a.kv_width() + at..][..a.head_width].to_vec();
-            let score = |p| bounded(product(q, &of(&self.keys[layer], p)) * a.scale, a.softcap);
+            let score = |p| bounded(product(q, &of(&self.keys[block], p)) * a.scale, a.softcap);
             let mut scores: Vec<f32> = (first..=self.position).map(score).collect();
             // a sink takes its share, and has no value
             scores.extend(sinks.as_ref().map(|sinks| sinks[head]));
             softmax(&mut scores);
             let out = &mut attended[head * a.head_width..][..a.head_width];
             for (p, score) in (first..=self.position).zip(scores) {
-                add(out, score, &of(&self.values[layer], p));
+                add(out, score, &of(&self.values[block], p));
             }
         }
-        self.biased(layer, Role::AttentionOutputBias, self.times(output, &attended))
+        attended.iter_mut().zip(gate).for_each(|(attended, gate)| *attended *= sigmoid(gate));
+        self.biased(block, Role::AttentionOutputBias, self.times(output, &attended))
+    }
+
+    /// `out (c * convolved(b * x))`, where `[b | c | x]` is what the input is projected to.
+    fn convolution(&mut self, block: usize, convolution: Convolution, x: &[f32]) -> Vec<f32> {
+        let width = self.model.config().width;
+        let [input, taps, output] = [Role::ConvolutionInput, Role::ConvolutionTaps, Role::ConvolutionOutput]
+            .map(|role| self.part(block, role));
+        let projected = self.times(input, x);
+        let [b, c, x] = [0, 1, 2].map(|part| &projected[part * width..][..width]);
+        let gated: Vec<f32> = b.iter().zip(x).map(|(b, x)| b * x).collect();
+        let convolved = self.convolved(block, &values(taps), convolution.taps, &gated);
+        let mixed: Vec<f32> = convolved.iter().zip(c).map(|(convolved, c)| c * convolved).collect();
+        self.times(output, &mixed)
+    }
+
+    /// Each channel's sum over the last `count` positions, of which `values` are the last one's.
+    fn convolved(&mut self, block: usize, taps: &[f32], count: usize, values: &[f32]) -> Vec<f32> {
+        self.convolved[block].extend_from_slice(values);
+        let (all, channels, position) = (&self.convolved[block], values.len(), self.position);
+        let of_channel = |channel: usize| {
+            let at = |tap: usize| (position + tap + 1).checked_sub(count);
+            let term = |tap: usize| {
+                at(tap).map_or(0.0, |p| taps[channel * count + tap] * all[p * channels + channel])
+            };
+            (0..count).map(term).sum()
+        };
+        (0..channels).map(of_channel).collect()
+    }
+
+    /// `out (norm(y) silu(gate x))`, where `y` is read of each head's matrix by its query, after the matrix has been written to by
+    /// the head's key and value.
+    fn delta_net(&mut self, block: usize, net: DeltaNet, x: &[f32]) -> Vec<f32> {
+        let (width, epsilon) = (net.head_width, self.model.config().norm_epsilon);
+        let [input, gate, alpha, beta] =
+            [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta]
+                .map(|role| self.times(self.part(block, role), x));
+        let [taps, bias, decay, weight] =
+            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm]
+                .map(|role| values(self.part(block, role)));
+        let mut mixed = self.convolved(block, &taps, net.taps, &input);
+        mixed.iter_mut().for_each(|value| *value *= sigmoid(*value));
+        let (queries, rest) = mixed.split_at(net.key_width());
+        let (keys, new) = rest.split_at(net.key_width());
+        let unit = |of: &[f32], head: usize| -> Vec<f32> {
+            let of = &of[head * width..][..width];
+            let length = (product(of, of) + DeltaNet::EPSILON).sqrt();
+            of.iter().map(|value| value / length).collect()
+        };
+        // `S[row][column]`: rows of keys, columns of values
+        let read_by = |s: &[f32], by: &[f32]| -> Vec<f32> {
+            let of_column = |column| (0..width).map(|row| s[row * width + column] * by[row]).sum();
+            (0..width).map(of_column).collect()
+        };
+        self.matrices[block].resize(net.value_heads * width * width, 0.0);
+        let mut read = Vec::new();
+        for (head, s) in self.matrices[block].chunks_mut(width * width).enumerate() {
+            let of_keys = head % net.key_heads;
+            let (q, k, v) = (unit(queries, of_keys), unit(keys, of_keys), &new[head * width..][..width]);
+            let stays = (decay[head] * softplus(alpha[head] + bias[head])).exp();
+            s.iter_mut().for_each(|s| *s *= stays);
+            let known = read_by(s, &k);
+            for (row, column) in (0..width).flat_map(|row| (0..width).map(move |column| (row, column))) {
+                s[row * width + column] += k[row] * sigmoid(beta[head]) * (v[column] - known[column]);
+            }
+            let y: Vec<f32> = read_by(s, &q).into_iter().map(|y| y / (width as f32).sqrt()).collect();
+            read.extend(norm(&y, &weight, epsilon));
+        }
+        read.iter_mut().zip(gate).for_each(|(read, gate)| *read *= gate * sigmoid(gate));
+        self.times(self.part(block, Role::StateOutput), &read)
+    }
+
+    /// `out (norm(y silu(z)))`, where `y` is read along `C` of each value's state, after it has been written to along `B`.
+    fn state_space(&mut self, block: usize, space: StateSpace, x: &[f32]) -> Vec<f32> {
+        let (inner, width, states) = (space.inner_width(), space.head_width, space.state);
+        let projected = self.times(self.part(block, Role::StateInput), x);
+        let [taps, bias, decay, skip, weight] =
+            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateSkip, Role::StateNorm]
+                .map(|role| values(self.part(block, role)));
+        let (gate, rest) = projected.split_at(inner);
+        let (mixed, steps) = rest.split_at(space.channels());
+        let mixed = self.convolved(block, &taps, space.taps, mixed);
+        let mut mixed = self.biased(block, Role::StateTapsBias, mixed);
+        mixed.iter_mut().for_each(|value| *value *= sigmoid(*value));
+        let (x, directions) = mixed.split_at(inner);
+        let along = |at: usize, group: usize| &directions[(at * space.groups + group) * states..][..states];
+        self.matrices[block].resize(inner * states, 0.0);
+        let mut read = Vec::new();
+        for (at, s) in self.matrices[block].chunks_mut(states).enumerate() {
+            let head = at / width;
+            let group = head / (space.heads / space.groups);
+            let step = softplus(steps[head] + bias[head]);
+            let stays = (step * decay[head]).exp();
+            for (s, b) in s.iter_mut().zip(along(0, group)) {
+                *s = stays * *s + step * x[at] * b;
+            }
+            let y = product(s, along(1, group)) + skip[head] * x[at];
+            read.push(y * gate[at] * sigmoid(gate[at]));
+        }
+        let epsilon = self.model.config().norm_epsilon;
+        let of_group = inner / space.groups;
+        let groups = read.chunks(of_group).zip(weight.chunks(of_group));
+        let normed: Vec<f32> = groups.flat_map(|(read, weight)| norm(read, weight, epsilon)).collect();
+        self.times(self.part(block, Role::StateOutput), &normed)
     }
 
     /// `sum over the routed experts of weight * down (f(gate x) * up x)`, over the selected neurons.
-    fn feed_forward(&self, layer: usize, x: &[f32], selector: &mut dyn Selector) -> Vec<f32> {
+    fn feed_forward(
+        &self,
+        block: usize,
+        layer: usize,
+        network: &FeedForward,
+        x: &[f32],
+        selector: &mut dyn Selector,
+    ) -> Vec<f32> {
         let c = self.model.config();
-        let network = &c.blocks[layer].feed_forward;
         let routed = match (&network.router, self.model.router(layer)) {
             (Some(router), Some(matrix)) => {
-                let mut logits = self.biased(layer, Role::RouterBias, self.times(matrix, x));
-                let bias = self.model.part(layer, Role::SelectionBias).map(values);
+                let mut logits = self.biased(block, Role::RouterBias, self.times(matrix, x));
+                let bias = self.model.part(block, Role::SelectionBias).map(values);
                 moe::route(&mut logits, router, bias.as_deref())
             }
             _ => vec![(0, 1.0)],
         };
         let bias_of = |role: Role, expert: usize, width: usize| {
-            let all = self.model.part(layer, role).map(values);
+            let all = self.model.part(block, role).map(values);
             all.map_or_else(|| vec![0.0; width], |all| all[expert * width..][..width].to_vec())
         };
         let mut sum = vec![0.0; c.width];
@@ -192,27 +331,33 @@ impl<'a> Reference<'a> {
             }
             add(&mut sum, weight, &bias_of(Role::DownBias, expert, c.width));
         }
-        let shared =
-            [Role::SharedGate, Role::SharedUp, Role::SharedDown].map(|role| self.model.part(layer, role));
-        if let [Some(gate), Some(up), Some(down)] = shared {
-            let pairs = self.times(gate, x).into_iter().zip(self.times(up, x));
-            let neurons: Vec<f32> = pairs.map(|(g, u)| network.activation.apply(g, u)).collect();
-            add(&mut sum, 1.0, &self.times(down, &neurons));
+        if network.shared_neurons.is_some() {
+            let gate = self.model.part(block, Role::SharedOutputGate);
+            let gate = gate.map_or(1.0, |gate| sigmoid(product(&values(gate), x)));
+            add(&mut sum, gate, &self.resident(block, SHARED, network, x));
         }
         sum
     }
 
+    /// `down (f(gate x) * up x)` of a network that every token visits.
+    fn resident(&self, block: usize, roles: [Role; 3], network: &FeedForward, x: &[f32]) -> Vec<f32> {
+        let [gate, up, down] = roles.map(|role| self.part(block, role));
+        let pairs = self.times(gate, x).into_iter().zip(self.times(up, x));
+        let neurons: Vec<f32> = pairs.map(|(g, u)| network.activation.apply(g, u)).collect();
+        self.times(down, &neurons)
+    }
+
     /// `x` normalised, where the description has that norm.
-    fn normed(&self, layer: usize, role: Role, x: Vec<f32>) -> Vec<f32> {
-        match self.model.part(layer, role) {
+    fn normed(&self, block: usize, role: Role, x: Vec<f32>) -> Vec<f32> {
+        match self.model.part(block, role) {
             Some(weight) => norm(&x, &values(weight), self.model.config().norm_epsilon),
             None => x,
         }
     }
 
     /// The heads of queries or keys normalised, each or together, where the description says so.
-    fn norm_heads(&self, a: &Attention, layer: usize, role: Role, heads: &mut [f32]) {
-        let Some(weight) = self.model.part(layer, role).map(values) else { return };
+    fn norm_heads(&self, a: &Attention, block: usize, role: Role, heads: &mut [f32]) {
+        let Some(weight) = self.model.part(block, role).map(values) else { return };
         let together = if a.norm == Some(HeadNorm::Head) { a.head_width } else { heads.len() };
         for heads in heads.chunks_mut(together) {
             heads.copy_from_slice(&norm(heads, &weight, self.model.config().norm_epsilon));
@@ -220,11 +365,16 @@ impl<'a> Reference<'a> {
     }
 
     /// `x` and a bias, where the description has that one.
-    fn biased(&self, layer: usize, role: Role, mut x: Vec<f32>) -> Vec<f32> {
-        if let Some(bias) = self.model.part(layer, role) {
+    fn biased(&self, block: usize, role: Role, mut x: Vec<f32>) -> Vec<f32> {
+        if let Some(bias) = self.model.part(block, role) {
             add(&mut x, 1.0, &values(bias));
         }
         x
+    }
+
+    /// A tensor that the description has.
+    fn part(&self, block: usize, role: Role) -> Matrix<'a> {
+        self.model.part(block, role).unwrap_or_else(|| panic!("block {block} has no {role:?}"))
     }
 
     fn times(&self, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
@@ -257,6 +407,15 @@ fn add(x: &mut [f32], factor: f32, y: &[f32]) {
     for (x, y) in x.iter_mut().zip(y) {
         *x += factor * y;
     }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// `ln(1 + e^x)`.
+fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
 fn product(a: &[f32], b: &[f32]) -> f32 {

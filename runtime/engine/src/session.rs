@@ -62,9 +62,41 @@ struct Facts {
     sequences: usize,
     vocabulary: usize,
     kv_bytes_per_token: usize,
+    recurrent: bool,
     routing: Option<Routing>,
     reads: String,
     unlocked: Option<String>,
+}
+
+/// Tokens that a sequence has, and to which it can go back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Standing {
+    position: usize,
+    /// Of a model with recurrent state: the tokens at the end of the last prompt, whose state is kept. The beginning needs none.
+    kept: usize,
+}
+
+impl Standing {
+    /// After a prompt that ends here.
+    fn prefilled(position: usize) -> Self {
+        Self { position, kept: position }
+    }
+
+    /// Where a sequence stands that forgets what comes after `position`: there, or before it where the state is kept.
+    fn back(self, position: usize, recurrent: bool) -> Self {
+        match self {
+            _ if position >= self.position => self,
+            _ if !recurrent => Self { position, ..self },
+            Self { kept, .. } if kept <= position => Self { position: kept, ..self },
+            _ => Self::default(),
+        }
+    }
+
+    /// After work that failed with an error: where it was, or, if the work may have changed the state, where that is kept.
+    fn failed(self, error: &Error, recurrent: bool) -> Self {
+        let refused = matches!(error, Error::EmptyPrompt | Error::Token { .. } | Error::Context { .. });
+        if recurrent && !refused { Self { position: self.kept, ..self } } else { self }
+    }
 }
 
 /// Work for the engine's thread.
@@ -77,7 +109,7 @@ enum Command {
     KeysAndValues { sequence: usize, positions: Range<usize>, at: usize, bytes: Vec<u8> },
     /// These bytes back to where they were.
     Restore { sequence: usize, positions: Range<usize>, at: usize, bytes: Vec<u8> },
-    /// The keys and values of a sequence's first positions to another one.
+    /// What a sequence keeps of its first positions to another one.
     Share { from: usize, to: usize, positions: usize },
     /// The cache as at start.
     ClearCache,
@@ -166,6 +198,7 @@ impl Engine {
             sequences: 0,
             vocabulary: 0,
             kv_bytes_per_token: 0,
+            recurrent: false,
             routing: None,
             reads: String::new(),
             unlocked: None,
@@ -189,7 +222,7 @@ impl Engine {
 
     /// A new sequence, at position 0. The cache of neurons stays as it is.
     pub fn session(&mut self) -> Session<'_> {
-        Session { engine: self, position: 0 }
+        Session { engine: self, standing: Standing::default() }
     }
 
     /// New sequences, each at position 0. The cache of neurons stays as it is.
@@ -225,6 +258,12 @@ impl Engine {
     /// Bytes of the keys and values of one token.
     pub fn kv_bytes_per_token(&self) -> usize {
         self.facts.kv_bytes_per_token
+    }
+
+    /// Whether layers of the model keep a recurrent state of a sequence in place of keys and values. Such a sequence goes back only
+    /// to where its last prompt ended, or to its beginning.
+    pub fn is_recurrent(&self) -> bool {
+        self.facts.recurrent
     }
 
     /// How flash is read, for people.
@@ -367,12 +406,18 @@ impl Engine {
         if tokens > context { Err(Error::Context { tokens, context }) } else { Ok(tokens) }
     }
 
-    fn copy_out<E>(
+    /// Refuses to copy what is more than keys and values.
+    fn copies(&self) -> Result<(), Error> {
+        if self.facts.recurrent { Err(Error::Recurrent) } else { Ok(()) }
+    }
+
+    fn copy_out<E: From<Error>>(
         &mut self,
         sequence: usize,
         tokens: Range<usize>,
         each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.copies()?;
         let command = |positions, at, bytes| Command::KeysAndValues { sequence, positions, at, bytes };
         self.copy(tokens, command, |_| Ok(()), each)
     }
@@ -384,6 +429,7 @@ impl Engine {
         tokens: usize,
         each: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
+        self.copies()?;
         let (count, sequence) = (self.fitting(at, tokens)?, at.sequence);
         let command = |positions, at, bytes| Command::Restore { sequence, positions, at, bytes };
         self.copy(at.position..count, command, each, |_| Ok(()))?;
@@ -429,6 +475,7 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
         sequences: transformer.sequences(),
         vocabulary: transformer.config().vocabulary,
         kv_bytes_per_token: transformer.kv_bytes_per_token() as usize,
+        recurrent: transformer.is_recurrent(),
         routing: Routing::of(transformer.config()),
         reads: transformer.flash(),
         unlocked: transformer.lock().as_ref().err().map(ToString::to_string),
@@ -469,7 +516,7 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
                 let _ = replies.send(Reply::Copied(bytes));
             }
             Command::Share { from, to, positions } => {
-                transformer.kv().share(from, to, positions);
+                transformer.share(from, to, positions);
                 let _ = replies.send(Reply::Replayed(Ok(None)));
             }
             Command::ClearCache => {
@@ -499,7 +546,7 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
 #[derive(Debug)]
 pub struct Session<'engine> {
     engine: &'engine mut Engine,
-    position: usize,
+    standing: Standing,
 }
 
 impl Session<'_> {
@@ -509,7 +556,8 @@ impl Session<'_> {
     ///
     /// # Errors
     /// [`Error::EmptyPrompt`], [`Error::Token`] and [`Error::Context`] before anything is done; [`Error::Read`] and
-    /// [`Error::Stopped`] on the way. The sequence stays where it was.
+    /// [`Error::Stopped`] on the way. The sequence stays where it was; of a model with recurrent state
+    /// ([`Engine::is_recurrent`]) it goes back to where its last prompt ended.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
         self.prompt(tokens, false, |_| ())
     }
@@ -529,9 +577,10 @@ impl Session<'_> {
     /// Those of [`Session::prefill`].
     pub fn decode(&mut self, token: u32) -> Result<&[f32], Error> {
         let mut rows = Few::default();
-        rows.push(Token { token, sequence: 0, position: self.position });
-        self.engine.work(|logits| Command::Decode { rows, logits }, |_| ())?;
-        self.position += 1;
+        rows.push(Token { token, sequence: 0, position: self.standing.position });
+        let done = self.engine.work(|logits| Command::Decode { rows, logits }, |_| ()).map(drop);
+        done.map_err(|error| self.failed(error))?;
+        self.standing.position += 1;
         Ok(self.logits())
     }
 
@@ -542,7 +591,7 @@ impl Session<'_> {
 
     /// Forgets the sequence: the next token stands at position 0. The cache of neurons stays.
     pub fn reset(&mut self) {
-        self.position = 0;
+        self.standing = Standing::default();
     }
 
     /// Forgets the sequence from `position` on: the next token stands there, and sees what was before it as if nothing had ever
@@ -550,23 +599,26 @@ impl Session<'_> {
     /// [`Session::logits`], which are those of a token that may have been forgotten.
     ///
     /// With it a conversation whose beginning stays pays for its new part only: rewind to where it differs, then
-    /// [`Session::prefill`] the rest.
+    /// [`Session::prefill`] the rest. A recurrent state ([`Engine::is_recurrent`]) cannot be cut: the sequence goes further back
+    /// then, to where its last prompt ended or to its beginning, and [`Session::position`] says from where on to prefill.
     pub fn rewind(&mut self, position: usize) {
-        self.position = self.position.min(position);
+        self.standing = self.standing.back(position, self.engine.is_recurrent());
     }
 
     /// Hands out the keys and values of some of the sequence's tokens, piece after piece, `kv_bytes_per_token` bytes for each:
     /// what [`Session::restore`] takes.
     ///
     /// # Errors
-    /// [`Error::Sequence`] if the sequence has not so many tokens, and the first of `each`, after which nothing more is handed out.
+    /// [`Error::Sequence`] if the sequence has not so many tokens, [`Error::Recurrent`] if keys and values are not all that it is,
+    /// and the first of `each`, after which nothing more is handed out.
     pub fn keys_and_values<E: From<Error>>(
         &mut self,
         tokens: Range<usize>,
         each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        if tokens.end > self.position {
-            return Err(Error::Sequence { requested: tokens.end, position: self.position }.into());
+        let position = self.position();
+        if tokens.end > position {
+            return Err(Error::Sequence { requested: tokens.end, position }.into());
         }
         self.engine.copy_out(0, tokens, each)
     }
@@ -576,19 +628,20 @@ impl Session<'_> {
     /// another. The sequence is then what a prefill would have made of it, without logits.
     ///
     /// # Errors
-    /// [`Error::Context`] before anything is done, and the first of `each`: the sequence stays where it was.
+    /// [`Error::Context`] and [`Error::Recurrent`] before anything is done, and the first of `each`: the sequence stays where it was.
     pub fn restore<E: From<Error>>(
         &mut self,
         tokens: usize,
         each: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.position = self.engine.copy_in(At { sequence: 0, position: self.position }, tokens, each)?;
+        let at = At { sequence: 0, position: self.position() };
+        self.standing = Standing::prefilled(self.engine.copy_in(at, tokens, each)?);
         Ok(())
     }
 
     /// Tokens of the sequence so far.
     pub fn position(&self) -> usize {
-        self.position
+        self.standing.position
     }
 
     /// Totals of the engine since its start.
@@ -620,9 +673,15 @@ impl Session<'_> {
     }
 
     fn prompt(&mut self, tokens: &[u32], each: bool, heard: impl FnMut(&[f32])) -> Result<&[f32], Error> {
-        self.position =
-            self.engine.prompt(At { sequence: 0, position: self.position }, tokens, each, heard)?;
+        let done = self.engine.prompt(At { sequence: 0, position: self.position() }, tokens, each, heard);
+        self.standing = Standing::prefilled(done.map_err(|error| self.failed(error))?);
         Ok(self.logits())
+    }
+
+    /// The sequence stands where an error has left it.
+    fn failed(&mut self, error: Error) -> Error {
+        self.standing = self.standing.failed(&error, self.engine.is_recurrent());
+        error
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Ends what an engine is doing, from any thread.
 ///
 /// The call that is under way returns [`Error::Stopped`](crate::Error::Stopped), and so does every later one until
-/// [`StopHandle::resume`]. What a session has finished stays: the token that was stopped can be decoded again.
+/// [`StopHandle::resume`]. What a session has finished stays: the token that was stopped can be decoded again. A recurrent state
+/// goes back to the end of the last prompt.
 #[derive(Debug, Clone, Default)]
 pub struct StopHandle(Arc<AtomicBool>);
 

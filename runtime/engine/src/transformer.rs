@@ -3,7 +3,7 @@
 //! ```text
 //! start    every region of the plan is taken at once and filled: fixed, level, hot; no region grows after
 //! prefill  the prompt in chunks, dense, layer by layer, weights unpacked once a chunk; neurons not in memory stream past in large reads
-//! decode   one token of each sequence: embed -> [ norm, attention, norm, feed-forward ] x layers -> norm -> head -> logits
+//! decode   one token of each sequence: embed -> [ norm, mixer, norm, feed-forward ] x layers -> norm -> head -> logits
 //! ```
 
 use std::mem;
@@ -13,19 +13,19 @@ use std::path::PathBuf;
 use plans::memory;
 
 use crate::arena::{ArenaError, LockError, Slab};
-use crate::attention::{Tiling, attend};
 use crate::container::ContainerError;
 use crate::embedding::EmbeddingError;
 use crate::error::{Error, Mismatch};
 use crate::feed_forward::{FeedForward, FeedForwardError, Network, Next};
 use crate::fetch::{FetchError, Fetcher, Replay};
-use crate::kv::{At, Half, KeyValues};
+use crate::kv::{At, KeyValues};
 use crate::level::Level;
 use crate::model::config::{Config, Role};
 use crate::neurons::{LayerNeurons, NeuronError, Shape, Slots};
 use crate::pool::{Pool, PoolError};
 use crate::probe::{self, Points, Probe};
 use crate::products::{self, Inputs, form_for, pack_in_place, write_products};
+use crate::recurrent::States;
 use crate::rotary::Rotary;
 use crate::routes::Routes;
 use crate::stage::{Stage, Traffic};
@@ -35,13 +35,13 @@ use kernels::{Form, Input, Kernels, Matrix, Packed, Rotation, dequantise, rms_no
 
 mod counters;
 mod heads;
+mod mixer;
 mod rows;
 mod start;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use counters::Counters;
-use heads::Heads;
 use rows::Rows;
 
 /// Rows of matrices that meet one vector after another.
@@ -199,6 +199,12 @@ pub(crate) struct Transformer {
     slots: Slots,
     fetcher: Fetcher,
     kv: KeyValues,
+    /// What layers without keys and values keep.
+    states: Option<States>,
+    /// The number of each block among those that keep what it keeps.
+    kept_at: Box<[usize]>,
+    /// The layer of each block whose network's neurons are read.
+    layers_of: Box<[Option<usize>]>,
     feed_forward: FeedForward,
     always_on: Vec<u32>,
     chunk: usize,
@@ -246,15 +252,18 @@ impl Transformer {
         self.check(rows)?;
         self.enter(Phase::Decode)?;
         self.feed_forward.clock.begin();
+        self.begin_states(rows);
         self.forward(rows)?;
+        self.end_states(rows);
         self.heads(0..rows.len());
         self.feed_forward.clock.end(Stage::Head);
         self.weights_bytes += self.weights.bytes_per_token();
-        for layer in 0..self.config.layers() {
-            let a = self.config.attention(layer);
+        for a in self.config.blocks.iter().filter_map(|block| block.attention()) {
             let seen = |row: &Token| row.position + 1 - a.first_seen(row.position);
             self.kv_bytes += rows.iter().map(|row| self.kv.bytes(seen(row))).sum::<u64>();
         }
+        let state_bytes = self.states.as_ref().map_or(0, States::bytes_per_token);
+        self.kv_bytes += rows.len() as u64 * state_bytes;
         Ok(&self.logits[..rows.len() * self.config.vocabulary])
     }
 
@@ -274,6 +283,7 @@ impl Transformer {
         assert!(!rows.is_empty(), "a prompt has a token");
         self.check(rows)?;
         self.enter(Phase::Prefill)?;
+        self.begin_states(&rows[..1]);
         let mut done = 0;
         for chunk in rows.chunks(self.chunk) {
             self.forward(chunk)?;
@@ -286,6 +296,10 @@ impl Transformer {
                 self.heads(chunk.len() - 1..chunk.len());
             }
             done += chunk.len();
+        }
+        self.end_states(&rows[rows.len() - 1..]);
+        if let Some(states) = &mut self.states {
+            states.keep(rows[0].sequence as usize);
         }
         Ok(&self.logits[..self.config.vocabulary])
     }
@@ -383,7 +397,20 @@ impl Transformer {
 
     /// Bytes of one position's keys and values in all layers.
     pub(crate) fn kv_bytes_per_token(&self) -> u64 {
-        self.kv.bytes(1) * self.config.layers() as u64
+        self.kv.bytes(1) * self.config.kv_layers() as u64
+    }
+
+    /// Whether there are layers that keep a state in place of keys and values.
+    pub(crate) fn is_recurrent(&self) -> bool {
+        self.states.is_some()
+    }
+
+    /// Lets a sequence begin with the first `positions` of another one.
+    pub(crate) fn share(&mut self, from: usize, to: usize, positions: usize) {
+        self.kv.share(from, to, positions);
+        if let Some(states) = &mut self.states {
+            states.share(from, to, positions);
+        }
     }
 
     /// The keys and values, to copy some.
@@ -402,6 +429,22 @@ impl Transformer {
             }
         }
         Ok(())
+    }
+
+    /// Makes the states of the rows' sequences those of before the rows, each the first of its sequence.
+    fn begin_states(&mut self, rows: &[Token]) {
+        let Some(states) = &mut self.states else { return };
+        for row in rows {
+            states.begin(row.sequence as usize, row.position);
+        }
+    }
+
+    /// The states of the rows' sequences are those of after the rows, each the last of its sequence.
+    fn end_states(&mut self, rows: &[Token]) {
+        let Some(states) = &mut self.states else { return };
+        for row in rows {
+            states.end(row.sequence as usize, row.position + 1);
+        }
     }
 
     /// Threads of a stage, started when the other stage has other cores, and room for its rows.
@@ -457,73 +500,39 @@ impl Transformer {
                 rotary.fill(row.position, rotations);
             }
         }
-        for layer in 0..c.layers() {
+        for block in 0..self.config.blocks.len() {
             if self.stop.is_stopped() {
                 self.fetcher.abandon();
                 return Err(TransformerError::Stopped);
             }
-            self.attention_block(layer, count);
-            if self.phase == Phase::Decode {
+            if self.config.blocks[block].mixer.is_some() {
+                self.mixer_block(block, count);
+            }
+            if self.config.blocks[block].resident().is_some() {
+                self.resident_block(block, count);
+            }
+            let layer = self.layers_of[block];
+            // whatever comes before a layer's neurons counts as attention
+            if self.phase == Phase::Decode && layer.is_some() {
                 self.feed_forward.clock.end(Stage::Attention);
             }
-            self.feed_forward_block(layer, count)?;
+            if let Some(layer) = layer {
+                self.feed_forward_block(block, layer, count)?;
+            }
         }
         Ok(())
     }
 
-    /// `x += scale * post_norm(output(attention(norm(x))))`.
-    fn attention_block(&mut self, layer: usize, rows: usize) {
-        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
-        let (a, block) = (c.attention(layer), &c.blocks[layer]);
-        let (query, kv) = (a.query_width(), a.kv_width());
-        let stride = query + 2 * kv;
-        norm_rows(c, w.values(layer, Role::AttentionNorm), &self.residual, rows, &mut self.normed);
-        let projections = &mut self.projections[..rows * stride];
-        let parts = [Role::Query, Role::Key, Role::Value].map(|role| w.matrix(layer, role));
-        let normed = &mut self.normed[..rows * c.width];
-        if self.phase == Phase::Decode {
-            let x = Inputs::new(normed, c.width, self.form, &mut self.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, x, projections);
-        } else {
-            times_prompt(pool, kernels, self.form, &parts, normed, &mut self.block_output, projections);
-        }
-
-        let rotations: &[Rotation] = as_rotations(&mut self.rotations);
-        let (pairs, rotary) = (rotations_of_row(c), a.rope.map(|rope| &self.rotaries[rope]));
-        let first = a.rope.unwrap_or(0) * rows;
-        let heads = Heads { attention: a, rotary, weights: w, layer, epsilon: c.norm_epsilon };
-        for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
-            let (At { sequence, position }, rotations) =
-                (self.rows[row], &rotations[(first + row) * pairs..][..pairs]);
-            heads.prepare(values, position, rotations, &mut self.attended);
-            let (key, value) = values[query..].split_at(kv);
-            self.kv.store(sequence, layer, Half::Key, position, key);
-            self.kv.store(sequence, layer, Half::Value, position, value);
-        }
-        let attended = &mut self.attended[..rows * query];
-        let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
-        let sinks = w.values(layer, Role::Sinks);
-        attend(pool, kernels, a, sinks, &self.kv, layer, &self.rows, projections, order, attended);
-        let out = &mut self.block_output[..rows * c.width];
-        let parts = [w.matrix(layer, Role::AttentionOutput)];
-        if self.phase == Phase::Decode {
-            let x = Inputs::new(attended, query, self.form, &mut self.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, x, out);
-        } else {
-            times_prompt(pool, kernels, self.form, &parts, attended, &mut self.projections, out);
-        }
-        if let Some(bias) = w.values(layer, Role::AttentionOutputBias) {
-            out.chunks_exact_mut(c.width).for_each(|out| add(out, bias, 1.0));
-        }
-        let out = post_normed(c, w.values(layer, Role::AttentionPostNorm), out, &mut self.normed);
-        add(&mut self.residual, out, block.residual_scale);
-    }
-
     /// `x += scale * post_norm(ffn(norm(x)))`.
-    fn feed_forward_block(&mut self, layer: usize, rows: usize) -> Result<(), TransformerError> {
+    fn feed_forward_block(
+        &mut self,
+        block: usize,
+        layer: usize,
+        rows: usize,
+    ) -> Result<(), TransformerError> {
         let c = &self.config;
-        let block = &c.blocks[layer];
-        norm_rows(c, self.weights.values(layer, Role::FfnNorm), &self.residual, rows, &mut self.normed);
+        let Some(described) = c.blocks[block].network() else { return Ok(()) };
+        norm_rows(c, self.weights.values(block, Role::FfnNorm), &self.residual, rows, &mut self.normed);
         let mut network = Network {
             pool: &self.pool,
             kernels: self.kernels,
@@ -533,9 +542,9 @@ impl Transformer {
             shape: &self.shapes[layer],
             slots: &mut self.slots,
             fetcher: &mut self.fetcher,
-            activation: block.feed_forward.activation,
+            activation: described.activation,
             transposes_down: self.transposes_down,
-            router: block.feed_forward.router.as_ref(),
+            router: described.router.as_ref(),
             width: c.width,
             always_on: &self.always_on,
             stamp: self.stamp,
@@ -551,7 +560,7 @@ impl Transformer {
                 // what the next layer's router says has nothing to do with a recording; several rows ask for much at once
                 let looks_ahead = self.look_ahead && self.routes.is_none() && rows == 1;
                 let next = after.filter(|_| looks_ahead).map(|neurons| {
-                    let weight = self.weights.values(layer + 1, Role::FfnNorm);
+                    let weight = self.weights.of_network(layer + 1, Role::FfnNorm);
                     norm_rows(c, weight, &self.residual, 1, &mut self.next_input);
                     let (layer, shape) = (layer + 1, &self.shapes[layer + 1]);
                     Next { layer, neurons, shape, x: &self.next_input }
@@ -560,23 +569,53 @@ impl Transformer {
             }
             Phase::Prefill => self.feed_forward.prefill(&mut network, layer, here, x, out)?,
         }
-        if c.shared_neurons() > 0 {
-            self.shared_expert(layer, rows);
+        if let Some(neurons) = described.shared_neurons {
+            let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+            self.add_resident(block, roles, neurons, rows);
         }
-        let (c, out) = (&self.config, &self.block_output[..rows * self.config.width]);
-        let block = &c.blocks[layer];
-        let weight = self.weights.values(layer, Role::FfnPostNorm);
-        let out = post_normed(c, weight, out, &mut self.normed);
-        add(&mut self.residual, out, block.residual_scale);
+        self.add_network(block, rows);
         Ok(())
     }
 
-    /// Adds to the block's output what the network beside the experts makes of its input, which it leaves packed.
-    fn shared_expert(&mut self, layer: usize, rows: usize) {
+    /// The same of a network that is always in memory.
+    fn resident_block(&mut self, block: usize, rows: usize) {
+        let c = &self.config;
+        let Some(network) = c.blocks[block].resident() else { return };
+        let neurons = network.neurons;
+        norm_rows(c, self.weights.values(block, Role::FfnNorm), &self.residual, rows, &mut self.normed);
+        self.block_output[..rows * c.width].fill(0.0);
+        let roles = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
+        self.add_resident(block, roles, neurons, rows);
+        self.add_network(block, rows);
+    }
+
+    /// Adds a network's output to the residual stream.
+    fn add_network(&mut self, block: usize, rows: usize) {
+        let (c, out) = (&self.config, &self.block_output[..rows * self.config.width]);
+        let weight = self.weights.values(block, Role::FfnPostNorm);
+        let out = post_normed(c, weight, out, &mut self.normed);
+        add(&mut self.residual, out, c.blocks[block].residual_scale);
+    }
+
+    /// Adds to the block's output what a network that is always in memory makes of its input, which it leaves packed.
+    fn add_resident(&mut self, block: usize, [gate, up, down]: [Role; 3], count: usize, rows: usize) {
         let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
-        let (network, count, width) = (c.network(), c.shared_neurons(), c.width);
-        let gate_up = [Role::SharedGate, Role::SharedUp].map(|role| w.matrix(layer, role));
-        let down = [w.matrix(layer, Role::SharedDown)];
+        let (width, activation) =
+            (c.width, c.blocks[block].feed_forward.as_ref().map(|network| network.activation));
+        let Some(activation) = activation else { return };
+        // the input is packed before what it gates is there
+        let gates = &mut self.attended[..rows];
+        let inputs = self.normed.chunks_exact(width);
+        match w.values(block, Role::SharedOutputGate) {
+            Some(weights) => {
+                let weights = kernels::Row::new(kernels::Format::F32, bytemuck::cast_slice(weights));
+                let gate = |x: &[f32]| 1.0 / (1.0 + (-kernels.dot(weights, x)).exp());
+                gates.iter_mut().zip(inputs).for_each(|(gate_of_row, x)| *gate_of_row = gate(x));
+            }
+            None => gates.fill(1.0),
+        }
+        let gate_up = [gate, up].map(|role| w.matrix(block, role));
+        let down = [w.matrix(block, down)];
         let (spare, values) = self.projections.split_at_mut(rows * width);
         let values = &mut values[..rows * 2 * count];
         let x = &mut self.normed[..rows * width];
@@ -592,7 +631,7 @@ impl Transformer {
         for row in 0..rows {
             for neuron in 0..count {
                 let [gate, up] = [0, count].map(|half| values[row * 2 * count + half + neuron]);
-                values[row * count + neuron] = network.activation.apply(gate, up);
+                values[row * count + neuron] = activation.apply(gate, up);
             }
         }
         let (values, spare) = values.split_at_mut(rows * count);
@@ -603,7 +642,8 @@ impl Transformer {
             }
             Phase::Prefill => times_prompt(pool, kernels, self.form, &down, values, spare, x),
         }
-        add(&mut self.block_output, x, 1.0);
+        let outs = self.block_output.chunks_exact_mut(width).zip(x.chunks_exact(width));
+        outs.zip(&*gates).for_each(|((out, x), &gate)| add(out, x, gate));
     }
 
     /// `logits = softcap(scale * head(norm(x[row])))` of some rows.
@@ -727,7 +767,7 @@ fn scale(x: &mut [f32], factor: f32) {
 
 /// Rotations that a row has room for, of each rotary embedding.
 fn rotations_of_row(c: &Config) -> usize {
-    c.attention(0).head_width / 2
+    c.first_attention().head_width / 2
 }
 
 /// Two numbers are a rotation.

@@ -59,7 +59,9 @@ pub(crate) struct Weights {
     embedding: Embedding,
     output: Tensor,
     output_norm: Tensor,
-    layers: Vec<LayerTensors>,
+    blocks: Vec<BlockTensors>,
+    /// The block with each layer's network.
+    layers: Box<[usize]>,
 }
 
 /// The place of the token embedding's rows: in memory, or in the file.
@@ -71,8 +73,8 @@ enum Embedding {
     InFile(Box<EmbeddingRows>),
 }
 
-/// One layer's tensors, by role.
-type LayerTensors = [Option<Tensor>; Role::COUNT];
+/// One block's tensors, by role.
+type BlockTensors = [Option<Tensor>; Role::COUNT];
 
 impl Weights {
     /// All bytes of it.
@@ -114,11 +116,12 @@ impl Weights {
             Ok::<_, ContainerError>(tensor.stored_for(kernels, &mut region))
         };
         let config = &container.directory.config;
-        let layers = (0..config.layers())
-            .map(|layer| {
-                let mut tensors: LayerTensors = [None; Role::COUNT];
-                for Part { role, .. } in config.parts(layer) {
-                    tensors[role as usize] = Some(tensor(&format!("blk.{layer}.{}", role.name()))?);
+        let layers = (0..config.layers()).map(|layer| config.block_of(layer)).collect();
+        let blocks = (0..config.blocks.len())
+            .map(|block| {
+                let mut tensors: BlockTensors = [None; Role::COUNT];
+                for Part { role, .. } in config.parts(block) {
+                    tensors[role as usize] = Some(tensor(&format!("blk.{block}.{}", role.name()))?);
                 }
                 Ok(tensors)
             })
@@ -132,7 +135,7 @@ impl Weights {
             _ => tensor("output.weight")?,
         };
         let output_norm = tensor("output_norm.weight")?;
-        Ok(Self { embedding, output, output_norm, layers, region })
+        Ok(Self { embedding, output, output_norm, blocks, layers, region })
     }
 
     /// The embedding of a token: `[width]`.
@@ -160,9 +163,9 @@ impl Weights {
     /// Bytes that every token reads whole: all but the embedding, of which it reads a row, and the head if that is the
     /// embedding.
     pub(crate) fn bytes_per_token(&self) -> u64 {
-        let tensors = self.layers.iter().flatten().flatten();
-        let layers: usize = tensors.map(|tensor| tensor.bytes()).sum();
-        (layers + self.output_norm.bytes() + self.output.bytes()) as u64
+        let tensors = self.blocks.iter().flatten().flatten();
+        let blocks: usize = tensors.map(|tensor| tensor.bytes()).sum();
+        (blocks + self.output_norm.bytes() + self.output.bytes()) as u64
     }
 
     /// `[vocabulary, width]`: the head, or the embedding where they are tied.
@@ -175,23 +178,28 @@ impl Weights {
         self.vector(self.output_norm)
     }
 
-    /// A matrix of a layer.
+    /// A matrix of a block.
     ///
     /// # Panics
     /// If the description has none of this role.
-    pub(crate) fn matrix(&self, layer: usize, role: Role) -> Matrix<'_> {
-        let Some(tensor) = self.layers[layer][role as usize] else { panic!("layer {layer} has no {role:?}") };
+    pub(crate) fn matrix(&self, block: usize, role: Role) -> Matrix<'_> {
+        let Some(tensor) = self.blocks[block][role as usize] else { panic!("block {block} has no {role:?}") };
         tensor.of(&self.region)
     }
 
-    /// A vector of a layer, or rows of values one behind the other; none where the description has none of this role.
-    pub(crate) fn values(&self, layer: usize, role: Role) -> Option<&[f32]> {
-        self.layers[layer][role as usize].map(|tensor| self.vector(tensor))
+    /// A vector of a block, or rows of values one behind the other; none where the description has none of this role.
+    pub(crate) fn values(&self, block: usize, role: Role) -> Option<&[f32]> {
+        self.blocks[block][role as usize].map(|tensor| self.vector(tensor))
     }
 
-    /// `[experts, width]`; none in a dense model.
+    /// The same of a layer's network.
+    pub(crate) fn of_network(&self, layer: usize, role: Role) -> Option<&[f32]> {
+        self.values(self.layers[layer], role)
+    }
+
+    /// A layer's router, `[experts, width]`; none in a dense model.
     pub(crate) fn router(&self, layer: usize) -> Option<Matrix<'_>> {
-        self.layers[layer][Role::Router as usize].map(|router| router.of(&self.region))
+        self.blocks[self.layers[layer]][Role::Router as usize].map(|router| router.of(&self.region))
     }
 
     /// The values of a tensor that is stored as `F32`, on a cache line.

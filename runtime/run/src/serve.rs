@@ -294,11 +294,12 @@ impl<'engine> Desk<'_, 'engine> {
     /// A free seat, of which there is one: the one that has most of a prompt, if that goes on with all that is there or no other is
     /// free. Otherwise the one that was not taken for longest, which is given what any of them has of it.
     fn seat_for(&mut self, prompt: &[u32]) -> Result<usize, Failure> {
-        let seats: Vec<Found> = self.seats.iter().map(|seat| seat.found(prompt)).collect();
+        let found =
+            |(at, seat): (usize, &Seat<'_>)| seat.found(prompt, |same| self.session.kept_of(at, same));
+        let seats: Vec<Found> = self.seats.iter().enumerate().map(found).collect();
         let (at, from) = seat::choose(&seats);
         if let Some(from) = from {
-            let shared = seats[from].same;
-            self.session.share(from, at, shared)?;
+            let shared = self.session.share(from, at, seats[from].same)?;
             let [from, to] =
                 self.seats.get_disjoint_mut([from, at]).unwrap_or_else(|_| unreachable!("two seats"));
             to.held.share(&from.held, shared);
@@ -341,8 +342,9 @@ impl<'engine> Desk<'_, 'engine> {
         let Some(answering) = &mut seat.answering else { return Ok(()) };
         // all begin where the first one does
         let prompt = answering.prepared.prompt.len();
-        self.session.forget(at, prompt)?;
-        seat.held.truncate(prompt);
+        let kept = self.session.forget(at, prompt)?;
+        debug_assert_eq!(kept, prompt, "where a prompt ended, its sequence can go back to");
+        seat.held.truncate(kept);
         answering.choice = Some(answering.begin(index, self.session.tokenizer(), self.began)?);
         self.go_on(at, (index == 0).then_some(0))
     }
@@ -407,6 +409,7 @@ impl<'engine> Desk<'_, 'engine> {
             }
             Err(Failure::Stopped) => {
                 for &(at, _) in &tokens {
+                    self.seats[at].held.truncate(self.session.position(at));
                     self.end_choice(at, Ended::Interrupt)?;
                 }
             }

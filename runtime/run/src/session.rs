@@ -119,7 +119,7 @@ impl<'engine> Session<'engine> {
     /// A new sequence without any tokens yet.
     pub(super) fn reset(&mut self) -> Result<(), Failure> {
         self.logits = 0;
-        self.forget(0, 0)
+        self.forget(0, 0).map(drop)
     }
 
     /// A new sequence: prefill of its first tokens; the logits after the last.
@@ -163,14 +163,31 @@ impl<'engine> Session<'engine> {
         &self.batch.logits()[row * vocabulary..][..vocabulary]
     }
 
-    /// Keeps the first `kept` tokens of a sequence.
-    pub(super) fn forget(&mut self, sequence: usize, kept: usize) -> Result<(), Failure> {
-        Ok(self.batch.rewind(sequence, kept)?)
+    /// Keeps the first `kept` tokens of a sequence, or as many fewer as its state can go back to: how many.
+    pub(super) fn forget(&mut self, sequence: usize, kept: usize) -> Result<usize, Failure> {
+        self.batch.rewind(sequence, kept)?;
+        Ok(self.position(sequence))
     }
 
-    /// Lets a sequence begin with the first tokens of another one.
-    pub(super) fn share(&mut self, from: usize, to: usize, tokens: usize) -> Result<(), Failure> {
-        Ok(self.batch.share(from, to, tokens)?)
+    /// Lets a sequence begin with the first tokens of another one, or with as many fewer as that one could go back to: how many.
+    pub(super) fn share(&mut self, from: usize, to: usize, tokens: usize) -> Result<usize, Failure> {
+        self.batch.share(from, to, tokens)?;
+        Ok(self.position(to))
+    }
+
+    /// How many tokens [`Session::forget`] would keep of so many.
+    pub(super) fn kept_of(&self, sequence: usize, tokens: usize) -> usize {
+        self.batch.rewound(sequence, tokens).unwrap_or(0)
+    }
+
+    /// Tokens that a sequence has.
+    pub(super) fn position(&self, sequence: usize) -> usize {
+        self.batch.positions()[sequence]
+    }
+
+    /// Whether sequences are more than their keys and values.
+    pub(super) fn is_recurrent(&self) -> bool {
+        self.batch.engine().is_recurrent()
     }
 
     /// The keys and values of some of a sequence's tokens, piece after piece.

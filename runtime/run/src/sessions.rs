@@ -51,6 +51,12 @@ impl Sessions {
     /// If it cannot be made or written to, or has no room for a single block.
     pub(super) fn open(folder: &Path, bytes_max: u64, session: &Session<'_>) -> Result<Self, Failure> {
         let name = folder.display();
+        if session.is_recurrent() {
+            return Err(failure(format!(
+                "--sessions {name}: {} keeps a recurrent state beside keys and values, and prompts of such models do not last; leave the option out",
+                session.model.name()
+            )));
+        }
         let folder = Folder::open(folder, bytes_max).map_err(|error| {
             failure(format!("--sessions {name}: {error}; name a folder that can be written to"))
         })?;

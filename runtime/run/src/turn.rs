@@ -51,8 +51,8 @@ pub(super) fn open(
     if let Some(sessions) = sessions {
         sessions.restore(session, sequence, held, prompt, wanted)?;
     }
-    let kept = held.same(prompt).min(prompt.len().saturating_sub(1));
-    session.forget(sequence, kept)?;
+    let same = held.same(prompt).min(prompt.len().saturating_sub(1));
+    let kept = session.forget(sequence, same)?;
     held.truncate(kept);
     Ok(kept)
 }
@@ -72,9 +72,12 @@ pub(super) fn read_some(
     let rest = &prompt[held.len()..];
     let most = if others_wait { chunk } else { PREFILLED_AT_ONCE.next_multiple_of(chunk) };
     let piece = &rest[..rest.len().min(most)];
-    let (_, time) = session.read(sequence, piece)?;
-    held.read(piece);
-    Ok(time)
+    let read = session.read(sequence, piece).map(|(_, time)| time);
+    match &read {
+        Ok(_) => held.read(piece),
+        Err(_) => held.truncate(session.position(sequence)),
+    }
+    read
 }
 
 /// Prefills what neither the first sequence holds nor the disk of a prompt of one or more tokens; the session's logits are then
@@ -122,13 +125,16 @@ pub(super) fn write(
             ControlFlow::Continue(token) => token,
             ControlFlow::Break(ended) => break ended,
         };
-        let logits = match session.decode(token) {
-            Ok(logits) => logits,
+        let done = session.decode(token).map(|_| ());
+        if done.is_err() {
+            held.truncate(session.position(0));
+        }
+        match done {
+            Ok(()) => held.decoded(token),
             Err(Failure::Stopped) => break Ended::Interrupt,
             Err(failure) => return Err(failure),
-        };
-        held.decoded(token);
-        next = choose(writing.parts(), logits)?;
+        }
+        next = choose(writing.parts(), session.last_logits())?;
     };
     Ok(writing.finish(ended, show))
 }

@@ -182,7 +182,7 @@ impl Directory {
 
     /// The shapes, as `model.toml` has them.
     pub fn architecture(&self) -> Architecture {
-        let (c, a) = (&self.config, self.config.attention(0));
+        let (c, a) = (&self.config, self.config.first_attention());
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Architecture {
             family: c.architecture.clone(),
@@ -195,13 +195,15 @@ impl Directory {
             heads: count(a.heads),
             kv_heads: count(a.kv_heads),
             head_width: count(a.head_width),
-            shared_neurons: count(c.shared_neurons()),
+            kv_layers: Some(count(c.kv_layers())).filter(|&layers| layers as usize != c.layers()),
+            shared_neurons: count(c.resident_neurons()),
             rotary_embeddings: count(c.ropes.len().max(1)),
             vocabulary: count(c.vocabulary),
             context: count(c.context),
             weight_format: self.most(|stored| stored.gate_format).to_string(),
             down_format: self.most(|stored| stored.down_format).to_string(),
             down_transposed: self.down_transposed,
+            recurrent: c.recurrent(),
         }
     }
 }

@@ -613,9 +613,9 @@ impl Container {
         if self.tensor("output.weight").is_some() {
             expect("output.weight".to_owned(), false, c.vocabulary, c.width)?;
         }
-        for layer in 0..c.layers() {
-            for Part { role, rows, columns } in c.parts(layer) {
-                expect(format!("blk.{layer}.{}", role.name()), role.is_plain(), rows, columns)?;
+        for block in 0..c.blocks.len() {
+            for Part { role, rows, columns } in c.parts(block) {
+                expect(format!("blk.{block}.{}", role.name()), role.is_plain(), rows, columns)?;
             }
         }
         Ok(())

@@ -494,13 +494,15 @@ struct Fixed<'a> {
 fn fixed_tensors<'a>(source: &'a SourceModel<'_>, orders: &'a [Vec<u32>]) -> Vec<Fixed<'a>> {
     let of = |name: &str, matrix, is_plain| Fixed { name: name.to_owned(), matrix, is_plain, order: None };
     let mut tensors = vec![of("token_embd.weight", source.token_embedding(), false)];
-    for (layer, order) in orders.iter().enumerate() {
-        for Part { role, .. } in source.config().parts(layer) {
-            let Some(matrix) = source.part(layer, role) else { continue };
-            let order = role.is_of_neurons().then_some(&**order);
+    let config = source.config();
+    for block in 0..config.blocks.len() {
+        let order = config.layer_of(block).map(|layer| &*orders[layer]);
+        for Part { role, .. } in config.parts(block) {
+            let Some(matrix) = source.part(block, role) else { continue };
+            let order = order.filter(|_| role.is_of_neurons());
             tensors.push(Fixed {
                 order,
-                ..of(&format!("blk.{layer}.{}", role.name()), matrix, role.is_plain())
+                ..of(&format!("blk.{block}.{}", role.name()), matrix, role.is_plain())
             });
         }
     }

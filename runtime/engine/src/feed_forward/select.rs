@@ -42,10 +42,10 @@ impl FeedForward {
         let mut chosen = [(0, 0.0); EXPERTS_USED_MAX];
         let chosen = &mut chosen[..described.experts_used];
         kernels::matrix_vector(n.kernels, router, 0..experts, x, logits);
-        if let Some(bias) = n.weights.values(layer, Role::RouterBias) {
+        if let Some(bias) = n.weights.of_network(layer, Role::RouterBias) {
             logits.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
         }
-        let selection_bias = n.weights.values(layer, Role::SelectionBias);
+        let selection_bias = n.weights.of_network(layer, Role::SelectionBias);
         match n.routes.and_then(|routes| routes.experts(n.rows[row].position, layer)) {
             Some(experts) => moe::weigh_into(logits, described, selection_bias, experts, chosen),
             None => moe::route_into(logits, described, selection_bias, chosen),

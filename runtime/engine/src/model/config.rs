@@ -11,6 +11,7 @@
 //! ```
 
 use kernels::Activation;
+use plans::model::Recurrent;
 use serde::{Deserialize, Serialize};
 
 mod check;
@@ -47,18 +48,42 @@ pub struct Config {
     pub blocks: Vec<Block>,
 }
 
-/// A block of the model: a token mixer and a feed-forward network, each added to the residual stream.
+/// A block of the model: a token mixer, a feed-forward network, or both, each added to the residual stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Block {
     /// The part that looks at other tokens.
-    pub mixer: Mixer,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixer: Option<Mixer>,
     /// The part that looks at one token.
-    pub feed_forward: FeedForward,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feed_forward: Option<FeedForward>,
     /// The places of the norms around both.
     pub norms: Norms,
     /// The factor of what both add to the residual stream.
     pub residual_scale: f32,
+}
+
+impl Block {
+    /// The attention, if the mixer is that.
+    pub fn attention(&self) -> Option<&Attention> {
+        self.mixer.as_ref().and_then(Mixer::attention)
+    }
+
+    /// The mixer, if it keeps a state in place of keys and values.
+    pub fn recurrent(&self) -> Option<&Mixer> {
+        self.mixer.as_ref().filter(|mixer| mixer.attention().is_none())
+    }
+
+    /// The network, if its neurons are read.
+    pub fn network(&self) -> Option<&FeedForward> {
+        self.feed_forward.as_ref().filter(|network| !network.resident)
+    }
+
+    /// The network, if all of it is always in memory.
+    pub fn resident(&self) -> Option<&FeedForward> {
+        self.feed_forward.as_ref().filter(|network| network.resident)
+    }
 }
 
 /// The places of the norms around a mixer or a feed-forward network.
@@ -91,6 +116,169 @@ impl Norms {
 pub enum Mixer {
     /// Attention over keys and values that are kept.
     Attention(Attention),
+    /// A short convolution over a state that is kept.
+    Convolution(Convolution),
+    /// A matrix for each head that is kept, and written to by the delta rule.
+    DeltaNet(DeltaNet),
+    /// A state for each value of each head that is kept: Mamba-2.
+    StateSpace(StateSpace),
+}
+
+/// A short convolution of each channel, between two gates: `out (c * convolved(b * x))` with `[b | c | x] = in(input)`.
+///
+/// `convolved(v)[t] = sum over i of taps[i] v[t - (count - 1) + i]`, where values before the beginning are 0. The state are the
+/// last `count - 1` of them.
+///
+/// *Source*: Liquid AI, "LFM2 Technical Report", 2025.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Convolution {
+    /// Positions that a value is summed over, its own among them.
+    pub taps: usize,
+}
+
+/// A gated delta net: each value head keeps a matrix `S`, `[head_width, head_width]`, of which it reads by its query and to which it
+/// writes by its key.
+///
+/// ```text
+/// q, k, v = silu(convolved(input x));   q, k = q / |q|, k / |k|     of each head; value head h has query and key h mod key_heads
+/// S = decay S;   S += k (rate (v - S^T k))^T;   y = S^T q / sqrt(head_width)
+/// decay = exp(a softplus(alpha x + bias));   rate = sigmoid(beta x)
+/// out (norm(y) silu(gate x))
+/// ```
+///
+/// *Source*: Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024, Eq. 10.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeltaNet {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, a multiple.
+    pub value_heads: usize,
+    /// Values of one head, equal for queries, keys and values.
+    pub head_width: usize,
+    /// Positions that queries, keys and values are convolved over, as by [`Convolution`].
+    pub taps: usize,
+}
+
+impl DeltaNet {
+    /// The number that is added to the square of a query's or key's length.
+    pub const EPSILON: f32 = 1e-6;
+    /// Values of a head, at most.
+    pub const HEAD_WIDTH_MAX: usize = 512;
+
+    /// Values of all keys of a token, and of all its queries.
+    pub fn key_width(&self) -> usize {
+        self.key_heads * self.head_width
+    }
+
+    /// Values of all value heads of a token.
+    pub fn value_width(&self) -> usize {
+        self.value_heads * self.head_width
+    }
+
+    /// Queries, keys and values, which are convolved.
+    pub fn channels(&self) -> usize {
+        2 * self.key_width() + self.value_width()
+    }
+
+    /// Of the state, the values before of each channel; the heads' matrices follow.
+    pub fn convolved_values(&self) -> usize {
+        (self.taps - 1) * self.channels()
+    }
+}
+
+/// A state space: each value of each head keeps a state `s`, `[state]`, to which it is written along `B` and of which it is read along
+/// `C`, both of its head's group.
+///
+/// ```text
+/// z, x, B, C, dt = input x;   x, B, C = silu(convolved(x, B, C) + bias);   dt = softplus(dt + bias)
+/// s = exp(dt a) s;   s += dt x B;   y = s . C + d x
+/// out (norm(y silu(z)))     of each group by itself
+/// ```
+///
+/// *Source*: Dao and Gu, "Transformers are SSMs", 2024, Listing 1, and its gated norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StateSpace {
+    /// Heads.
+    pub heads: usize,
+    /// Values of one head.
+    pub head_width: usize,
+    /// Groups of heads that have `B` and `C` in common.
+    pub groups: usize,
+    /// Values of a state.
+    pub state: usize,
+    /// Positions that `x`, `B` and `C` are convolved over, as by [`Convolution`].
+    pub taps: usize,
+    /// Whether a vector is added to what is convolved.
+    pub bias: bool,
+}
+
+impl StateSpace {
+    /// Values of a group, at most.
+    pub const GROUP_WIDTH_MAX: usize = 4096;
+
+    /// Values of all heads of a token.
+    pub fn inner_width(&self) -> usize {
+        self.heads * self.head_width
+    }
+
+    /// `x`, `B` and `C`, which are convolved.
+    pub fn channels(&self) -> usize {
+        self.inner_width() + 2 * self.groups * self.state
+    }
+
+    /// Of the state, the values before of each channel; the heads' states follow.
+    pub fn convolved_values(&self) -> usize {
+        (self.taps - 1) * self.channels()
+    }
+}
+
+impl From<Attention> for Mixer {
+    fn from(attention: Attention) -> Self {
+        Self::Attention(attention)
+    }
+}
+
+impl Mixer {
+    /// The attention, if it is that.
+    pub fn attention(&self) -> Option<&Attention> {
+        match self {
+            Self::Attention(attention) => Some(attention),
+            Self::Convolution(_) | Self::DeltaNet(_) | Self::StateSpace(_) => None,
+        }
+    }
+
+    /// Values of a sequence's state in a model of some width; 0 where keys and values are kept.
+    pub fn state_values(&self, width: usize) -> usize {
+        match self {
+            Self::Attention(_) => 0,
+            Self::Convolution(convolution) => (convolution.taps - 1) * width,
+            Self::DeltaNet(net) => net.convolved_values() + net.value_width() * net.head_width,
+            Self::StateSpace(space) => space.convolved_values() + space.inner_width() * space.state,
+        }
+    }
+
+    /// Values that a token's input is projected to.
+    pub fn projected_values(&self, width: usize) -> usize {
+        match self {
+            Self::Attention(attention) => attention.projected_width(),
+            Self::Convolution(_) => 3 * width,
+            Self::DeltaNet(net) => net.channels() + net.value_width() + 2 * net.value_heads,
+            Self::StateSpace(space) => space.inner_width() + space.channels() + space.heads,
+        }
+    }
+
+    /// Values that the output matrix meets.
+    pub fn mixed_values(&self, width: usize) -> usize {
+        match self {
+            Self::Attention(attention) => attention.query_width(),
+            Self::Convolution(_) => width,
+            Self::DeltaNet(net) => net.value_width(),
+            Self::StateSpace(space) => space.inner_width(),
+        }
+    }
 }
 
 /// Grouped-query attention: `softmax(scale q k^T) v` for each head, over the positions that a token sees.
@@ -119,6 +307,9 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Whether each head has a score of its own in the softmax's sum, which no value belongs to.
     pub sinks: bool,
+    /// Whether what a head gives is multiplied by the sigmoid of a gate, whose rows follow those of the head's query in one matrix.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gate: bool,
 }
 
 /// The projections of attention that a vector is added to.
@@ -238,10 +429,17 @@ pub struct FeedForward {
     pub activation: Activation,
     /// Whether vectors are added to gate, up and down.
     pub biases: bool,
+    /// Whether all of it is always in memory, such as the dense networks before a mixture's: it has no router, and is in no layer's
+    /// order.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resident: bool,
     /// The experts' router; none where there is one network.
     pub router: Option<Router>,
     /// Neurons of a network beside the experts, which every token visits; none where there is none.
     pub shared_neurons: Option<usize>,
+    /// Whether what that network gives is multiplied by the sigmoid of a number that a row of weights makes of its input.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared_gate: bool,
 }
 
 /// The choice of a token's experts.
@@ -277,26 +475,89 @@ pub enum Gating {
 }
 
 impl Config {
-    /// Blocks.
+    /// Layers whose networks have neurons that are read: what is planned, and what neurons and experts are numbered in.
     pub fn layers(&self) -> usize {
-        self.blocks.len()
+        self.blocks.iter().filter(|block| block.network().is_some()).count()
+    }
+
+    /// The block with a layer's network.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn block_of(&self, layer: usize) -> usize {
+        let all = self.blocks.iter().enumerate().filter(|(_, block)| block.network().is_some());
+        let found = all.map(|(at, _)| at).nth(layer);
+        found.unwrap_or_else(|| panic!("layer {layer} of {}", self.layers()))
+    }
+
+    /// The layer whose network a block has; none where it has none, or one that is always in memory.
+    pub fn layer_of(&self, block: usize) -> Option<usize> {
+        self.blocks[block].network()?;
+        Some(self.blocks[..block].iter().filter(|block| block.network().is_some()).count())
     }
 
     /// A block's attention.
     ///
     /// # Panics
-    /// If there is no such block.
-    pub fn attention(&self, layer: usize) -> &Attention {
-        let Mixer::Attention(attention) = &self.blocks[layer].mixer;
-        attention
+    /// If there is no such block, or it has another mixer.
+    pub fn attention(&self, block: usize) -> &Attention {
+        let attention = self.blocks[block].attention();
+        attention.unwrap_or_else(|| panic!("block {block} has no attention"))
     }
 
-    /// The feed-forward network that all blocks have, weights apart: [`Config::check`] refuses others.
+    /// The first block's attention that has one: all have its heads, which [`Config::check`] sees to.
     ///
     /// # Panics
-    /// If there are no blocks.
+    /// If no block has attention, which is refused there.
+    pub fn first_attention(&self) -> &Attention {
+        let mut all = self.blocks.iter().filter_map(Block::attention);
+        all.next().unwrap_or_else(|| panic!("a model has attention"))
+    }
+
+    /// Blocks before one that keep what it keeps: keys and values, or a state.
+    pub fn alike_before(&self, block: usize) -> usize {
+        let before = &self.blocks[..block];
+        match self.blocks[block].attention() {
+            Some(_) => before.iter().filter_map(Block::attention).count(),
+            None => before.iter().filter_map(Block::recurrent).count(),
+        }
+    }
+
+    /// Blocks that keep keys and values.
+    pub fn kv_layers(&self) -> usize {
+        self.blocks.iter().filter_map(Block::attention).count()
+    }
+
+    /// What layers with a recurrent state take; none where all keep keys and values.
+    pub fn recurrent(&self) -> Option<Recurrent> {
+        let recurrent = || self.blocks.iter().filter_map(Block::recurrent);
+        let all = || self.blocks.iter().filter_map(|block| block.mixer.as_ref());
+        let most = |of: &dyn Fn(&Mixer) -> usize| all().map(of).max().unwrap_or(0) as u32;
+        recurrent().next().map(|_| Recurrent {
+            state_values: recurrent().map(|mixer| mixer.state_values(self.width) as u64).sum(),
+            projected_values: most(&|mixer| mixer.projected_values(self.width)),
+            mixed_values: most(&|mixer| mixer.mixed_values(self.width)),
+        })
+    }
+
+    /// The feed-forward network that all layers have, weights apart: [`Config::check`] refuses others.
+    ///
+    /// # Panics
+    /// If there are no layers.
     pub fn network(&self) -> &FeedForward {
-        &self.blocks[0].feed_forward
+        let mut all = self.blocks.iter().filter_map(Block::network);
+        all.next().unwrap_or_else(|| panic!("a model has a feed-forward network"))
+    }
+
+    /// Every block's network, to change it.
+    pub(super) fn networks_mut(&mut self) -> impl Iterator<Item = &mut FeedForward> {
+        self.blocks.iter_mut().filter_map(|block| block.feed_forward.as_mut())
+    }
+
+    /// Neurons of the widest network that is always in memory, beside experts or in their place; 0 where there is none.
+    pub fn resident_neurons(&self) -> usize {
+        let resident = self.blocks.iter().filter_map(Block::resident).map(|network| network.neurons);
+        resident.max().unwrap_or(0).max(self.shared_neurons())
     }
 
     /// Neurons of a layer's network, or of one expert.
@@ -340,6 +601,7 @@ impl Attention {
             softcap: None,
             window: None,
             sinks: false,
+            gate: false,
         }
     }
 
@@ -351,6 +613,16 @@ impl Attention {
     /// Values of all query heads of a token.
     pub fn query_width(&self) -> usize {
         self.heads * self.head_width
+    }
+
+    /// Rows of the matrix of queries, and of their gates.
+    pub fn query_rows(&self) -> usize {
+        if self.gate { 2 * self.query_width() } else { self.query_width() }
+    }
+
+    /// Values that a token is projected to: queries, gates where there are some, keys and values.
+    pub fn projected_width(&self) -> usize {
+        self.query_rows() + 2 * self.kv_width()
     }
 
     /// The first position that a token at `position` sees.

@@ -107,14 +107,23 @@ pub struct SourceModel<'a> {
     token_embedding: Place,
     output_norm: Place,
     output: Option<Place>,
-    layers: Vec<Layer>,
+    blocks: Vec<Block>,
+    /// The block with each layer's network.
+    layers: Vec<usize>,
 }
 
-/// The places of one layer's tensors.
+/// The places of one block's tensors.
 #[derive(Debug)]
-struct Layer {
+struct Block {
     /// Of the tensors that every token meets, by role.
     parts: [Option<Place>; Role::COUNT],
+    /// Those that are cut into neurons.
+    network: Option<Network>,
+}
+
+/// The places of a network's matrices.
+#[derive(Debug)]
+struct Network {
     gate: Experts,
     up: Experts,
     down: Experts,
@@ -196,9 +205,10 @@ impl<'a> SourceModel<'a> {
         let mut roles = Roles::new(&gguf, &names);
         let (width, vocabulary) = (config.width, config.vocabulary);
         let token_embedding = roles.matrix("token_embd.weight", vocabulary, width);
-        let output_norm = roles.matrix("output_norm.weight", 1, width);
+        let output_norm = roles.matrix(names.output_norm.unwrap_or("output_norm.weight"), 1, width);
         let output = roles.optional("output.weight", vocabulary, width);
-        let layers = (0..config.layers()).map(|layer| roles.layer(layer, &config)).collect();
+        let blocks = (0..config.blocks.len()).map(|block| roles.block(block, &config)).collect();
+        let layers = (0..config.layers()).map(|layer| config.block_of(layer)).collect();
         if config.ropes.iter().any(|rope| !rope.divisors.is_empty()) {
             roles.use_tensor("rope_freqs.weight");
         }
@@ -206,18 +216,18 @@ impl<'a> SourceModel<'a> {
             roles.use_tensor("rope_factors_long.weight");
             roles.use_tensor("rope_factors_short.weight");
         }
-        let mut problems = roles.finish(config.layers());
+        let mut problems = roles.finish(config.blocks.len());
         if !problems.is_empty() {
             problems.extend(tokenizer());
             return Err(SourceError::of(problems));
         }
-        Ok(Self { config, token_embedding, output_norm, output, layers, gguf })
+        Ok(Self { config, token_embedding, output_norm, output, blocks, layers, gguf })
     }
 
     /// This model with another function between gate and up than its file says or implies.
     #[must_use]
     pub fn with_activation(mut self, activation: Activation) -> Self {
-        self.config.blocks.iter_mut().for_each(|block| block.feed_forward.activation = activation);
+        self.config.networks_mut().for_each(|network| network.activation = activation);
         self
     }
 
@@ -254,26 +264,26 @@ impl<'a> SourceModel<'a> {
         self.output.map(|place| self.view(place))
     }
 
-    /// A tensor of a layer that every token meets; none where the description has none.
+    /// A tensor of a block that every token meets; none where the description has none.
     ///
     /// # Panics
-    /// If there is no such layer; so do all that follow.
-    pub fn part(&self, layer: usize, role: Role) -> Option<Matrix<'_>> {
-        self.layers[layer].parts[role as usize].map(|place| self.view(place))
+    /// If there is no such block; so do all that follow.
+    pub fn part(&self, block: usize, role: Role) -> Option<Matrix<'_>> {
+        self.blocks[block].parts[role as usize].map(|place| self.view(place))
     }
 
-    /// Queries, keys, values and the output of attention, `[rows, width]` and `[width, rows]`.
+    /// Queries, keys, values and the output of attention, `[rows, width]` and `[width, rows]`; nothing of another mixer.
     ///
     /// # Panics
-    /// If there is no such layer.
-    pub fn projections(&self, layer: usize) -> [Matrix<'_>; 4] {
-        let place = |role: Role| self.layers[layer].parts[role as usize].unwrap_or(Place::NONE);
+    /// If there is no such block.
+    pub fn projections(&self, block: usize) -> [Matrix<'_>; 4] {
+        let place = |role: Role| self.blocks[block].parts[role as usize].unwrap_or(Place::NONE);
         [Role::Query, Role::Key, Role::Value, Role::AttentionOutput].map(|role| self.view(place(role)))
     }
 
-    /// `[experts, width]`; none in a dense model.
+    /// A layer's router, `[experts, width]`; none in a dense model.
     pub fn router(&self, layer: usize) -> Option<Matrix<'_>> {
-        self.part(layer, Role::Router)
+        self.part(self.layers[layer], Role::Router)
     }
 
     /// `[neurons, width]`.
@@ -281,7 +291,7 @@ impl<'a> SourceModel<'a> {
     /// # Panics
     /// If there is no such layer or expert; a dense layer has expert 0.
     pub fn ffn_gate(&self, layer: usize, expert: usize) -> Matrix<'_> {
-        self.expert(&self.layers[layer].gate, expert)
+        self.expert(&self.network(layer).gate, expert)
     }
 
     /// `[neurons, width]`.
@@ -289,7 +299,7 @@ impl<'a> SourceModel<'a> {
     /// # Panics
     /// If there is no such layer or expert.
     pub fn ffn_up(&self, layer: usize, expert: usize) -> Matrix<'_> {
-        self.expert(&self.layers[layer].up, expert)
+        self.expert(&self.network(layer).up, expert)
     }
 
     /// The down projection, in the order the file has it.
@@ -297,9 +307,9 @@ impl<'a> SourceModel<'a> {
     /// # Panics
     /// If there is no such layer or expert.
     pub fn ffn_down(&self, layer: usize, expert: usize) -> Down<'_> {
-        let layer = &self.layers[layer];
-        let view = self.expert(&layer.down, expert);
-        if layer.down_transposed { Down::Rows(view) } else { Down::Columns(view) }
+        let network = self.network(layer);
+        let view = self.expert(&network.down, expert);
+        if network.down_transposed { Down::Rows(view) } else { Down::Columns(view) }
     }
 
     /// The byte ranges of a layer's feed-forward matrices in the file, all experts' together.
@@ -307,7 +317,7 @@ impl<'a> SourceModel<'a> {
     /// # Panics
     /// If there is no such layer.
     pub fn feed_forward_ranges(&self, layer: usize) -> Vec<Range<usize>> {
-        let Layer { gate, up, down, .. } = &self.layers[layer];
+        let Network { gate, up, down, .. } = self.network(layer);
         let ranges = [gate, up, down].into_iter().flat_map(|experts| match experts {
             Experts::Stacked(first, stride) => {
                 let end = first.start + (self.config.experts() - 1) * stride + first.bytes();
@@ -316,6 +326,11 @@ impl<'a> SourceModel<'a> {
             Experts::Separate(places) => places.iter().map(|p| p.start..p.start + p.bytes()).collect(),
         });
         ranges.collect()
+    }
+
+    fn network(&self, layer: usize) -> &Network {
+        let network = &self.blocks[self.layers[layer]].network;
+        network.as_ref().unwrap_or_else(|| panic!("layer {layer} has a network"))
     }
 
     fn expert(&self, experts: &Experts, expert: usize) -> Matrix<'_> {
@@ -349,11 +364,17 @@ impl<'g> Roles<'g> {
         Self { gguf, names, used, problems: Vec::new(), kinds: BTreeSet::new() }
     }
 
-    fn layer(&mut self, layer: usize, config: &Config) -> Layer {
+    fn block(&mut self, block: usize, config: &Config) -> Block {
         let mut parts = [None; Role::COUNT];
-        for part in config.parts(layer) {
-            parts[part.role as usize] = Some(self.part(layer, part, config));
+        for part in config.parts(block) {
+            parts[part.role as usize] = Some(self.part(block, part, config));
         }
+        let network = config.blocks[block].network().map(|_| self.network(block, config));
+        Block { parts, network }
+    }
+
+    /// The matrices of a block that are cut into neurons.
+    fn network(&mut self, layer: usize, config: &Config) -> Network {
         let (width, neurons) = (config.width, config.ffn_width());
         let (gate, up) = self.gate_and_up(layer, config);
         let transposed = self.experts(layer, "ffn_down_t", neurons, width, config);
@@ -361,7 +382,7 @@ impl<'g> Roles<'g> {
             Some(down) => (down, true),
             None => (self.needed_experts(layer, "ffn_down", width, neurons, config), false),
         };
-        Layer { parts, gate, up, down, down_transposed }
+        Network { gate, up, down, down_transposed }
     }
 
     /// A tensor that every token meets, by itself or as a part of a fused one.
@@ -374,8 +395,8 @@ impl<'g> Roles<'g> {
             }
             _ => format!("blk.{layer}.{own}"),
         };
-        let a = config.attention(layer);
-        let (query, kv) = (a.query_width(), a.kv_width());
+        let Some(a) = config.blocks[layer].attention() else { return self.matrix(&own, rows, columns) };
+        let (query, kv) = (a.query_rows(), a.kv_width());
         let (first, kind) = match role {
             Role::Query => (0, "weight"),
             Role::Key => (query, "weight"),
@@ -412,8 +433,9 @@ impl<'g> Roles<'g> {
             let half = |rows| Experts::Stacked(both.rows(rows), both.bytes());
             return (half(0..neurons), half(neurons..2 * neurons));
         }
+        let gate = self.names.gate.unwrap_or("ffn_gate");
         let mut needed = |role| self.needed_experts(layer, role, neurons, width, config);
-        (needed("ffn_gate"), needed("ffn_up"))
+        (needed(gate), needed("ffn_up"))
     }
 
     /// [`Roles::experts`] that must be there.
@@ -515,7 +537,9 @@ impl<'g> Roles<'g> {
     /// All problems, with the tensors that have no role.
     fn finish(mut self, layers: usize) -> Vec<SourceError> {
         for (place, tensor) in self.gguf.tensors().iter().enumerate() {
-            if !self.used[place] && !is_harmless(tensor) {
+            let layer = role_of(&tensor.name).0.parse().unwrap_or(0);
+            let left_out = (layers..layers + self.names.left_out).contains(&layer);
+            if !self.used[place] && !left_out && !is_harmless(tensor) {
                 let (name, what) = (tensor.name.clone(), guess(&tensor.name, layers));
                 self.note("unexpected", &tensor.name, SourceError::Unexpected { name, what });
             }

@@ -39,6 +39,30 @@ fn columns_are_shared_out_and_every_element_belongs_to_one_thread() {
 }
 
 #[test]
+fn columns_are_shared_out_with_what_belongs_to_each() {
+    for threads in 1..4 {
+        // of rows of 37 the columns from 5 to 34, each with two values beside it
+        let (pool, mut out, mut beside) = (pool(threads), vec![0; 5 * 37], vec![0; 29 * 2]);
+        pool.share_columns_with(&mut out, 37, 5..34, &mut beside, 8, |columns, beside| {
+            let range = columns.range();
+            assert!((range.start - 5).is_multiple_of(8) && beside.len() == 2 * range.len());
+            for row in 0..5 {
+                for (element, column) in columns.row(row).iter_mut().zip(range.clone()) {
+                    *element += 100 * row + column + 1;
+                }
+            }
+            for (value, at) in beside.iter_mut().zip(2 * (range.start - 5)..) {
+                *value += at + 1;
+            }
+        });
+        let expected =
+            |at: usize| if (5..34).contains(&(at % 37)) { 100 * (at / 37) + at % 37 + 1 } else { 0 };
+        assert_eq!(out, (0..5 * 37).map(expected).collect::<Vec<_>>());
+        assert_eq!(beside, (1..=29 * 2).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn every_worker_runs_once_per_run() {
     for threads in 1..5 {
         let pool = pool(threads);

@@ -335,6 +335,51 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// [`Pool::share_columns`] of some `columns` of rows of `stride`, each with its own part of `beside`, which has as many values
+    /// for each column: `f(piece, part)`. Pieces begin at multiples of `grain` from the first column on.
+    ///
+    /// # Panics
+    /// If `grain` is zero, there are no such columns, `out` is not whole rows or `beside` not whole columns, or `f` panics.
+    pub fn share_columns_with<T: Send, U: Send>(
+        &self,
+        out: &mut [T],
+        stride: usize,
+        columns: Range<usize>,
+        beside: &mut [U],
+        grain: usize,
+        f: impl Fn(&mut Columns<'_, T>, &mut [U]) + Sync,
+    ) {
+        let count = columns.len();
+        assert!(
+            count > 0
+                && columns.end <= stride
+                && out.len().is_multiple_of(stride)
+                && beside.len().is_multiple_of(count),
+            "{} are not rows of {stride} with {columns:?}, or {} not for {count}",
+            out.len(),
+            beside.len()
+        );
+        let (rows, each) = (out.len() / stride, beside.len() / count);
+        let (first, beside) = (AtomicPtr::new(out.as_mut_ptr()), AtomicPtr::new(beside.as_mut_ptr()));
+        let width = pieces_of(count, grain, 4 * self.threads());
+        self.claim(
+            count.div_ceil(width),
+            || (),
+            |piece| {
+                let (start, end) = (piece * width, ((piece + 1) * width).min(count));
+                // SAFETY: `start..end` is inside `0..count`, of which `beside` has `each` values.
+                let part = unsafe { beside.load(Ordering::Relaxed).add(start * each) };
+                // SAFETY: pieces do not overlap and each is claimed once; `beside` is borrowed mutably until all threads are done.
+                let part = unsafe { std::slice::from_raw_parts_mut(part, (end - start) * each) };
+                let range = columns.start + start..columns.start + end;
+                let first = first.load(Ordering::Relaxed);
+                f(&mut Columns { first, rows, columns: stride, range, out: PhantomData }, part);
+            },
+        );
+    }
+}
+
 /// The length of pieces of `len` if there are to be about so many, at multiples of `grain`.
 fn pieces_of(len: usize, grain: usize, pieces: usize) -> usize {
     assert!(grain > 0, "a piece is something");

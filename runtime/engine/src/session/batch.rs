@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Command, Engine, Few};
+use super::{Command, Engine, Few, Standing};
 use crate::error::Error;
 use crate::kv::At;
 use crate::transformer::{Counters, Token};
@@ -15,13 +15,16 @@ use crate::transformer::{Counters, Token};
 #[derive(Debug)]
 pub struct Batch<'engine> {
     engine: &'engine mut Engine,
+    standings: Box<[Standing]>,
+    /// Those of the standings.
     positions: Box<[usize]>,
 }
 
 impl<'engine> Batch<'engine> {
     pub(super) fn new(engine: &'engine mut Engine) -> Self {
+        let standings = vec![Standing::default(); engine.sequences()].into_boxed_slice();
         let positions = vec![0; engine.sequences()].into_boxed_slice();
-        Self { engine, positions }
+        Self { engine, standings, positions }
     }
 
     /// Takes tokens of a prompt of a sequence through the model together, dense, as [`Session::prefill`](super::Session::prefill).
@@ -30,7 +33,7 @@ impl<'engine> Batch<'engine> {
     /// # Errors
     /// Those of [`Session::prefill`](super::Session::prefill), and [`Error::Sequences`] if there is no such sequence.
     pub fn prefill(&mut self, sequence: usize, tokens: &[u32]) -> Result<&[f32], Error> {
-        self.positions[sequence] = self.engine.prompt(self.at(sequence)?, tokens, false, |_| ())?;
+        self.prompt(sequence, tokens, false, |_| ())?;
         Ok(&self.engine.logits[..self.engine.vocabulary()])
     }
 
@@ -46,8 +49,7 @@ impl<'engine> Batch<'engine> {
     ) -> Result<(), Error> {
         let mut index = 0..;
         let heard = |logits: &[f32]| each(index.next().unwrap_or(0), logits);
-        self.positions[sequence] = self.engine.prompt(self.at(sequence)?, tokens, true, heard)?;
-        Ok(())
+        self.prompt(sequence, tokens, true, heard)
     }
 
     /// Takes one token of each of some sequences, `(sequence, token)`, through the model together, sparse. The logits
@@ -56,7 +58,7 @@ impl<'engine> Batch<'engine> {
     /// # Errors
     /// [`Error::EmptyPrompt`] without tokens, [`Error::Sequences`] for a sequence that there is not or that is named twice,
     /// [`Error::Token`] and [`Error::Context`], before anything is done; [`Error::Read`] and [`Error::Stopped`] on the way. All
-    /// sequences stay where they were.
+    /// sequences stay where they were; of a model with recurrent state those named go back to where their last prompts ended.
     pub fn decode(&mut self, tokens: &[(usize, u32)]) -> Result<&[f32], Error> {
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
@@ -69,21 +71,43 @@ impl<'engine> Batch<'engine> {
             }
             rows.push(Token { token, sequence: sequence as u32, position });
         }
-        self.engine.work(|logits| Command::Decode { rows, logits }, |_| ())?;
-        tokens.iter().for_each(|&(sequence, _)| self.positions[sequence] += 1);
+        let done = self.engine.work(|logits| Command::Decode { rows, logits }, |_| ()).map(drop);
+        for &(sequence, _) in tokens {
+            let standing = self.standings[sequence];
+            self.stand(
+                sequence,
+                match &done {
+                    Ok(()) => Standing { position: standing.position + 1, ..standing },
+                    Err(error) => standing.failed(error, self.engine.is_recurrent()),
+                },
+            );
+        }
+        done?;
         Ok(&self.engine.logits[..tokens.len() * self.engine.vocabulary()])
     }
 
-    /// Forgets a sequence from `position` on, as [`Session::rewind`](super::Session::rewind).
+    /// Forgets a sequence from `position` on, as [`Session::rewind`](super::Session::rewind): further back where a recurrent state
+    /// asks for it, which [`Batch::positions`] says.
     ///
     /// # Errors
     /// [`Error::Sequences`] if there is no such sequence.
     pub fn rewind(&mut self, sequence: usize, position: usize) -> Result<(), Error> {
-        self.positions[sequence] = self.at(sequence)?.position.min(position);
+        self.at(sequence)?;
+        self.stand(sequence, self.standings[sequence].back(position, self.engine.is_recurrent()));
         Ok(())
     }
 
-    /// Lets a sequence begin with the first `tokens` of another one: it stands behind them, and what it had is forgotten.
+    /// The position to which [`Batch::rewind`] would take a sequence, which is that or, where a recurrent state asks for it, one before.
+    ///
+    /// # Errors
+    /// [`Error::Sequences`] if there is no such sequence.
+    pub fn rewound(&self, sequence: usize, position: usize) -> Result<usize, Error> {
+        self.at(sequence)?;
+        Ok(self.standings[sequence].back(position, self.engine.is_recurrent()).position)
+    }
+
+    /// Lets a sequence begin with the first `tokens` of another one: it stands behind them, and what it had is forgotten. Of a model
+    /// with recurrent state it begins with as many of them as the other one could go back to, which [`Batch::positions`] says.
     ///
     /// # Errors
     /// [`Error::Sequences`] if one of them is not there or they are the same, [`Error::Sequence`] if the other one has not so many
@@ -96,8 +120,9 @@ impl<'engine> Batch<'engine> {
         if tokens > position {
             return Err(Error::Sequence { requested: tokens, position });
         }
-        self.positions[to] = tokens;
-        self.engine.order(Command::Share { from, to, positions: tokens });
+        let Standing { position, .. } = self.standings[from].back(tokens, self.engine.is_recurrent());
+        self.stand(to, Standing::prefilled(position));
+        self.engine.order(Command::Share { from, to, positions: position });
         self.engine.reply();
         Ok(())
     }
@@ -129,7 +154,8 @@ impl<'engine> Batch<'engine> {
         tokens: usize,
         each: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.positions[sequence] = self.engine.copy_in(self.at(sequence)?, tokens, each)?;
+        let position = self.engine.copy_in(self.at(sequence)?, tokens, each)?;
+        self.stand(sequence, Standing::prefilled(position));
         Ok(())
     }
 
@@ -168,6 +194,27 @@ impl<'engine> Batch<'engine> {
         let position = self.positions.get(sequence).copied();
         let position = position.ok_or_else(|| self.wrong(format!("there is no sequence {sequence}")))?;
         Ok(At { sequence, position })
+    }
+
+    fn stand(&mut self, sequence: usize, standing: Standing) {
+        (self.standings[sequence], self.positions[sequence]) = (standing, standing.position);
+    }
+
+    fn prompt(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        each: bool,
+        heard: impl FnMut(&[f32]),
+    ) -> Result<(), Error> {
+        let at = self.at(sequence)?;
+        let done = self.engine.prompt(at, tokens, each, heard);
+        let standing = match &done {
+            Ok(position) => Standing::prefilled(*position),
+            Err(error) => self.standings[sequence].failed(error, self.engine.is_recurrent()),
+        };
+        self.stand(sequence, standing);
+        done.map(drop)
     }
 
     fn wrong(&self, problem: String) -> Error {

@@ -18,9 +18,20 @@ use crate::transformer::tests::{Knobs, TOKENS, container, model, plan};
 fn files(folder: &Path, change: impl FnOnce(&mut plans::Plan)) -> (Model, Plan) {
     let bytes = model(1, kernels::Format::F32);
     let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
-    let container = container(folder, &source);
     let knobs = Knobs { hot: 3, cold: 5, ..Knobs::default() };
-    let mut plan = plan(&container, "sign", &knobs);
+    files_of(folder, &source, "sign", &knobs, change)
+}
+
+/// A plan of this machine for a model.
+fn files_of(
+    folder: &Path,
+    source: &SourceModel<'_>,
+    level: &str,
+    knobs: &Knobs,
+    change: impl FnOnce(&mut plans::Plan),
+) -> (Model, Plan) {
+    let container = container(folder, source);
+    let mut plan = plan(&container, level, knobs);
     let here = Machine::here(folder).unwrap().identity();
     let t = &mut plan.target;
     t.device_fingerprint = Device::fingerprint_of(&here);
@@ -387,4 +398,66 @@ fn a_probe_that_cannot_measure_says_why_and_fails_nothing() {
 
     engine.stop_handle().stop();
     assert!(engine.probe().time.as_secs_f64() < 0.4);
+}
+
+#[test]
+fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures/lfm2.gguf");
+    let (source, folder) = (SourceModel::open(path).unwrap(), tempfile::tempdir().unwrap());
+    let knobs = Knobs { hot: 3, cold: 5, buffers: 9, sequences: 2, ..Knobs::default() };
+    let (model, plan) = files_of(folder.path(), &source, "dense", &knobs, |plan| {
+        let speed = plan.expected.decode_tokens_per_second;
+        plan.together = Some(plans::plan::Together { decode_tokens_per_second: vec![speed; 2] });
+    });
+    let mut engine = Engine::start(&model, &plan).unwrap();
+    assert!(engine.is_recurrent());
+    let stop = engine.stop_handle();
+    let mut session = engine.session();
+    session.prefill(&TOKENS[..6]).unwrap();
+    let first = session.decode(7).unwrap().to_vec();
+    let second = session.decode(9).unwrap().to_vec();
+    // to the end of the prompt, however little is to be forgotten
+    session.rewind(7);
+    assert_eq!(session.position(), 6);
+    assert_eq!(session.decode(7).unwrap(), first);
+    assert_eq!(session.decode(9).unwrap(), second);
+    // a stop undoes what came after the prompt
+    stop.stop();
+    assert!(matches!(session.decode(1), Err(Error::Stopped)));
+    stop.resume();
+    assert_eq!(session.position(), 6);
+    assert_eq!(session.decode(7).unwrap(), first);
+    // what is refused before it begins undoes nothing
+    assert!(matches!(session.decode(u32::MAX), Err(Error::Token { .. })));
+    assert_eq!(session.position(), 7);
+    assert_eq!(session.decode(9).unwrap(), second);
+    // before the prompt's end there is only the beginning
+    session.rewind(5);
+    assert_eq!(session.position(), 0);
+    session.prefill(&TOKENS[..6]).unwrap();
+    assert_eq!(session.decode(7).unwrap(), first);
+    // keys and values are not all
+    let handed = session.keys_and_values(0..3, |_| Ok::<(), Error>(()));
+    assert!(matches!(handed, Err(Error::Recurrent)), "{handed:?}");
+    assert!(matches!(session.restore(3, |_| Ok::<(), Error>(())), Err(Error::Recurrent)));
+    assert_eq!(session.position(), 7);
+
+    let mut batch = engine.batch();
+    batch.prefill(0, &TOKENS[..6]).unwrap();
+    batch.decode(&[(0, 7)]).unwrap();
+    for (asked, given) in [(7, 7), (6, 6), (5, 0)] {
+        assert_eq!(batch.rewound(0, asked).unwrap(), given);
+        batch.share(0, 1, asked).unwrap();
+        assert_eq!(batch.positions(), [7, given]);
+    }
+    batch.share(0, 1, 6).unwrap();
+    assert_eq!(batch.decode(&[(1, 7)]).unwrap(), first);
+    assert_eq!(batch.decode(&[(1, 9)]).unwrap(), second);
+    stop.stop();
+    assert!(matches!(batch.decode(&[(0, 9), (1, 1)]), Err(Error::Stopped)));
+    stop.resume();
+    assert_eq!(batch.positions(), [6, 6]);
+    batch.rewind(1, 3).unwrap();
+    assert_eq!(batch.positions(), [6, 0]);
+    assert_eq!(batch.decode(&[(0, 7)]).unwrap(), first);
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! q, k, v += biases;   q, k = norm(q), norm(k);   q, k rotated by their position;   q *= temperature(position)
+//! row    [ each head's query and gate | k | v ]   becomes   [ q | k | v | gates ]
 //! ```
 
 use kernels::{Rotation, rms_norm};
@@ -10,17 +11,17 @@ use crate::model::config::{Attention, HeadNorm, Role};
 use crate::rotary::Rotary;
 use crate::weights::Weights;
 
-/// A layer's queries, keys and values on their way.
+/// A block's queries, keys and values on their way.
 pub(super) struct Heads<'a> {
     pub(super) attention: &'a Attention,
     pub(super) rotary: Option<&'a Rotary>,
     pub(super) weights: &'a Weights,
-    pub(super) layer: usize,
+    pub(super) block: usize,
     pub(super) epsilon: f32,
 }
 
 impl Heads<'_> {
-    /// One row, `[queries | keys | values]`, at a position. Norms need `spare`: as much as all queries.
+    /// One row, `[queries | keys | values]`, at a position, behind which gates are left. It needs `spare`: as much as all queries.
     pub(super) fn prepare(
         &self,
         row: &mut [f32],
@@ -29,11 +30,16 @@ impl Heads<'_> {
         spare: &mut [f32],
     ) {
         let (a, query) = (self.attention, self.attention.query_width());
-        let (queries, keys_and_values) = row.split_at_mut(query);
+        let (queries, keys_and_values) = row.split_at_mut(a.query_rows());
         let (keys, values) = keys_and_values.split_at_mut(a.kv_width());
         self.bias(Role::QueryBias, queries);
         self.bias(Role::KeyBias, keys);
         self.bias(Role::ValueBias, values);
+        if a.gate {
+            gates_behind(row, query, a.head_width, &mut spare[..query]);
+        }
+        let (queries, rest) = row.split_at_mut(query);
+        let keys = &mut rest[..a.kv_width()];
         self.norm(Role::QueryNorm, queries, spare);
         self.norm(Role::KeyNorm, keys, spare);
         if let Some(rotary) = self.rotary {
@@ -47,13 +53,13 @@ impl Heads<'_> {
     }
 
     fn bias(&self, role: Role, values: &mut [f32]) {
-        if let Some(bias) = self.weights.values(self.layer, role) {
+        if let Some(bias) = self.weights.values(self.block, role) {
             values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
         }
     }
 
     fn norm(&self, role: Role, heads: &mut [f32], spare: &mut [f32]) {
-        let Some(weight) = self.weights.values(self.layer, role) else { return };
+        let Some(weight) = self.weights.values(self.block, role) else { return };
         let together = match self.attention.norm {
             Some(HeadNorm::Head) => self.attention.head_width,
             Some(HeadNorm::Width) | None => heads.len(),
@@ -63,4 +69,16 @@ impl Heads<'_> {
             heads.copy_from_slice(&spare[..together]);
         }
     }
+}
+
+/// Takes the gates from between the queries and puts them behind keys and values.
+fn gates_behind(row: &mut [f32], query: usize, head_width: usize, gates: &mut [f32]) {
+    for (head, gate) in gates.chunks_exact_mut(head_width).enumerate() {
+        let both = 2 * head * head_width;
+        gate.copy_from_slice(&row[both + head_width..][..head_width]);
+        row.copy_within(both..both + head_width, head * head_width);
+    }
+    let end = row.len() - query;
+    row.copy_within(2 * query.., query);
+    row[end..].copy_from_slice(gates);
 }

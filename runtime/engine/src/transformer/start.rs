@@ -19,6 +19,7 @@ use crate::kv::KeyValues;
 use crate::level::Level;
 use crate::neurons::{LayerNeurons, Shape, Slots};
 use crate::pool::Pool;
+use crate::recurrent::States;
 use crate::rotary::Rotary;
 use crate::stop::StopHandle;
 use crate::weights::Weights;
@@ -78,7 +79,7 @@ impl Transformer {
         let mut arena = Arena::new(sizes.arena_bytes())?;
         let lock = arena.lock();
         let regions = Regions::take(&mut arena, plan, &sizes, &how.shapes)?;
-        let Filled { weights, level, slots, kv: kv_region, io_buffers } =
+        let Filled { weights, level, slots, kv: kv_region, state, io_buffers } =
             regions.fill(container, plan, &how, files, &mut neurons, &stop)?;
 
         let (config, a) = (container.directory.config.clone(), sizes.activations);
@@ -91,11 +92,12 @@ impl Transformer {
         let kv = KeyValues::new(
             kv_region,
             if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
-            config.layers(),
-            config.attention(0).kv_heads,
-            config.attention(0).head_width,
+            sizes.kv_layers,
+            config.first_attention().kv_heads,
+            config.first_attention().head_width,
             plan.context.tokens as usize,
         );
+        let states = States::new(state.cast(), &config, plan.context.sequences as usize);
         let look_ahead = plan.read.look_ahead as usize;
         let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
         let How { kernels, form, shapes, transposes_down } = how;
@@ -113,6 +115,8 @@ impl Transformer {
             routes: None,
             always_on: plan.quality.always_on_neurons.clone(),
             stamp: 0,
+            kept_at: (0..config.blocks.len()).map(|block| config.alike_before(block)).collect(),
+            layers_of: (0..config.blocks.len()).map(|block| config.layer_of(block)).collect(),
             rotaries: config
                 .ropes
                 .iter()
@@ -129,6 +133,7 @@ impl Transformer {
             slots,
             fetcher: Fetcher::new(device, io_buffers, plan.read.gap_bytes, look_ahead, sizes.steps),
             kv,
+            states,
             feed_forward,
             residual,
             normed,
@@ -183,6 +188,7 @@ struct Regions {
     level: Slab<u8>,
     slots: Slots,
     kv: Slab<u8>,
+    state: Slab<u8>,
     io_buffers: Vec<Slab<u8>>,
     /// Where a row of the embedding is read to, if rows are read.
     embedding_row: Option<Slab<u8>>,
@@ -205,6 +211,7 @@ impl Regions {
             shapes,
         );
         let kv = arena.take(sizes.kv_bytes, Align::Page)?;
+        let state = arena.take(sizes.state_bytes, Align::Page)?;
         let io_buffers = (0..plan.read.buffers)
             .map(|_| arena.take(plan.read.buffer_bytes as usize, Align::Page))
             .collect::<Result<_, _>>()?;
@@ -212,7 +219,7 @@ impl Regions {
             0 => None,
             bytes => Some(arena.take(bytes, Align::Page)?),
         };
-        Ok(Self { fixed, level, slots, kv, io_buffers, embedding_row })
+        Ok(Self { fixed, level, slots, kv, state, io_buffers, embedding_row })
     }
 
     /// Reads the fixed weights, the level and the pinned neurons.
@@ -225,7 +232,7 @@ impl Regions {
         neurons: &mut [LayerNeurons],
         stop: &StopHandle,
     ) -> Result<Filled, TransformerError> {
-        let Self { fixed, level, mut slots, mut kv, mut io_buffers, embedding_row } = self;
+        let Self { fixed, level, mut slots, mut kv, state, mut io_buffers, embedding_row } = self;
         let rows = embedding_row.and_then(|buffer| EmbeddingRows::new(container, files.clone(), buffer));
         // no token has keys and values yet
         let scratch = scratch_of(&mut kv, &mut io_buffers[0]);
@@ -236,7 +243,7 @@ impl Regions {
             // what was read at start is in memory twice otherwise, and the page cache's half counts as ours
             files.forget();
         }
-        Ok(Filled { weights, level, slots, kv, io_buffers })
+        Ok(Filled { weights, level, slots, kv, state, io_buffers })
     }
 }
 
@@ -246,6 +253,7 @@ struct Filled {
     level: Level,
     slots: Slots,
     kv: Slab<u8>,
+    state: Slab<u8>,
     io_buffers: Vec<Slab<u8>>,
 }
 
@@ -268,6 +276,9 @@ pub(super) struct Sizes {
     /// The slots, and over them a prompt's rows.
     pub(super) cold_bytes: usize,
     pub(super) kv_bytes: usize,
+    /// Layers that it is shared by.
+    pub(super) kv_layers: usize,
+    pub(super) state_bytes: usize,
     pub(super) io_buffers_bytes: u64,
     pub(super) activations: Activations,
     /// How decoding reads a neuron.
@@ -399,12 +410,14 @@ impl Sizes {
             .sequences
             .saturating_mul(choices.context_tokens)
             .saturating_mul(memory::kv_bytes_per_token(&architecture, choices.kv_value_bytes));
+        let state = choices.sequences.saturating_mul(memory::state_bytes(&architecture));
         let m = &plan.memory;
         for (key, planned, needed) in [
             ("memory.fixed_bytes", m.fixed_bytes, fixed),
             ("memory.hot_bytes", m.hot_bytes, slots(&plan.cache.hot_neurons)),
             ("memory.cold_bytes", m.cold_bytes, slots(&plan.cache.cold_slots)),
             ("memory.kv_bytes", m.kv_bytes, kv),
+            ("memory.state_bytes", m.state_bytes, state),
             ("memory.activations_bytes", m.activations_bytes, activations.bytes()),
             ("memory.prompt_bytes", m.prompt_bytes, activations.prompt.bytes()),
             ("memory.tables_bytes", m.tables_bytes, memory::tables_bytes(&architecture, &choices)),
@@ -428,6 +441,8 @@ impl Sizes {
             hot_bytes: m.hot_bytes as usize,
             cold_bytes: m.slots_or_prompt_bytes() as usize,
             kv_bytes: m.kv_bytes as usize,
+            kv_layers: architecture.kv_layers() as usize,
+            state_bytes: m.state_bytes as usize,
             io_buffers_bytes: m.io_buffers_bytes,
             activations,
             steps,
@@ -437,7 +452,7 @@ impl Sizes {
     /// Bytes of the arena. The tables and the places of the neurons requested are on the heap: half of `requested`.
     pub(super) fn arena_bytes(&self) -> u64 {
         (self.fixed_bytes as u64).next_multiple_of(PAGE_BYTES)
-            + (self.hot_bytes + self.cold_bytes + self.kv_bytes) as u64
+            + (self.hot_bytes + self.cold_bytes + self.kv_bytes + self.state_bytes) as u64
             + self.io_buffers_bytes
             + (self.activations.bytes() - self.activations.requested / 4 * 8).next_multiple_of(PAGE_BYTES)
     }

@@ -26,5 +26,5 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
         ..shapes.attention(k, layer)
     });
     let names = vec![(Role::FfnNorm, "post_attention_norm.weight")];
-    (shapes.config(k, vec![rope], blocks), Names { others: names, gate_up: None })
+    (shapes.config(k, vec![rope], blocks), Names { others: names, ..Names::default() })
 }

@@ -16,7 +16,7 @@ pub(super) fn read_experts(k: &Keys<'_>) -> (Config, Names) {
     k.size("expert_count");
     let shared = k.whole("expert_shared_feed_forward_length").filter(|&neurons| neurons > 0);
     let (mut config, names) = read(k);
-    config.blocks.iter_mut().for_each(|block| block.feed_forward.shared_neurons = shared);
+    config.networks_mut().for_each(|network| network.shared_neurons = shared);
     (config, names)
 }
 

@@ -7,6 +7,7 @@ use kernels::{Activation, Format, dequantise};
 
 use super::super::config::ConfigError;
 use super::super::gguf::{Array, Gguf, KeyError, Value, quote};
+use super::shapes::LAYERS_MAX;
 
 /// The keys of a file, with the problems found so far.
 #[derive(Debug)]
@@ -174,6 +175,20 @@ impl<'g> Keys<'g> {
         }
         let value = self.value(key, |key| self.gguf.unsigned(key));
         value.map(|value| usize::try_from(value).unwrap_or(usize::MAX))
+    }
+
+    /// A whole number for each of so many layers; the same for all where the file has one.
+    pub(super) fn whole_of_layers(&self, key: &str, layers: usize) -> Vec<usize> {
+        if let Some(Value::Array(array)) = self.gguf.value(&self.name(key))
+            && let Some(values) = whole_numbers(array)
+        {
+            self.ignore(key);
+            if values.len() < layers {
+                self.refuse_value(key, "a number for each layer");
+            }
+            return values.into_iter().map(|value| usize::try_from(value).unwrap_or(usize::MAX)).collect();
+        }
+        vec![self.size(key); layers.min(LAYERS_MAX)]
     }
 
     /// A whole number that must be there.

@@ -10,10 +10,13 @@ mod shapes;
 mod gemma3;
 mod gpt_oss;
 mod granite;
+mod lfm2;
 mod llama;
+mod nemotron_h;
 mod olmoe;
 mod phi3;
 mod qwen;
+mod qwen35;
 
 use super::config::{Config, ConfigError, Role};
 use super::gguf::Gguf;
@@ -23,18 +26,24 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The architectures, by their names in GGUF.
-const READERS: [(&str, Read); 12] = [
+const READERS: [(&str, Read); 18] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
     ("qwen2", qwen::read_qwen2),
     ("qwen3", qwen::read_qwen3),
     ("qwen3moe", qwen::read_qwen3moe),
+    ("qwen35", qwen35::read_dense),
+    ("qwen35moe", qwen35::read_experts),
     ("olmoe", olmoe::read),
     ("phi3", phi3::read),
     ("gemma3", gemma3::read),
     ("granite", granite::read_dense),
     ("granitemoe", granite::read_experts),
+    ("lfm2", lfm2::read_dense),
+    ("lfm2moe", lfm2::read_experts),
+    ("nemotron_h", nemotron_h::read),
+    ("nemotron_h_moe", nemotron_h::read),
     ("gpt-oss", gpt_oss::read),
 ];
 
@@ -52,6 +61,12 @@ pub(super) struct Names {
     others: Vec<(Role, &'static str)>,
     /// The tensor that holds gate and, below it, up, behind `blk.N.`.
     pub(super) gate_up: Option<&'static str>,
+    /// The tensor that gates are made of, without its end, if that is not `ffn_gate`.
+    pub(super) gate: Option<&'static str>,
+    /// The norm before the head, if that is not `output_norm.weight`.
+    pub(super) output_norm: Option<&'static str>,
+    /// Layers behind the last one that are not of the model itself, such as those that guess further tokens.
+    pub(super) left_out: usize,
 }
 
 impl Names {

@@ -22,10 +22,16 @@ pub(super) struct Shapes {
 }
 
 /// More layers are not described.
-const LAYERS_MAX: usize = 1 << 12;
+pub(super) const LAYERS_MAX: usize = 1 << 12;
 
 impl Shapes {
     pub(super) fn read(k: &Keys<'_>) -> Self {
+        let kv_heads = k.whole("attention.head_count_kv").unwrap_or_else(|| k.size("attention.head_count"));
+        Self::with_kv_heads(k, kv_heads, "attention.layer_norm_rms_epsilon")
+    }
+
+    /// [`Shapes::read`] where the heads of keys and values have been read, with the key of the norms' epsilon.
+    pub(super) fn with_kv_heads(k: &Keys<'_>, kv_heads: usize, epsilon: &str) -> Self {
         let (width, heads) = (k.size("embedding_length"), k.size("attention.head_count"));
         let of_heads = width.checked_div(heads).unwrap_or(0);
         let head_width = k.whole("attention.key_length").unwrap_or(of_heads);
@@ -42,10 +48,10 @@ impl Shapes {
             width,
             layers: layers.min(LAYERS_MAX),
             heads,
-            kv_heads: k.whole("attention.head_count_kv").unwrap_or(heads),
+            kv_heads,
             head_width,
             context: k.size("context_length"),
-            norm_epsilon: k.required_number("attention.layer_norm_rms_epsilon"),
+            norm_epsilon: k.required_number(epsilon),
         }
     }
 
@@ -78,15 +84,15 @@ impl Shapes {
         }
     }
 
-    /// The blocks of a model whose layers differ in their attention alone.
-    pub(super) fn blocks(
+    /// The blocks of a model whose layers differ in their mixer alone.
+    pub(super) fn blocks<M: Into<Mixer>>(
         &self,
         feed_forward: &FeedForward,
-        attention: impl Fn(usize) -> Attention,
+        mixer: impl Fn(usize) -> M,
     ) -> Vec<Block> {
         let block = |layer| Block {
-            mixer: Mixer::Attention(attention(layer)),
-            feed_forward: feed_forward.clone(),
+            mixer: Some(mixer(layer).into()),
+            feed_forward: Some(feed_forward.clone()),
             norms: Norms::Before,
             residual_scale: 1.0,
         };
@@ -171,13 +177,15 @@ impl Shapes {
             activation,
             biases: has("ffn_gate") || has("ffn_gate_exps"),
             router: if experts > 1 { Some(router(k, experts)) } else { None },
+            resident: false,
             shared_neurons: None,
+            shared_gate: false,
         }
     }
 }
 
 /// A softmax over all experts, the weights of the chosen divided by their sum.
-fn router(k: &Keys<'_>, experts: usize) -> Router {
+pub(super) fn router(k: &Keys<'_>, experts: usize) -> Router {
     Router {
         experts,
         experts_used: k.size("expert_used_count"),

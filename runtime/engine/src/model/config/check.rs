@@ -1,9 +1,12 @@
 //! Whether a description's numbers are usable and agree with each other, wherever they come from.
 
-use super::{Attention, Config, ConfigError, Rope, RopeScaling, Router};
+use super::{Attention, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router, StateSpace};
 
 /// Experts that one token may visit: more than any model has.
 pub(crate) const EXPERTS_USED_MAX: usize = 64;
+
+/// Positions of a convolution: more than any model has.
+const TAPS_MAX: usize = 64;
 
 impl Config {
     /// Everything that is wrong with the numbers; nothing where they are usable.
@@ -26,25 +29,46 @@ impl Config {
             ("the factor of the logits", self.logit_scale),
             ("the bound of the logits", self.logit_softcap.unwrap_or(1.0)),
         ]);
-        let Some(first) = self.blocks.first() else { return problems.0 };
+        let Some(last) = self.blocks.last() else { return problems.0 };
+        if last.network().is_none() {
+            let rule = "the last layer has a feed-forward network, experts where others have".to_owned();
+            problems.contradiction("the number of its networks", 0, rule);
+            return problems.0;
+        }
+        let Some(own) = self.blocks.iter().position(|block| block.attention().is_some()) else {
+            let rule = "one at least has keys and values".to_owned();
+            problems.contradiction("the number of layers with attention", 0, rule);
+            return problems.0;
+        };
+        let network = self.network();
         for (layer, block) in self.blocks.iter().enumerate() {
-            let (attention, own) = (self.attention(layer), self.attention(0));
-            if layer == 0 || attention != own {
-                problems.attention(attention, &self.ropes);
+            match &block.mixer {
+                None => {}
+                Some(Mixer::Attention(attention)) => {
+                    let first = self.attention(own);
+                    if layer == own || attention != first {
+                        problems.attention(attention, &self.ropes);
+                    }
+                    let shape = |a: &Attention| (a.heads, a.kv_heads, a.head_width);
+                    if shape(attention) != shape(first) {
+                        problems.0.push(ConfigError::Differs { what: "shape of attention", layer });
+                    }
+                }
+                Some(Mixer::Convolution(convolution)) => problems.taps(convolution.taps),
+                Some(Mixer::DeltaNet(net)) => problems.delta_net(net),
+                Some(Mixer::StateSpace(space)) => problems.state_space(space),
             }
             problems.constants(&[("the factor of a block's output", block.residual_scale)]);
-            let shape = |a: &Attention| (a.heads, a.kv_heads, a.head_width);
-            if shape(attention) != shape(own) {
-                problems.0.push(ConfigError::Differs { what: "shape of attention", layer });
+            if let Some(resident) = block.resident() {
+                problems.sizes(&[("the number of neurons", resident.neurons, 1 << 22)]);
             }
-            if block.feed_forward != first.feed_forward {
+            if block.network().is_some_and(|own| own != network) {
                 problems.0.push(ConfigError::Differs { what: "feed-forward network", layer });
             }
             if !problems.0.is_empty() {
                 break; // what is wrong with one layer is wrong with many
             }
         }
-        let network = self.network();
         problems.sizes(&[
             ("the number of neurons", network.neurons, 1 << 22),
             ("the number of a shared expert's neurons", network.shared_neurons.unwrap_or(1), 1 << 22),
@@ -121,6 +145,45 @@ impl Problems {
             }
             None => {}
         }
+    }
+
+    /// Positions of a convolution: two or more, or there is no state.
+    fn taps(&mut self, taps: usize) {
+        if !(2..=TAPS_MAX).contains(&taps) {
+            let rule = format!("a convolution is over 2 to {TAPS_MAX}");
+            self.contradiction("the number of positions of a convolution", taps, rule);
+        }
+    }
+
+    fn delta_net(&mut self, net: &DeltaNet) {
+        self.sizes(&[
+            ("the number of key heads of a delta net", net.key_heads, 1 << 12),
+            ("the number of value heads of a delta net", net.value_heads, 1 << 12),
+            ("the width of a delta net's head", net.head_width, DeltaNet::HEAD_WIDTH_MAX),
+        ]);
+        if net.key_heads > 0 && !net.value_heads.is_multiple_of(net.key_heads) {
+            let rule = format!("it must divide the number of value heads, {}", net.value_heads);
+            self.contradiction("the number of key heads of a delta net", net.key_heads, rule);
+        }
+        self.taps(net.taps);
+    }
+
+    fn state_space(&mut self, space: &StateSpace) {
+        self.sizes(&[
+            ("the number of heads of a state space", space.heads, 1 << 12),
+            ("the width of a state space's head", space.head_width, 1 << 12),
+            ("the number of groups of a state space", space.groups, 1 << 12),
+            ("the values of a state", space.state, 1 << 12),
+        ]);
+        if space.groups > 0 {
+            if !space.heads.is_multiple_of(space.groups) {
+                let rule = format!("it must divide the number of heads, {}", space.heads);
+                self.contradiction("the number of groups of a state space", space.groups, rule);
+            }
+            let group = space.inner_width() / space.groups;
+            self.sizes(&[("the width of a group of a state space", group, StateSpace::GROUP_WIDTH_MAX)]);
+        }
+        self.taps(space.taps);
     }
 
     fn rope(&mut self, rope: &Rope, head_width: usize) {

@@ -41,7 +41,7 @@ pub enum ConfigError {
     },
     /// Blocks that differ where all must be alike.
     #[error(
-        "the {what} of layer {layer} differs from that of layer 0, which is not implemented: give a model whose layers are alike"
+        "the {what} of layer {layer} differs from that of a layer before, which is not implemented: give a model whose layers are alike"
     )]
     Differs {
         /// The part that differs.

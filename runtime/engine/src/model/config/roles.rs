@@ -2,12 +2,14 @@
 //!
 //! The matrices of gate, up and down are not among them: they are cut into neurons.
 
-use super::{Config, HeadNorm};
+use super::{
+    Attention, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Norms, Router, StateSpace,
+};
 
 /// The role of a tensor that every token meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// The norm of attention's input.
+    /// The norm of attention's input, or another mixer's.
     AttentionNorm,
     /// Queries.
     Query,
@@ -31,6 +33,36 @@ pub enum Role {
     AttentionOutput,
     /// The bias of attention's output.
     AttentionOutputBias,
+    /// The gates and values of a convolution, one below the other.
+    ConvolutionInput,
+    /// Each channel's taps.
+    ConvolutionTaps,
+    /// The output projection of a convolution.
+    ConvolutionOutput,
+    /// Queries, keys and values of a delta net, one below the other.
+    DeltaInput,
+    /// The gate of a delta net's output.
+    DeltaGate,
+    /// How much each head's state stays.
+    DeltaAlpha,
+    /// How much each head's state is written to.
+    DeltaBeta,
+    /// The gate, values, directions and steps of a state space, one below the other.
+    StateInput,
+    /// The taps of each channel that goes into a state.
+    StateTaps,
+    /// The bias of each channel that goes into a state.
+    StateTapsBias,
+    /// The bias of how much each head's state stays.
+    StateBias,
+    /// Each head's rate at which its state decays.
+    StateDecay,
+    /// Each head's factor of what goes past its state.
+    StateSkip,
+    /// The norm of what is read of each head's state.
+    StateNorm,
+    /// The output projection of what is read of states.
+    StateOutput,
     /// The norm of attention's output.
     AttentionPostNorm,
     /// The norm of the feed-forward network's input.
@@ -41,12 +73,20 @@ pub enum Role {
     RouterBias,
     /// The bias of the experts' probabilities, where experts are chosen.
     SelectionBias,
+    /// Gate of a network that is always in memory.
+    ResidentGate,
+    /// Up of a network that is always in memory.
+    ResidentUp,
+    /// Down of a network that is always in memory.
+    ResidentDown,
     /// Gate of the shared expert.
     SharedGate,
     /// Up of the shared expert.
     SharedUp,
     /// Down of the shared expert.
     SharedDown,
+    /// The gate of the shared expert's output.
+    SharedOutputGate,
     /// The bias of each neuron's gate.
     GateBias,
     /// The bias of each neuron's up.
@@ -87,14 +127,33 @@ impl Role {
             Self::Sinks => "attn_sinks.weight",
             Self::AttentionOutput => "attn_output.weight",
             Self::AttentionOutputBias => "attn_output.bias",
+            Self::ConvolutionInput => "shortconv.in_proj.weight",
+            Self::ConvolutionTaps => "shortconv.conv.weight",
+            Self::ConvolutionOutput => "shortconv.out_proj.weight",
+            Self::DeltaInput => "attn_qkv.weight",
+            Self::DeltaGate => "attn_gate.weight",
+            Self::DeltaAlpha => "ssm_alpha.weight",
+            Self::DeltaBeta => "ssm_beta.weight",
+            Self::StateInput => "ssm_in.weight",
+            Self::StateTaps => "ssm_conv1d.weight",
+            Self::StateTapsBias => "ssm_conv1d.bias",
+            Self::StateBias => "ssm_dt.bias",
+            Self::StateDecay => "ssm_a",
+            Self::StateSkip => "ssm_d",
+            Self::StateNorm => "ssm_norm.weight",
+            Self::StateOutput => "ssm_out.weight",
             Self::AttentionPostNorm => "post_attention_norm.weight",
             Self::FfnNorm => "ffn_norm.weight",
             Self::Router => "ffn_gate_inp.weight",
             Self::RouterBias => "ffn_gate_inp.bias",
             Self::SelectionBias => "exp_probs_b.bias",
+            Self::ResidentGate => "ffn_gate.weight",
+            Self::ResidentUp => "ffn_up.weight",
+            Self::ResidentDown => "ffn_down.weight",
             Self::SharedGate => "ffn_gate_shexp.weight",
             Self::SharedUp => "ffn_up_shexp.weight",
             Self::SharedDown => "ffn_down_shexp.weight",
+            Self::SharedOutputGate => "ffn_gate_inp_shexp.weight",
             Self::GateBias => "ffn_gate.bias",
             Self::UpBias => "ffn_up.bias",
             Self::DownBias => "ffn_down.bias",
@@ -110,7 +169,18 @@ impl Role {
                 | Self::Key
                 | Self::Value
                 | Self::AttentionOutput
+                | Self::ConvolutionInput
+                | Self::ConvolutionOutput
+                | Self::DeltaInput
+                | Self::DeltaGate
+                | Self::DeltaAlpha
+                | Self::DeltaBeta
+                | Self::StateInput
+                | Self::StateOutput
                 | Self::Router
+                | Self::ResidentGate
+                | Self::ResidentUp
+                | Self::ResidentDown
                 | Self::SharedGate
                 | Self::SharedUp
                 | Self::SharedDown
@@ -129,41 +199,103 @@ impl Config {
     ///
     /// # Panics
     /// If there is no such block.
-    pub fn parts(&self, layer: usize) -> Vec<Part> {
-        let (block, a, width) = (&self.blocks[layer], self.attention(layer), self.width);
-        let (query, kv, network) = (a.query_width(), a.kv_width(), &block.feed_forward);
-        let experts = network.router.as_ref().map_or(1, |router| router.experts);
-        let shared = network.shared_neurons.unwrap_or(0);
-        let router = |of: fn(&super::Router) -> bool| network.router.as_ref().is_some_and(of);
+    pub fn parts(&self, block: usize) -> Vec<Part> {
+        let (block, width) = (&self.blocks[block], self.width);
         let (before, after) = (block.norms.before(), block.norms.after());
-        let norm_of = |of_all: usize| if a.norm == Some(HeadNorm::Head) { a.head_width } else { of_all };
-        let all = [
-            (before, Role::AttentionNorm, 1, width),
-            (true, Role::Query, query, width),
-            (true, Role::Key, kv, width),
-            (true, Role::Value, kv, width),
-            (a.biases.query, Role::QueryBias, 1, query),
-            (a.biases.key, Role::KeyBias, 1, kv),
-            (a.biases.value, Role::ValueBias, 1, kv),
-            (a.norm.is_some(), Role::QueryNorm, 1, norm_of(query)),
-            (a.norm.is_some(), Role::KeyNorm, 1, norm_of(kv)),
-            (a.sinks, Role::Sinks, 1, a.heads),
-            (true, Role::AttentionOutput, width, query),
-            (a.biases.output, Role::AttentionOutputBias, 1, width),
-            (after, Role::AttentionPostNorm, 1, width),
-            (before, Role::FfnNorm, 1, width),
-            (network.router.is_some(), Role::Router, experts, width),
-            (router(|router| router.bias), Role::RouterBias, 1, experts),
-            (router(|router| router.selection_bias), Role::SelectionBias, 1, experts),
-            (network.shared_neurons.is_some(), Role::SharedGate, shared, width),
-            (network.shared_neurons.is_some(), Role::SharedUp, shared, width),
-            (network.shared_neurons.is_some(), Role::SharedDown, width, shared),
-            (network.biases, Role::GateBias, experts, network.neurons),
-            (network.biases, Role::UpBias, experts, network.neurons),
-            (network.biases, Role::DownBias, experts, width),
-            (after, Role::FfnPostNorm, 1, width),
-        ];
-        let there = all.into_iter().filter(|&(there, ..)| there);
+        let mixer = match &block.mixer {
+            None => Vec::new(),
+            Some(Mixer::Attention(attention)) => of_attention(attention, width),
+            Some(Mixer::Convolution(convolution)) => of_convolution(*convolution, width),
+            Some(Mixer::DeltaNet(net)) => of_delta_net(net, width),
+            Some(Mixer::StateSpace(space)) => of_state_space(space, width),
+        };
+        let mixes = block.mixer.is_some();
+        let first = [(before && mixes, Role::AttentionNorm, 1, width)];
+        let last = [(after && mixes, Role::AttentionPostNorm, 1, width)];
+        let network = block.feed_forward.iter().flat_map(|network| of_network(network, block.norms, width));
+        let all = first.into_iter().chain(mixer).chain(last).chain(network);
+        let there = all.filter(|&(there, ..)| there);
         there.map(|(_, role, rows, columns)| Part { role, rows, columns }).collect()
     }
+}
+
+/// A tensor that a block may have: whether it does, its role, rows and columns.
+type Possible = (bool, Role, usize, usize);
+
+fn of_network(network: &FeedForward, norms: Norms, width: usize) -> Vec<Possible> {
+    let experts = network.router.as_ref().map_or(1, |router| router.experts);
+    let (shared, neurons) = (network.shared_neurons.unwrap_or(0), network.neurons);
+    let router = |of: fn(&Router) -> bool| network.router.as_ref().is_some_and(of);
+    vec![
+        (norms.before(), Role::FfnNorm, 1, width),
+        (network.resident, Role::ResidentGate, neurons, width),
+        (network.resident, Role::ResidentUp, neurons, width),
+        (network.resident, Role::ResidentDown, width, neurons),
+        (network.router.is_some(), Role::Router, experts, width),
+        (router(|router| router.bias), Role::RouterBias, 1, experts),
+        (router(|router| router.selection_bias), Role::SelectionBias, 1, experts),
+        (network.shared_neurons.is_some(), Role::SharedGate, shared, width),
+        (network.shared_neurons.is_some(), Role::SharedUp, shared, width),
+        (network.shared_neurons.is_some(), Role::SharedDown, width, shared),
+        (network.shared_gate, Role::SharedOutputGate, 1, width),
+        (network.biases, Role::GateBias, experts, network.neurons),
+        (network.biases, Role::UpBias, experts, network.neurons),
+        (network.biases, Role::DownBias, experts, width),
+        (norms.after(), Role::FfnPostNorm, 1, width),
+    ]
+}
+
+fn of_attention(a: &Attention, width: usize) -> Vec<Possible> {
+    let (query, rows, kv) = (a.query_width(), a.query_rows(), a.kv_width());
+    let norm_of = |of_all: usize| if a.norm == Some(HeadNorm::Head) { a.head_width } else { of_all };
+    vec![
+        (true, Role::Query, rows, width),
+        (true, Role::Key, kv, width),
+        (true, Role::Value, kv, width),
+        (a.biases.query, Role::QueryBias, 1, rows),
+        (a.biases.key, Role::KeyBias, 1, kv),
+        (a.biases.value, Role::ValueBias, 1, kv),
+        (a.norm.is_some(), Role::QueryNorm, 1, norm_of(query)),
+        (a.norm.is_some(), Role::KeyNorm, 1, norm_of(kv)),
+        (a.sinks, Role::Sinks, 1, a.heads),
+        (true, Role::AttentionOutput, width, query),
+        (a.biases.output, Role::AttentionOutputBias, 1, width),
+    ]
+}
+
+fn of_convolution(convolution: Convolution, width: usize) -> Vec<Possible> {
+    vec![
+        (true, Role::ConvolutionInput, 3 * width, width),
+        (true, Role::ConvolutionTaps, width, convolution.taps),
+        (true, Role::ConvolutionOutput, width, width),
+    ]
+}
+
+fn of_delta_net(net: &DeltaNet, width: usize) -> Vec<Possible> {
+    let (channels, values, heads) = (net.channels(), net.value_width(), net.value_heads);
+    vec![
+        (true, Role::DeltaInput, channels, width),
+        (true, Role::DeltaGate, values, width),
+        (true, Role::DeltaAlpha, heads, width),
+        (true, Role::DeltaBeta, heads, width),
+        (true, Role::StateTaps, channels, net.taps),
+        (true, Role::StateBias, 1, heads),
+        (true, Role::StateDecay, 1, heads),
+        (true, Role::StateNorm, 1, net.head_width),
+        (true, Role::StateOutput, width, values),
+    ]
+}
+
+fn of_state_space(space: &StateSpace, width: usize) -> Vec<Possible> {
+    let (inner, channels, heads) = (space.inner_width(), space.channels(), space.heads);
+    vec![
+        (true, Role::StateInput, inner + channels + heads, width),
+        (true, Role::StateTaps, channels, space.taps),
+        (space.bias, Role::StateTapsBias, 1, channels),
+        (true, Role::StateBias, 1, heads),
+        (true, Role::StateDecay, heads, 1),
+        (true, Role::StateSkip, heads, 1),
+        (true, Role::StateNorm, space.groups, inner / space.groups),
+        (true, Role::StateOutput, width, inner),
+    ]
 }

@@ -105,7 +105,7 @@ fn keys_that_contradict_are_refused() {
     check(
         &Writer::new().text("general.architecture", "gptneox"),
         expect![
-            "architecture `gptneox` is not known here: give a model of llama, bamboo, mistral3, qwen2, qwen3, qwen3moe, olmoe, phi3, gemma3, granite, granitemoe or gpt-oss"
+            "architecture `gptneox` is not known here: give a model of llama, bamboo, mistral3, qwen2, qwen3, qwen3moe, qwen35, qwen35moe, olmoe, phi3, gemma3, granite, granitemoe, lfm2, lfm2moe, nemotron_h, nemotron_h_moe or gpt-oss"
         ],
     );
     check(
@@ -366,7 +366,7 @@ fn a_configuration_survives_json_and_unknown_keys_do_not() {
     let error = serde_json::from_str::<Config>(&json.replace("\"heads\"", "\"haeds\"")).unwrap_err();
     assert!(error.to_string().contains("unknown field `haeds`"), "{error}");
     let mut bad = written;
-    let Mixer::Attention(attention) = &mut bad.blocks[0].mixer;
+    let Some(Mixer::Attention(attention)) = &mut bad.blocks[0].mixer else { panic!("it has attention") };
     attention.kv_heads = 3;
     assert!(bad.check().is_err(), "what comes from elsewhere is checked as well");
 }

@@ -17,6 +17,10 @@ struct Case {
     others: &'static [(&'static str, &'static [usize])],
     /// Tensors of other architectures that this one has not.
     without: &'static [&'static str],
+    /// Tensors that the first layer has in place of those of attention; none where it has attention.
+    recurrent: &'static [(&'static str, &'static [usize])],
+    /// Layers behind the last one that guess further tokens.
+    guessing: usize,
 }
 
 const NONE: Case = Case {
@@ -28,9 +32,11 @@ const NONE: Case = Case {
     of_layer: &[],
     others: &[],
     without: &[],
+    recurrent: &[],
+    guessing: 0,
 };
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 20] = [
     NONE,
     Case { name: "llama, Mixtral", experts: 4, ..NONE },
     Case {
@@ -209,40 +215,145 @@ const CASES: [Case; 17] = [
         without: &["ffn_gate", "ffn_up"],
         ..NONE
     },
+    Case {
+        name: "lfm2",
+        architecture: "lfm2",
+        keys: |writer, a| writer.u32(&format!("{a}.shortconv.l_cache"), 3),
+        of_layer: &[("attn_q_norm.weight", &[16]), ("attn_k_norm.weight", &[16])],
+        others: &[("token_embd_norm.weight", &[64])],
+        without: &["output_norm"],
+        recurrent: &[
+            ("shortconv.conv.weight", &[3, 64]),
+            ("shortconv.in_proj.weight", &[64, 3 * 64]),
+            ("shortconv.out_proj.weight", &[64, 64]),
+        ],
+        ..NONE
+    },
+    QWEN35,
+    Case {
+        name: "qwen35moe",
+        architecture: "qwen35moe",
+        guessing: 1,
+        experts: 4,
+        keys: |writer, a| (QWEN35.keys)(writer, a).u32(&format!("{a}.expert_shared_feed_forward_length"), 80),
+        of_layer: &[
+            ("attn_q.weight", &[64, 128]),
+            ("attn_q_norm.weight", &[16]),
+            ("attn_k_norm.weight", &[16]),
+            ("post_attention_norm.weight", &[64]),
+            ("ffn_gate_shexp.weight", &[64, 80]),
+            ("ffn_up_shexp.weight", &[64, 80]),
+            ("ffn_down_shexp.weight", &[80, 64]),
+            ("ffn_gate_inp_shexp.weight", &[64]),
+        ],
+        recurrent: &[
+            ("attn_qkv.weight", &[64, 2 * 2 * 8 + 4 * 8]),
+            ("attn_gate.weight", &[64, 4 * 8]),
+            ("ssm_alpha.weight", &[64, 4]),
+            ("ssm_beta.weight", &[64, 4]),
+            ("ssm_conv1d.weight", &[4, 64]),
+            ("ssm_dt.bias", &[4]),
+            ("ssm_a", &[4]),
+            ("ssm_norm.weight", &[8]),
+            ("ssm_out.weight", &[4 * 8, 64]),
+            ("post_attention_norm.weight", &[64]),
+            ("ffn_gate_shexp.weight", &[64, 80]),
+            ("ffn_up_shexp.weight", &[64, 80]),
+            ("ffn_down_shexp.weight", &[80, 64]),
+            ("ffn_gate_inp_shexp.weight", &[64]),
+        ],
+        ..QWEN35
+    },
 ];
 
+/// Four value heads of 8 that share two keys.
+const QWEN35: Case = Case {
+    name: "qwen35",
+    architecture: "qwen35",
+    keys: |writer, a| {
+        writer
+            .u32(&format!("{a}.ssm.group_count"), 2)
+            .u32(&format!("{a}.ssm.time_step_rank"), 4)
+            .u32(&format!("{a}.ssm.state_size"), 8)
+            .u32(&format!("{a}.ssm.inner_size"), 32)
+            .u32(&format!("{a}.ssm.conv_kernel"), 4)
+            .u32(&format!("{a}.full_attention_interval"), 2)
+            .u32(&format!("{a}.rope.dimension_count"), 8)
+    },
+    of_layer: &[
+        ("attn_q.weight", &[64, 128]),
+        ("attn_q_norm.weight", &[16]),
+        ("attn_k_norm.weight", &[16]),
+        ("post_attention_norm.weight", &[64]),
+    ],
+    without: &["attn_q", "ffn_norm"],
+    recurrent: &[
+        ("attn_qkv.weight", &[64, 2 * 2 * 8 + 4 * 8]),
+        ("attn_gate.weight", &[64, 4 * 8]),
+        ("ssm_alpha.weight", &[64, 4]),
+        ("ssm_beta.weight", &[64, 4]),
+        ("ssm_conv1d.weight", &[4, 64]),
+        ("ssm_dt.bias", &[4]),
+        ("ssm_a", &[4]),
+        ("ssm_norm.weight", &[8]),
+        ("ssm_out.weight", &[4 * 8, 64]),
+        ("post_attention_norm.weight", &[64]),
+    ],
+    ..NONE
+};
+
 impl Case {
+    fn is_recurrent(&self, layer: usize) -> bool {
+        layer == 0 && !self.recurrent.is_empty()
+    }
+
     /// The model as a GGUF file of single precision.
     fn file(&self) -> Vec<u8> {
         let (mut numbers, a) = (Numbers(11), self.architecture);
         let key = |name: &str| format!("{a}.{name}");
         let mut writer = Writer::new()
             .text("general.architecture", a)
-            .u32(&key("block_count"), LAYERS as u32)
+            .u32(&key("block_count"), (LAYERS + self.guessing) as u32)
             .u32(&key("context_length"), 64)
             .u32(&key("vocab_size"), VOCABULARY as u32)
             .u32(&key("embedding_length"), WIDTH as u32)
             .u32(&key("feed_forward_length"), NEURONS as u32)
             .u32(&key("attention.head_count"), 4)
-            .u32(&key("attention.head_count_kv"), 2)
             .u32(&key("attention.key_length"), self.head_width as u32)
             .u32(&key("attention.value_length"), self.head_width as u32)
             .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5);
+        // of each layer, where some have none
+        writer = if self.architecture != "lfm2" {
+            writer.u32(&key("attention.head_count_kv"), 2)
+        } else {
+            let counts: Vec<u8> = [0_u32, 2].iter().flat_map(|count| count.to_le_bytes()).collect();
+            writer.array(&key("attention.head_count_kv"), 4, 2, &counts)
+        };
         if self.experts > 1 {
             writer = writer.u32(&key("expert_count"), self.experts as u32).u32(&key("expert_used_count"), 2);
+        }
+        if self.guessing > 0 {
+            writer = writer.u32(&key("nextn_predict_layers"), self.guessing as u32);
         }
         writer = (self.keys)(writer, a);
         let mut tensor = |writer: Writer, name: &str, dims: &[usize]| {
             let count: usize = dims.iter().product();
             let is_vector = name.ends_with("norm.weight") || name.starts_with("rope");
             let scale = if dims.len() == 1 { 1.0 } else { 2.0 / (dims[0] as f32).sqrt() };
-            let value = |number: f32| if is_vector { 1.5 + number } else { number * scale };
+            let value = |number: f32| match name {
+                _ if is_vector => 1.5 + number,
+                // states decay
+                _ if name.ends_with("ssm_a") => number - 1.5,
+                _ => number * scale,
+            };
             let bytes: Vec<u8> = (0..count).flat_map(|_| value(numbers.next()).to_le_bytes()).collect();
             let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
             writer.tensor_of(name, &dims, 0, &bytes)
         };
         writer = tensor(writer, "token_embd.weight", &[WIDTH, VOCABULARY]);
-        writer = tensor(writer, "output_norm.weight", &[WIDTH]);
+        if !self.without.contains(&"output_norm") {
+            writer = tensor(writer, "output_norm.weight", &[WIDTH]);
+        }
         for (name, dims) in self.others {
             writer = tensor(writer, name, dims);
         }
@@ -263,8 +374,9 @@ impl Case {
                 ("ffn_down", &[NEURONS, WIDTH]),
             ];
             for (name, dims) in usual {
-                let routes = name == "ffn_gate_inp";
-                if self.without.contains(&name) || routes && self.experts == 1 {
+                let routes = name == "ffn_gate_inp" && self.experts == 1;
+                let attends = name.starts_with("attn_") && name != "attn_norm" && self.is_recurrent(layer);
+                if self.without.contains(&name) || routes || attends {
                     continue;
                 }
                 let of_expert = matches!(name, "ffn_gate" | "ffn_up" | "ffn_down");
@@ -272,7 +384,15 @@ impl Case {
                 writer =
                     tensor(writer, &format!("blk.{layer}.{name}{suffix}.weight"), &[dims, stack].concat());
             }
-            for (name, dims) in self.of_layer {
+            let own = if self.is_recurrent(layer) { self.recurrent } else { self.of_layer };
+            for (name, dims) in own {
+                writer = tensor(writer, &format!("blk.{layer}.{name}"), dims);
+            }
+        }
+        for layer in LAYERS..LAYERS + self.guessing {
+            for (name, dims) in
+                [("nextn.eh_proj.weight", &[2 * WIDTH, WIDTH][..]), ("attn_norm.weight", &[WIDTH])]
+            {
                 writer = tensor(writer, &format!("blk.{layer}.{name}"), dims);
             }
         }
@@ -302,7 +422,8 @@ fn the_engine_computes_every_architecture_as_the_reference_does() {
             let mut engine = start(&container, &plan(&container, "dense", &knobs));
             let decoded = decode(&mut engine).unwrap();
             // a sequence that goes back, across windows, too, is the one that never went on
-            for at in [TOKENS.len() - 2, 1, 4] {
+            let back = if case.recurrent.is_empty() { vec![TOKENS.len() - 2, 1, 4] } else { vec![0] };
+            for at in back {
                 for (position, &token) in TOKENS.iter().enumerate().skip(at) {
                     let row = Token { token, sequence: 0, position };
                     assert!(
@@ -335,15 +456,19 @@ fn every_piece_of_a_description_changes_the_logits() {
     for case in CASES {
         let bytes = case.file();
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
-        for (name, _) in case.of_layer {
+        let of = |layer: usize, (name, _): &(&str, _)| format!("blk.{layer}.{name}");
+        let recurrent = case.recurrent.iter().map(|tensor| of(0, tensor));
+        let last = if case.recurrent.is_empty() { 0 } else { 1 };
+        for name in recurrent.chain(case.of_layer.iter().map(|tensor| of(last, tensor))) {
             // each tensor by itself, zeros instead
             let mut changed = bytes.clone();
-            let tensor = source.gguf().tensor(&format!("blk.0.{name}")).unwrap();
+            let tensor = source.gguf().tensor(&name).unwrap();
             changed[tensor.offset as usize..][..tensor.bytes as usize].fill(0);
             let changed = SourceModel::from_gguf(Gguf::parse(&changed).unwrap()).unwrap();
             assert!(distance(&reference(&changed), &logits(&case)) > 1e-3, "{}: {name}", case.name);
         }
-        let needed = ["gpt-oss", "granitemoe with a shared expert"].contains(&case.name);
+        let needed =
+            !case.recurrent.is_empty() || ["gpt-oss", "granitemoe with a shared expert"].contains(&case.name);
         if (case.keys)(Writer::new(), "a").bytes() != Writer::new().bytes() && !needed {
             let plain = Case { keys: |writer, _| writer.f32("granitemoe.logit_scale", 1.0), ..case };
             assert!(distance(&logits(&plain), &logits(&case)) > 1e-3, "{}: its keys", case.name);
@@ -366,15 +491,10 @@ struct Index {
 }
 
 /// Models that are refused, and what the refusal names.
-const REFUSED: [(&str, &str); 9] = [
+const REFUSED: [(&str, &str); 4] = [
     ("deepseek2", "architecture `deepseek2`"),
     ("gemma4", "architecture `gemma4`"),
     ("gemma4moe", "architecture `gemma4`"),
-    ("lfm2", "architecture `lfm2`"),
-    ("lfm2moe", "architecture `lfm2moe`"),
-    ("nemotron_h_moe", "architecture `nemotron_h_moe`"),
-    ("qwen35", "architecture `qwen35`"),
-    ("qwen35moe", "architecture `qwen35moe`"),
     ("smallthinker", "architecture `smallthinker`"),
 ];
 

@@ -1,0 +1,53 @@
+//! `qwen35` and `qwen35moe`: gated delta nets, and on every fourth layer attention with gates and a norm of each head.
+
+use kernels::Activation;
+
+use super::super::config::{Attention, Config, DeltaNet, HeadNorm, Mixer, Pairing, Role};
+use super::shapes::Shapes;
+use super::{Keys, Names};
+
+/// `qwen35`.
+pub(super) fn read_dense(k: &Keys<'_>) -> (Config, Names) {
+    read(k)
+}
+
+/// `qwen35moe`.
+pub(super) fn read_experts(k: &Keys<'_>) -> (Config, Names) {
+    k.size("expert_count");
+    let shared = k.whole("expert_shared_feed_forward_length").filter(|&neurons| neurons > 0);
+    let (mut config, names) = read(k);
+    for network in config.networks_mut() {
+        (network.shared_neurons, network.shared_gate) = (shared, shared.is_some());
+    }
+    (config, names)
+}
+
+fn read(k: &Keys<'_>) -> (Config, Names) {
+    let mut shapes = Shapes::read(k);
+    // they guess the tokens after the next one, and are no part of the model's own logits
+    let left_out = k.whole("nextn_predict_layers").unwrap_or(0).min(shapes.layers.saturating_sub(1));
+    shapes.layers -= left_out;
+    // of text all sections have the same position
+    k.ignore("rope.dimension_sections");
+    let rope = shapes.rope(k, Pairing::Halves);
+    let net = DeltaNet {
+        key_heads: k.size("ssm.group_count"),
+        value_heads: k.size("ssm.time_step_rank"),
+        head_width: k.size("ssm.state_size"),
+        taps: k.size("ssm.conv_kernel"),
+    };
+    if k.size("ssm.inner_size") != net.value_heads.saturating_mul(net.head_width) {
+        k.refuse_value("ssm.inner_size", "as many values as heads of `ssm.state_size` have");
+    }
+    let period = k.whole("full_attention_interval").unwrap_or(4);
+    let is_recurrent = k.pattern("attention.recurrent_layers", shapes.layers, period);
+    let network = shapes.feed_forward(k, k.activation(Activation::Silu));
+    let blocks = shapes.blocks(&network, |layer| {
+        if is_recurrent[layer] {
+            return Mixer::DeltaNet(net);
+        }
+        Mixer::Attention(Attention { norm: Some(HeadNorm::Head), gate: true, ..shapes.attention(k, layer) })
+    });
+    let others = vec![(Role::FfnNorm, "post_attention_norm.weight")];
+    (shapes.config(k, vec![rope], blocks), Names { others, left_out, ..Names::default() })
+}

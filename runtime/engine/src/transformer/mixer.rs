@@ -1,0 +1,166 @@
+//! A block's token mixer: attention over keys and values, or what keeps a state in their place.
+//!
+//! ```text
+//! projected = input matrices norm(x);   mixed = mixer(projected, what is kept);   x += scale * post_norm(output matrix mixed)
+//! ```
+//!
+//! Rows pass the matrices together and what is kept one after another: chunks of a prompt change no bit.
+
+use super::heads::Heads;
+use super::{
+    Phase, Transformer, add, as_rotations, norm_rows, post_normed, rotations_of_row, times, times_prompt,
+};
+use crate::attention::{Tiling, attend};
+use crate::convolution::convolve;
+use crate::delta_net::Net;
+use crate::kv::{At, Half};
+use crate::model::config::{Mixer, Role};
+use crate::products::Inputs;
+use crate::state_space::Space;
+use kernels::Rotation;
+
+impl Transformer {
+    /// `x += scale * post_norm(output(mixer(norm(x))))`.
+    pub(super) fn mixer_block(&mut self, block: usize, rows: usize) {
+        let norm = self.weights.values(block, Role::AttentionNorm);
+        norm_rows(&self.config, norm, &self.residual, rows, &mut self.normed);
+        let output = match self.config.blocks[block].mixer {
+            None => return,
+            Some(Mixer::Attention(_)) => {
+                self.project(block, &[Role::Query, Role::Key, Role::Value], rows);
+                self.attention(block, rows);
+                Role::AttentionOutput
+            }
+            Some(Mixer::Convolution(_)) => {
+                self.project(block, &[Role::ConvolutionInput], rows);
+                self.recurrent(block, rows);
+                Role::ConvolutionOutput
+            }
+            Some(Mixer::StateSpace(_)) => {
+                self.project(block, &[Role::StateInput], rows);
+                self.recurrent(block, rows);
+                Role::StateOutput
+            }
+            Some(Mixer::DeltaNet(_)) => {
+                let parts = [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta];
+                self.project(block, &parts, rows);
+                self.recurrent(block, rows);
+                Role::StateOutput
+            }
+        };
+        self.put_out(block, output, rows);
+        let (c, w) = (&self.config, &self.weights);
+        let out = &mut self.block_output[..rows * c.width];
+        if let Some(bias) = w.values(block, Role::AttentionOutputBias) {
+            out.chunks_exact_mut(c.width).for_each(|out| add(out, bias, 1.0));
+        }
+        let out = post_normed(c, w.values(block, Role::AttentionPostNorm), out, &mut self.normed);
+        add(&mut self.residual, out, c.blocks[block].residual_scale);
+    }
+
+    /// The rows' normalised input times matrices: `projections: [rows, projected_values]`.
+    fn project(&mut self, block: usize, roles: &[Role], rows: usize) {
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
+        let projected = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.projected_values(c.width));
+        let mut parts = [w.matrix(block, roles[0]); ROLES_MAX];
+        roles.iter().zip(&mut parts).for_each(|(&role, part)| *part = w.matrix(block, role));
+        let parts = &parts[..roles.len()];
+        let (x, out) = (&mut self.normed[..rows * c.width], &mut self.projections[..rows * projected]);
+        if self.phase == Phase::Decode {
+            let x = Inputs::new(x, c.width, self.form, &mut self.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, parts, x, out);
+        } else {
+            times_prompt(pool, kernels, self.form, parts, x, &mut self.block_output, out);
+        }
+    }
+
+    /// The output matrix times what was mixed: `block_output: [rows, width]`.
+    fn put_out(&mut self, block: usize, role: Role, rows: usize) {
+        let (c, pool, kernels) = (&self.config, &self.pool, self.kernels);
+        let mixed = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.mixed_values(c.width));
+        let (x, out) = (&mut self.attended[..rows * mixed], &mut self.block_output[..rows * c.width]);
+        let parts = [self.weights.matrix(block, role)];
+        if self.phase == Phase::Decode {
+            let x = Inputs::new(x, mixed, self.form, &mut self.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, &parts, x, out);
+        } else {
+            times_prompt(pool, kernels, self.form, &parts, x, &mut self.projections, out);
+        }
+    }
+
+    /// `softmax(scale q k^T) v` of the rows' heads over the keys and values of their sequences, which those of the rows join.
+    fn attention(&mut self, block: usize, rows: usize) {
+        let (c, w) = (&self.config, &self.weights);
+        let (a, place) = (c.attention(block), self.kept_at[block]);
+        let (query, kv) = (a.query_width(), a.kv_width());
+        let stride = a.projected_width();
+        let projections = &mut self.projections[..rows * stride];
+        let rotations: &[Rotation] = as_rotations(&mut self.rotations);
+        let (pairs, rotary) = (rotations_of_row(c), a.rope.map(|rope| &self.rotaries[rope]));
+        let first = a.rope.unwrap_or(0) * rows;
+        let heads = Heads { attention: a, rotary, weights: w, block, epsilon: c.norm_epsilon };
+        for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
+            let (At { sequence, position }, rotations) =
+                (self.rows[row], &rotations[(first + row) * pairs..][..pairs]);
+            heads.prepare(values, position, rotations, &mut self.attended);
+            let (key, value) = values[query..query + 2 * kv].split_at(kv);
+            self.kv.store(sequence, place, Half::Key, position, key);
+            self.kv.store(sequence, place, Half::Value, position, value);
+        }
+        let attended = &mut self.attended[..rows * query];
+        let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
+        let sinks = w.values(block, Role::Sinks);
+        let (pool, kernels) = (&self.pool, self.kernels);
+        attend(pool, kernels, a, sinks, &self.kv, place, &self.rows, projections, order, attended);
+        if a.gate {
+            let gates = projections.chunks_exact(stride).map(|row| &row[query + 2 * kv..]);
+            for (attended, gates) in attended.chunks_exact_mut(query).zip(gates) {
+                let gated = attended.iter_mut().zip(gates);
+                gated.for_each(|(attended, gate)| *attended *= 1.0 / (1.0 + (-gate).exp()));
+            }
+        }
+    }
+
+    /// What is read of the states of the rows' sequences after the rows have been written to them, one sequence after another.
+    fn recurrent(&mut self, block: usize, rows: usize) {
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
+        let (Some(mixer), Some(states)) = (c.blocks[block].recurrent(), &mut self.states) else { return };
+        let (stride, width) = (mixer.projected_values(c.width), mixer.mixed_values(c.width));
+        let mut done = 0;
+        for of_sequence in self.rows[..rows].chunk_by(|a, b| a.sequence == b.sequence) {
+            let count = of_sequence.len();
+            let projected = &mut self.projections[done * stride..][..count * stride];
+            let mixed = &mut self.attended[done * width..][..count * width];
+            let state = states.of(of_sequence[0].sequence, self.kept_at[block]);
+            match mixer {
+                Mixer::Attention(_) => {}
+                Mixer::Convolution(_) => {
+                    let taps = w.values(block, Role::ConvolutionTaps).unwrap_or_default();
+                    convolve_gated(taps, state, projected, width, mixed);
+                }
+                Mixer::DeltaNet(net) => {
+                    let net = Net::new(*net, kernels, c.norm_epsilon, w, block);
+                    net.run(pool, projected, state, mixed);
+                }
+                Mixer::StateSpace(space) => {
+                    let space = Space::new(*space, kernels, c.norm_epsilon, w, block);
+                    space.run(pool, projected, state, mixed);
+                }
+            }
+            done += count;
+        }
+    }
+}
+
+/// `c * convolved(b * x)` of rows `[b | c | x]`, each of three times `width`.
+fn convolve_gated(taps: &[f32], state: &mut [f32], projected: &[f32], width: usize, mixed: &mut [f32]) {
+    for (row, mixed) in projected.chunks_exact(3 * width).zip(mixed.chunks_exact_mut(width)) {
+        let [b, c, x] = [0, 1, 2].map(|part| &row[part * width..][..width]);
+        mixed.iter_mut().zip(b).zip(x).for_each(|((mixed, b), x)| *mixed = b * x);
+        convolve(taps, state, mixed);
+        mixed.iter_mut().zip(c).for_each(|(mixed, c)| *mixed *= c);
+    }
+}
+
+/// Matrices that a mixer's input meets, at most.
+const ROLES_MAX: usize = 4;
