@@ -602,12 +602,7 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     let same = same.unwrap();
 
     // packed; on the same machine
-    let beside = || {
-        let other = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
-        std::fs::copy(here.path("device.toml"), other.path("device.toml")).unwrap();
-        other
-    };
-    let packed = beside();
+    let packed = beside(Some(&here));
     packed.profile(&path, &["--text", &calibration, "--pack"]);
     let plan = packed.plan("least.toml", &["--objective", "memory", "--max-loss", "0"]);
     assert_eq!(
@@ -617,7 +612,7 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     assert!(logits(&packed, "least.toml") == same, "a container has other bits");
 
     // in two files
-    let split = beside();
+    let split = beside(Some(&here));
     for (file, bytes) in (1..).zip(tiny::split_model_with(experts, format, "silu")) {
         std::fs::write(split.path(&format!("tiny-{file:05}-of-00002.gguf")), bytes).unwrap();
     }
@@ -678,8 +673,9 @@ impl Selector for Cut {
 
 #[test]
 fn a_model_whose_small_gates_are_left_out_from_profile_to_the_reference_that_leaves_out_the_same() {
+    let mut first: Option<Profiled> = None;
     for experts in [1, 4] {
-        let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        let here = beside(first.as_ref());
         std::fs::write(here.path("tiny.gguf"), tiny::model_with(experts, tiny::Format::F16, "silu")).unwrap();
         std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
         let [path, calibration] = ["tiny.gguf", "text.txt"].map(|name| here.path(name).display().to_string());
@@ -710,13 +706,19 @@ fn a_model_whose_small_gates_are_left_out_from_profile_to_the_reference_that_lea
             let report = json(here.run(plan).args(["--prompt", "neuron gate", "-n", "8", "--no-probe"]));
             let peak = number(&report, "memory_peak_bytes");
             assert!(peak <= number(&report, "memory_limit_bytes"), "{plan}: {report}");
+        }
+        first.get_or_insert(here);
+    }
+}
+
 #[test]
 fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
     let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
     let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
     let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
+    let mut first: Option<Profiled> = None;
     for name in ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"] {
-        let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        let here = beside(first.as_ref());
         here.profile(&golden(&format!("{name}.gguf")), &[]);
         let values = |bytes: &[u8]| -> Vec<f32> {
             bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
@@ -744,7 +746,18 @@ fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
             let [peak, limit] = ["memory_peak_bytes", "memory_limit_bytes"].map(|key| number(&report, key));
             assert!(peak <= limit, "{name} {plan}: {report}");
         }
+        first.get_or_insert(here);
     }
+}
+
+/// A folder for another profile on the machine that was measured for the first, if there is one: a device takes the time of many
+/// small models.
+fn beside(first: Option<&Profiled>) -> Profiled {
+    let other = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+    if let Some(first) = first {
+        std::fs::copy(first.path("device.toml"), other.path("device.toml")).unwrap();
+    }
+    other
 }
 
 /// Tokens whose logits are compared.
