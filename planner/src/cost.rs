@@ -229,7 +229,7 @@ pub fn attention(model: &Model, r: &Rates) -> Work {
     r.shared.left(work, bytes)
 }
 
-/// What a token computes with a layer's recurrent state, on average over all layers: each value decays, meets a key, is added to
+/// Seconds that a token computes with a layer's recurrent state, on average over all layers: each value decays, meets a key, is added to
 /// and meets a query.
 fn recurrence(model: &Model, r: &Rates) -> f64 {
     const PRODUCTS: f64 = 3.5;
@@ -237,7 +237,7 @@ fn recurrence(model: &Model, r: &Rates) -> f64 {
     compute_seconds(PRODUCTS * a.state_values() as f64 / f64::from(a.layers), r.attention)
 }
 
-/// What one token of context adds to a token, all layers: its keys and values are read once.
+/// Seconds that one token of context adds to a token, all layers: its keys and values are read once.
 pub fn context_seconds(model: &Model, kv_value_bytes: u64, r: &Rates) -> f64 {
     context(model, kv_value_bytes, r).seconds()
 }

@@ -124,7 +124,7 @@ pub struct Architecture {
     /// absent: `true`. Where it is `false` each slice has its columns of down, bit for bit as the file has them.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub down_transposed: bool,
-    /// What layers take that keep a recurrent state in place of keys and values; absent: there are none.
+    /// Sizes of the layers that keep a recurrent state in place of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,
 }

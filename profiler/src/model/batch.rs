@@ -207,7 +207,7 @@ impl<'a> Layer<'a> {
         times(w, rows, x, Use::Transposed)
     }
 
-    /// What stands before the layer's network, added to the stream: its attention or other token mixer, and blocks before it that
+    /// Adds to the stream all that stands before the layer's network: its attention or other token mixer, and blocks before it that
     /// are of no layer. `go_on` is requested between batches.
     ///
     /// # Errors
@@ -293,7 +293,7 @@ impl<'a> Layer<'a> {
         x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
     }
 
-    /// What a short convolution makes of rows, window after window: `[tokens, width]`.
+    /// Output of a short convolution, window after window: `[tokens, width]`.
     fn convolved(&self, convolution: Convolution, normed: &[f32], windows: &[usize]) -> Vec<f32> {
         let width = self.source.config().width;
         let tokens = normed.len() / width;
@@ -308,7 +308,7 @@ impl<'a> Layer<'a> {
         transposed(&self.times(self.part(Role::ConvolutionOutput), None, &mixed), tokens)
     }
 
-    /// What a gated delta net makes of rows, window after window, each head by itself: `[tokens, width]`.
+    /// Output of a gated delta net, window after window, each head by itself: `[tokens, width]`.
     fn delta_net(&self, net: DeltaNet, normed: &[f32], windows: &[usize]) -> Vec<f32> {
         let c = self.source.config();
         let (tokens, width) = (normed.len() / c.width, net.head_width);
@@ -365,7 +365,7 @@ impl<'a> Layer<'a> {
         transposed(&self.times(self.part(Role::StateOutput), None, &out), tokens)
     }
 
-    /// What a state space makes of rows, window after window, each head by itself: `[tokens, width]`.
+    /// Output of a state space, window after window, each head by itself: `[tokens, width]`.
     fn state_space(&self, space: StateSpace, normed: &[f32], windows: &[usize]) -> Vec<f32> {
         let c = self.source.config();
         let (inner, channels, heads) = (space.inner_width(), space.channels(), space.heads);
@@ -430,7 +430,7 @@ impl<'a> Layer<'a> {
         part.unwrap_or_else(|| panic!("block {} has no {role:?}", self.block))
     }
 
-    /// What attention makes of rows, window after window: `[tokens, width]`.
+    /// Output of attention, window after window: `[tokens, width]`.
     fn attended(&self, a: &Attention, normed: &[f32], windows: &[usize]) -> Vec<f32> {
         let (c, head_width) = (self.source.config(), a.head_width);
         let tokens = normed.len() / c.width;

@@ -528,7 +528,7 @@ impl Config {
         self.blocks.iter().filter_map(Block::attention).count()
     }
 
-    /// What layers with a recurrent state take; none where all keep keys and values.
+    /// Sizes of the layers with a recurrent state; none where all keep keys and values.
     pub fn recurrent(&self) -> Option<Recurrent> {
         let recurrent = || self.blocks.iter().filter_map(Block::recurrent);
         let all = || self.blocks.iter().filter_map(|block| block.mixer.as_ref());

@@ -61,7 +61,7 @@ impl Seat<'_> {
         self.answering.as_ref().is_some_and(|answering| answering.choice.is_some())
     }
 
-    /// What it has for a prompt, of whose tokens that are the same so many can be kept.
+    /// The state of the seat, for a prompt of whose tokens that are the same so many can be kept.
     pub(super) fn found(&self, prompt: &[u32], kept_of: impl Fn(usize) -> usize) -> Found {
         let (same, held) = (kept_of(self.held.same(prompt)), self.held.len());
         Found { same, held, taken: self.taken, free: self.answering.is_none() }
