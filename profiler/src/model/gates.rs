@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::threshold::below;
 
-/// What neurons made of some tokens.
+/// Sizes of neurons' activated gates, and of what the neurons added, for some tokens.
 #[derive(Debug, Clone, Default)]
 pub struct Gates {
     /// Every so many-th token is kept.

@@ -146,7 +146,7 @@ impl Predictor<'_> {
         }
     }
 
-    /// What says whether a neuron is selected, see [`Predictor::selects`]: the exact gate gives the gate itself, a threshold on the
+    /// Score by which a neuron is selected, see [`Predictor::selects`]: the exact gate gives the gate itself, a threshold on the
     /// gate the same where it counts and else zero, the others how far beyond the threshold it is, above zero, and the greater the
     /// surer.
     ///
