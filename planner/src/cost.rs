@@ -201,7 +201,7 @@ fn attention_products<'a>(model: &'a Model, r: &Rates) -> Products<'a> {
 /// Neurons requested per token in a layer, and the share of them whose gate fires.
 pub fn requested(model: &Model, level: &Level, layer: usize) -> (f64, f64) {
     let fires = match level.kind {
-        LevelKind::ExactGate => 1.0,
+        LevelKind::ExactGate | LevelKind::GateThreshold => 1.0,
         LevelKind::Dense => model.layers[layer].active_gate_fraction,
         LevelKind::Sign | LevelKind::LowRank => level.layers[layer].beta_fraction,
     };
@@ -260,7 +260,7 @@ pub fn predictor(model: &Model, level: &Level, r: &Rates) -> Work {
     let layers = f64::from(a.layers);
     let dispatches = match level.kind {
         LevelKind::Dense => 0.0,
-        LevelKind::ExactGate | LevelKind::Sign => 1.0,
+        LevelKind::ExactGate | LevelKind::GateThreshold | LevelKind::Sign => 1.0,
         LevelKind::LowRank => 2.0,
     };
     let (flops, bytes) = (level.flops_per_token as f64 / layers, level.read_bytes_per_token as f64 / layers);

@@ -4,7 +4,7 @@
 //! [`plans::overlap`], once for both.
 
 use plans::file::significant;
-use plans::model::{Level, LevelKind, LookAhead, Model};
+use plans::model::{Level, LookAhead, Model};
 use plans::overlap::LayerReads;
 use plans::plan::MemoryPlan;
 use plans::terms::{LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Terms, Work};
@@ -62,7 +62,7 @@ fn start(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPla
     let read_whole = |layer: usize| {
         let all = model.architecture.neurons();
         // the gates of all neurons are cut out of their bundles
-        let neurons = if level.kind == LevelKind::ExactGate { all } else { u64::from(d.hot[layer]) };
+        let neurons = if level.kind.gates_resident() { all } else { u64::from(d.hot[layer]) };
         neurons * model.bundle(layer).stride_bytes
     };
     let bytes = memory.fixed_bytes + (0..d.hot.len()).map(read_whole).sum::<u64>();

@@ -66,7 +66,7 @@ pub fn embedding_buffer_bytes(row_bytes: u64) -> u64 {
 /// The part of a bundle that a cache slot holds at a level.
 pub fn slot_part(kind: LevelKind) -> Part {
     match kind {
-        LevelKind::ExactGate => Part::UpDown,
+        LevelKind::ExactGate | LevelKind::GateThreshold => Part::UpDown,
         LevelKind::Dense | LevelKind::Sign | LevelKind::LowRank => Part::Whole,
     }
 }

@@ -285,6 +285,8 @@ pub enum LevelKind {
     Dense,
     /// Every gate row is resident and computed; up and down of the positive ones follow. Lossless.
     ExactGate,
+    /// Every gate row is resident and computed; up and down follow of those whose activated gate reaches a threshold of each neuron.
+    GateThreshold,
     /// Sign bits of the input against sign bits of the gate row; no training.
     Sign,
     /// `fc2 . relu(fc1 . x)` against a threshold for each neuron.
@@ -297,9 +299,15 @@ impl LevelKind {
         match self {
             Self::Dense => "dense",
             Self::ExactGate => "exact-gate",
+            Self::GateThreshold => "gate-threshold",
             Self::Sign => "sign",
             Self::LowRank => "low-rank",
         }
+    }
+
+    /// Whether all gate rows are always in memory, and what comes and goes is up and down.
+    pub fn gates_resident(self) -> bool {
+        matches!(self, Self::ExactGate | Self::GateThreshold)
     }
 }
 

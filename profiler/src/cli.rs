@@ -61,6 +61,12 @@ pub struct Arguments {
     /// `Q8_0` keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
     #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
     pub down: Option<DownFormat>,
+    /// Offer levels that leave out neurons whose gate is small, of a model whose neurons all fire (`SiLU`, GELU)
+    ///
+    /// Neurons are stored one by one then, in a container, with all gates always in memory; up and down are read and computed of
+    /// those alone whose gate reaches a threshold. Each level's loss is measured; `--max-loss` of `plan` chooses among them.
+    #[arg(long, requires = "model", conflicts_with = "routes", help_heading = "Model")]
+    pub gate_levels: bool,
     /// The function between gate and up, where the file does not say it or is wrong: files of `relu` models that came from llama.cpp's
     /// converter are taken for `silu`
     #[arg(long, value_name = "NAME", requires = "model", help_heading = "Model")]

@@ -86,6 +86,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 routes: arguments.routes.clone(),
                 name: arguments.name.clone(),
                 down: arguments.down.map(Into::into),
+                gate_levels: arguments.gate_levels,
                 activation: arguments.activation.map(Into::into),
                 weights: arguments.weights(),
                 consume: arguments.consume_model,

@@ -10,8 +10,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use flashplan::internals::container::{Container, Section};
 use flashplan::internals::model::source::SourceModel;
-use flashplan::internals::reference::Reference;
+use flashplan::internals::reference::{Observer, Reference, Selector};
 use kernels::best;
 use plans::model::LevelKind;
 use rustix::process::{Pid, Signal};
@@ -601,12 +602,7 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     let same = same.unwrap();
 
     // packed; on the same machine
-    let beside = || {
-        let other = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
-        std::fs::copy(here.path("device.toml"), other.path("device.toml")).unwrap();
-        other
-    };
-    let packed = beside();
+    let packed = beside(Some(&here));
     packed.profile(&path, &["--text", &calibration, "--pack"]);
     let plan = packed.plan("least.toml", &["--objective", "memory", "--max-loss", "0"]);
     assert_eq!(
@@ -616,7 +612,7 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     assert!(logits(&packed, "least.toml") == same, "a container has other bits");
 
     // in two files
-    let split = beside();
+    let split = beside(Some(&here));
     for (file, bytes) in (1..).zip(tiny::split_model_with(experts, format, "silu")) {
         std::fs::write(split.path(&format!("tiny-{file:05}-of-00002.gguf")), bytes).unwrap();
     }
@@ -626,13 +622,101 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     assert!(logits(&split, "least.toml") == same, "two files have other bits");
 }
 
+/// Leaves out what a container's level does.
+struct Cut {
+    /// `[layer][expert][neuron]`.
+    thresholds: Vec<Vec<Vec<f32>>>,
+}
+
+impl Cut {
+    /// As the container says it, whose neurons are in another order than the source's.
+    fn of(container: &Container, level: &str) -> Self {
+        let (d, files) = (&container.directory, container.files(false).unwrap());
+        let section = |section, what| -> Vec<u8> {
+            let section: &Section = section;
+            let mut bytes = vec![0; section.bytes as usize];
+            container.read_section(&files, section, what, &mut bytes).unwrap();
+            bytes
+        };
+        let thresholds = section(container.level(level).unwrap().thresholds.as_ref().unwrap(), "thresholds");
+        let tables = section(&d.tables, "tables");
+        let word = |bytes: &[u8], at: usize| -> [u8; 4] { bytes[4 * at..][..4].try_into().unwrap() };
+        let (neurons, width) = (container.neurons(), d.config.ffn_width());
+        let of_layer = |layer: usize| {
+            let mut of_layer = vec![vec![0.0; width]; d.config.experts()];
+            let mut seen = vec![0; d.config.experts()];
+            for rank in 0..neurons {
+                let source = u32::from_le_bytes(word(&tables, 3 * layer * neurons + rank)) as usize;
+                let expert = source / width;
+                let at = layer * neurons + expert * width + seen[expert];
+                seen[expert] += 1;
+                of_layer[expert][source % width] = f32::from_le_bytes(word(&thresholds, at));
+            }
+            of_layer
+        };
+        Self { thresholds: (0..d.config.layers()).map(of_layer).collect() }
+    }
+}
+
+impl Observer for Cut {
+    fn feed_forward(&mut self, _: usize, _: usize, _: &[f32], _: &[f32], _: &[f32]) {}
+}
+
+impl Selector for Cut {
+    fn select(&mut self, layer: usize, expert: usize, _: &[f32], gate: &[f32], selected: &mut [bool]) {
+        let thresholds = &self.thresholds[layer][expert];
+        for ((selected, gate), least) in selected.iter_mut().zip(gate).zip(thresholds) {
+            *selected = (gate / (1.0 + (-gate).exp())).abs() >= *least;
+        }
+    }
+}
+
+#[test]
+fn a_model_whose_small_gates_are_left_out_from_profile_to_the_reference_that_leaves_out_the_same() {
+    let mut first: Option<Profiled> = None;
+    for experts in [1, 4] {
+        let here = beside(first.as_ref());
+        std::fs::write(here.path("tiny.gguf"), tiny::model_with(experts, tiny::Format::F16, "silu")).unwrap();
+        std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
+        let [path, calibration] = ["tiny.gguf", "text.txt"].map(|name| here.path(name).display().to_string());
+        here.profile(&path, &["--text", &calibration, "--gate-levels"]);
+        let level = "gate-threshold-27";
+        let chosen = ["--level", level, "--max-loss", "1000"];
+        let none = here.plan("none.toml", &[&["--without", "cache"][..], &chosen].concat());
+        let all = here.plan("all.toml", &chosen);
+        let cached = |plan: &plans::Plan| plan.memory.hot_bytes + plan.memory.cold_bytes;
+        assert!(cached(&none) == 0 && cached(&all) > 0, "{:?} {:?}", none.memory, all.memory);
+
+        let source = SourceModel::open(&path).unwrap();
+        let mut cut = Cut::of(&Container::open(&here.path("tiny.bundle")).unwrap(), level);
+        let mut reference = Reference::new(&source, best());
+        let expected: Vec<f32> =
+            LOGITS_OF.iter().flat_map(|&token| reference.step_selected(token, &mut cut)).collect();
+        let largest = compare::largest(&expected);
+        let mut same: Option<[Vec<u8>; 2]> = None;
+        for plan in ["none.toml", "all.toml"] {
+            let found = logits(&here, plan);
+            let decoded = found[0][128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            let off = compare::largest_difference(&decoded.collect::<Vec<f32>>(), &expected);
+            // keys and values are kept in 16 bits
+            assert!(off < 0.01 * largest, "{experts} experts, {plan}: {off} of {largest}");
+            assert!(*same.get_or_insert_with(|| found.clone()) == found, "{plan}: other bits");
+            let report = json(here.run(plan).args(["--prompt", "neuron gate", "-n", "8", "--no-probe"]));
+            let peak = number(&report, "memory_peak_bytes");
+            assert!(peak <= number(&report, "memory_limit_bytes"), "{plan}: {report}");
+        }
+        first.get_or_insert(here);
+    }
+}
+
 #[test]
 fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
     let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
     let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
     let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
+    let mut first: Option<Profiled> = None;
     for name in ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"] {
-        let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        let here = beside(first.as_ref());
         here.profile(&golden(&format!("{name}.gguf")), &[]);
         let values = |bytes: &[u8]| -> Vec<f32> {
             bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
@@ -660,7 +744,18 @@ fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
             let [peak, limit] = ["memory_peak_bytes", "memory_limit_bytes"].map(|key| number(&report, key));
             assert!(peak <= limit, "{name} {plan}: {report}");
         }
+        first.get_or_insert(here);
     }
+}
+
+/// A folder for another profile on the machine that was measured for the first, if there is one: a device takes the time of many
+/// small models.
+fn beside(first: Option<&Profiled>) -> Profiled {
+    let other = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+    if let Some(first) = first {
+        std::fs::copy(first.path("device.toml"), other.path("device.toml")).unwrap();
+    }
+    other
 }
 
 /// Tokens whose logits are compared.

@@ -36,6 +36,7 @@ impl Place {
             routes: None,
             name: None,
             down: None,
+            gate_levels: false,
             activation: None,
             weights: None,
             consume: false,

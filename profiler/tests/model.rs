@@ -51,6 +51,7 @@ impl Place {
                 routes: None,
                 name: None,
                 down: None,
+                gate_levels: false,
                 activation: None,
                 weights: None,
                 consume: false,
@@ -368,6 +369,49 @@ fn a_silu_model_has_the_dense_level_only() {
     let model = place.model();
     assert_eq!(model.levels.iter().map(|level| &*level.name).collect::<Vec<_>>(), ["dense"]);
     assert!(model.provenance.notes.iter().any(|note| note.contains("SiLU")), "{:?}", model.provenance.notes);
+}
+
+#[test]
+fn neurons_whose_gate_is_small_are_left_out_where_that_is_asked_for() {
+    for experts in [1, 4] {
+        let mut place = Place::new(experts, tiny::Format::F16);
+        std::fs::write(&place.options.model, tiny::model_with(experts, tiny::Format::F16, "silu")).unwrap();
+        place.options.gate_levels = true;
+        let summary = place.profile().unwrap();
+        check_bundles(&place, &summary);
+        let (model, container) = (place.model(), Container::open(&summary.container).unwrap());
+        let names: Vec<&str> = model.levels.iter().map(|level| &*level.name).collect();
+        let cut: Vec<String> = [3, 5, 8, 12, 18, 27].map(|error| format!("gate-threshold-{error}")).to_vec();
+        assert_eq!(names[0], "dense");
+        assert_eq!(names[1..], cut);
+        let requested: Vec<f64> = (model.levels[1..].iter())
+            .map(|level| {
+                let mean = |of: fn(&plans::model::LevelLayer) -> f64| {
+                    level.layers.iter().map(of).sum::<f64>() / level.layers.len() as f64
+                };
+                mean(|layer| layer.active_predicted_fraction)
+            })
+            .collect();
+        assert!(requested.is_sorted_by(|a, b| a >= b), "{requested:?}");
+        assert!(requested[0] < 1.0 && requested[5] < 0.95 * requested[0], "{requested:?}");
+        for (level, entry) in model.levels.iter().zip(&container.directory.levels).skip(1) {
+            assert_eq!((level.kind, level.lossless), (LevelKind::GateThreshold, false));
+            assert_eq!(level.resident_bytes, container.level_resident_bytes(entry), "{}", level.name);
+            assert!(level.read_bytes_per_token <= level.resident_bytes, "{}", level.name);
+            assert!(level.perplexity_change_fraction_upper.is_some(), "{}", level.name);
+            assert_eq!(level.policies().count(), 3, "{}", level.name);
+        }
+        let losses: Vec<f64> =
+            model.levels.iter().map(|level| level.perplexity_change_fraction.abs()).collect();
+        assert!(losses[0] < 1e-3 && losses[6] > losses[0], "{losses:?}");
+    }
+    // a model with exact zeros, and what else does not go with it
+    let mut place = Place::new(1, tiny::Format::F16);
+    place.options.gate_levels = true;
+    assert!(place.message().contains("leave out --gate-levels"), "{}", place.message());
+    std::fs::write(&place.options.model, tiny::model_with(1, tiny::Format::F16, "silu")).unwrap();
+    place.options.weights = Some(Weights::OwnFile);
+    assert!(place.message().contains("its levels read single neurons"), "{}", place.message());
 }
 
 #[test]

@@ -310,8 +310,8 @@ fn activity(activity: &LayerActivity, a: &Architecture, at: &At<'_>) -> Checked 
     } = *activity;
     at.key("active_true_fraction").fraction(active_true_fraction)?;
     at.key("active_gate_fraction").fraction(active_gate_fraction)?;
-    // every neuron of a SiLU model is truly active, whatever its gate
-    let above = a.activation != "silu" && active_true_fraction > active_gate_fraction * (1.0 + ROUNDING);
+    // every neuron of such a model is truly active, whatever its gate
+    let above = !a.always_fires() && active_true_fraction > active_gate_fraction * (1.0 + ROUNDING);
     at.key("active_true_fraction").holds(!above, || {
         format!("is {active_true_fraction}, more than the {active_gate_fraction} whose gate fires")
     })?;

@@ -70,7 +70,7 @@ pub(crate) struct Rows {
     pub(crate) matrix_step: u64,
     pub(crate) row_step: u64,
     pub(crate) column_step: u64,
-    /// Heads whose rows are turned: the two halves of each, which rotate together, become neighbours.
+    /// Heads whose rows are permuted: the two halves of each, which rotate together, become neighbours.
     pub(crate) turned_heads: Option<u64>,
 }
 
@@ -168,7 +168,7 @@ impl Recipe {
             Content::Rows { parts, plus } => {
                 let mut written = 0;
                 for part in parts {
-                    // as many as a row of the tensor; of a bias whose heads are turned, one
+                    // as many as a row of the tensor; of a bias whose heads are permuted, one
                     let columns = part.columns as usize;
                     let mut values = vec![0.0_f32; columns];
                     let mut stored = vec![0; self.format.row_bytes(columns)];

@@ -570,12 +570,12 @@ impl<'a> Layer<'a> {
         });
     }
 
-    /// Whose gates fire for rows of one expert, neurons in the order in which they are wanted: `[neurons, rows]`.
-    pub fn fires(&self, expert: usize, normed: &[f32]) -> Vec<bool> {
+    /// The gates of one expert for some rows, neurons in the order in which they are wanted: `[neurons, rows]`.
+    pub fn gates(&self, expert: usize, normed: &[f32]) -> Vec<f32> {
         let neurons = self.neurons.map(|neurons| &*neurons[expert]);
         let mut gates = self.times(self.source.ffn_gate(self.layer, expert), neurons, normed);
         self.add_bias_of_neurons(Role::GateBias, expert, &mut gates);
-        gates.into_iter().map(|gate| self.source.config().activation().fires(gate)).collect()
+        gates
     }
 
     /// Each row's experts, with their weights.

@@ -15,6 +15,7 @@ use kernels::Format;
 use kernels::Matrix;
 use plans::PAGE_BYTES;
 use plans::layout::BundleLayout;
+use plans::model::LevelKind;
 use serde::{Deserialize, Serialize};
 
 use super::batch::times;
@@ -175,7 +176,7 @@ impl Costs {
         let c = source.config();
         let token = work_per_token(c);
         let predictor = (c.layers() * c.experts_used() * rank(c) * (c.width + c.ffn_width())) as f64;
-        let low_rank = menu.levels.iter().filter(|level| level.cut.is_some()).count() as f64;
+        let low_rank = menu.levels.iter().filter(|level| level.kind == LevelKind::LowRank).count() as f64;
         let source_too = f64::from(u8::from(menu.differs(source)));
         // Once to measure with, once to write.
         let requantising = 2.0 * source_too * speed.requantising * (c.layers() * c.experts()) as f64;
@@ -307,7 +308,12 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
         bytes += rank * menu.format.row_bytes(c.width) + c.ffn_width() * menu.format.row_bytes(rank);
         bytes += c.ffn_width() * (c.width.div_ceil(64) * 8 + 4 * menu.levels.len());
     }
-    if menu.predicts { bytes as u64 } else { 0 }
+    let thresholds = 4 * c.layers() * c.experts() * c.ffn_width() * menu.levels.len();
+    match (menu.predicts, menu.cuts_gates) {
+        (true, _) => bytes as u64,
+        (false, true) => thresholds as u64,
+        (false, false) => 0,
+    }
 }
 
 /// The container's size, to within what the tokenizer takes.

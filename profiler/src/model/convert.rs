@@ -185,7 +185,7 @@ fn levels(
     let config = source.config();
     let mut thresholds = vec![vec![Vec::new(); config.layers()]; menu.levels.len()];
     for layer in 0..config.layers() {
-        for expert in (0..config.experts()).filter(|_| menu.predicts) {
+        for expert in (0..config.experts()).filter(|_| menu.has_thresholds()) {
             let kept = menu.kept(work, layer, expert)?.ok_or_else(|| lost(work))?;
             for (thresholds, level) in thresholds.iter_mut().zip(&menu.levels) {
                 match (level.kind, level.cut) {
@@ -204,7 +204,7 @@ fn levels(
             name: level.name.clone(),
             kind: level.kind,
             set,
-            thresholds: set.map(|_| thresholds),
+            thresholds: (set.is_some() || level.cut.is_some()).then_some(thresholds),
             always_on: orders.iter().map(|order| set.map_or(0, |_| order.hot())).collect(),
         }
     });

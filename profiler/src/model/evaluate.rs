@@ -104,7 +104,7 @@ pub struct Listener<'a> {
     streams: &'a [Vec<usize>],
     /// (rank, neuron) of each expert's neurons.
     experts: &'a [Vec<(u32, u32)>],
-    /// The predictors of each expert; none where no level predicts.
+    /// The predictors of each expert, or their thresholds on gates; none where every level requests everything.
     predictors: &'a [Predictors],
     /// Sign bits of each expert's gate rows.
     signs: Vec<Vec<u64>>,
@@ -153,7 +153,9 @@ impl<'a> Listener<'a> {
             traced: vec![0; windows.len()],
             ..Tally::default()
         };
-        let signs = predictors.par_iter().zip(experts).enumerate();
+        // thresholds on gates need no signs
+        let predicting = if menu.predicts { predictors } else { &[] };
+        let signs = predicting.par_iter().zip(experts).enumerate();
         Self {
             source,
             layer,
@@ -193,14 +195,23 @@ impl<'a> Listener<'a> {
             let end = seen.rows.partition_point(|row| row / tokens <= stream);
             let len = end - start;
             let input = &seen.input[start * self.width()..end * self.width()];
-            let mask = self.mask(self.streams[stream][0], seen.expert, input);
+            let leader = self.streams[stream][0];
+            let mask = match self.menu.levels[leader].kind {
+                LevelKind::GateThreshold => {
+                    let of_neuron = |p: usize| &gate[p * count + start..p * count + end];
+                    Some(self.gate_mask(leader, seen.expert, of_neuron))
+                }
+                _ => self.mask(leader, seen.expert, input),
+            };
             let bits = |bit: &(dyn Fn(usize, usize) -> bool + Sync)| {
                 let mut bits = Bits::new(self.experts[seen.expert].len());
                 bits.push(len, |_| true, bit);
                 bits
             };
             let at = |position: usize, token: usize| position * count + start + token;
-            let truly = bits(&|p, t| active(activation, gate[at(p, t)], up[at(p, t)]));
+            // where neurons are left out that fire, all count
+            let every = self.menu.cuts_gates;
+            let truly = bits(&|p, t| every || active(activation, gate[at(p, t)], up[at(p, t)]));
             let positive = bits(&|p, t| gate[at(p, t)] > 0.0);
             let size = |p: usize, t: usize| {
                 let down = self.down_sizes[seen.expert][self.experts[seen.expert][p].1 as usize];
@@ -282,7 +293,10 @@ impl<'a> Listener<'a> {
                 }
                 for &level in &self.streams[stream] {
                     let mask = match self.menu.levels[level].kind {
-                        LevelKind::ExactGate => Some(layer.fires(expert, &input)),
+                        LevelKind::ExactGate | LevelKind::GateThreshold => {
+                            let (gates, count) = (layer.gates(expert, &input), tokens.len());
+                            Some(self.gate_mask(level, expert, |p| &gates[p * count..][..count]))
+                        }
                         _ => self.mask(level, expert, &input),
                     };
                     let guessed = &mut self.tallies[level].looked_at[1];
@@ -298,7 +312,26 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// `[neurons, tokens]`: who is requested; nothing where all are that count.
+    /// `[neurons, tokens]`: who is requested at a level that looks at gates, of the gates of each neuron by its position.
+    fn gate_mask<'g>(
+        &self,
+        level: usize,
+        expert: usize,
+        gates: impl Fn(usize) -> &'g [f32] + Sync,
+    ) -> Vec<bool> {
+        let activation = self.source.config().activation();
+        let cut = self.menu.levels[level].cut.map(|cut| &self.predictors[expert].thresholds[cut]);
+        let of_neuron = |p: usize| {
+            let least = cut.map(|thresholds| thresholds[p]);
+            gates(p).iter().map(move |&gate| match least {
+                Some(least) => activation.of_gate(gate).abs() >= least,
+                None => activation.fires(gate),
+            })
+        };
+        (0..self.experts[expert].len()).into_par_iter().flat_map_iter(of_neuron).collect()
+    }
+
+    /// `[neurons, tokens]`: who is requested; nothing where all are that count, or gates decide.
     fn mask(&self, level: usize, expert: usize, input: &[f32]) -> Option<Vec<bool>> {
         let level = &self.menu.levels[level];
         let c = self.source.config();
@@ -306,7 +339,7 @@ impl<'a> Listener<'a> {
         let tokens = input.len() / c.width;
         let mut mask = vec![false; order.len() * tokens];
         match level.kind {
-            LevelKind::Dense | LevelKind::ExactGate => return None,
+            LevelKind::Dense | LevelKind::ExactGate | LevelKind::GateThreshold => return None,
             LevelKind::Sign => {
                 let words = c.width.div_ceil(64);
                 let inputs = input_signs(input, c.width);

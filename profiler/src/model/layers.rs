@@ -1,6 +1,9 @@
 //! One layer after another: observed, given an order and predictors, measured at every level, kept.
 
+use std::sync::Arc;
+
 use flashplan::internals::container::requantised_down;
+use flashplan::internals::model::config::Config;
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::recording::Recording;
 use serde::{Deserialize, Serialize};
@@ -8,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Job;
 use super::batch::{Layer, Stream, losses, row_sizes};
 use super::evaluate::{Figures, Listener, streams};
+use super::gates::Gates;
 use super::level::{Menu, Predictors};
 use super::look_ahead;
 use super::missing::Missing;
@@ -99,7 +103,7 @@ impl Sweep<'_> {
         };
         let layers = layers.try_into().map_or(0, u64::from_le_bytes) as usize;
         for layer in 0..layers.min(source.config().layers()) {
-            let experts = if menu.predicts { source.config().experts() } else { 0 };
+            let experts = if menu.has_thresholds() { source.config().experts() } else { 0 };
             let whole = (0..experts).try_fold(true, |whole, expert| {
                 menu.kept(work, layer, expert).map(|kept| whole && kept.is_some())
             })?;
@@ -189,6 +193,16 @@ impl Sweep<'_> {
         let weights = Layer::new(source, layer);
         weights.attention(&mut state.dense, &mut go_on)?;
         let mut samples = vec![Samples::new(config.width, config.ffn_width()); config.experts()];
+        if menu.cuts_gates {
+            let every = sampled_every(config, texts.real);
+            let scale = config.blocks[layer].residual_scale.abs();
+            let length = |row: &[f32]| row.iter().map(|x| x * x).sum::<f32>().sqrt() / scale;
+            let stream: Arc<[f32]> =
+                state.dense.x.chunks_exact(config.width).take(texts.real).map(length).collect();
+            samples
+                .iter_mut()
+                .for_each(|samples| samples.gates = Some(Gates::new(every, Arc::clone(&stream))));
+        }
         let downs = |expert| row_sizes(source.ffn_down(layer, expert));
         let down_sizes: Vec<Vec<f32>> = (0..config.experts()).map(downs).collect();
         let mut hear = |seen: super::batch::Expert<'_>| {
@@ -204,7 +218,7 @@ impl Sweep<'_> {
             NeuronOrder::new(&samples, texts.real)
         };
         let mut predictors = Vec::new();
-        if menu.predicts {
+        if menu.has_thresholds() {
             for (expert, (samples, order)) in samples.iter().zip(order.experts()).enumerate() {
                 predictors.push(menu.predictors(context, job, work, source, layer, expert, samples, &order)?);
             }
@@ -257,6 +271,17 @@ impl Sweep<'_> {
         weights.feed_forward(&mut state.levels, &mut |seen| listener.hear(seen), &mut go_on)?;
         Ok(listener.figures(recording))
     }
+}
+
+/// So many tokens of real text lie between two whose gates are kept: of each expert a few hundred are, of many experts fewer.
+fn sampled_every(config: &Config, real: usize) -> usize {
+    /// Values of a layer that are kept.
+    const KEPT_VALUES: usize = 4 << 20;
+    /// Tokens of an expert that are kept.
+    const TOKENS: [usize; 2] = [64, 512];
+    let of_expert = (KEPT_VALUES / (config.experts() * config.ffn_width())).clamp(TOKENS[0], TOKENS[1]);
+    let seen = real * config.experts_used() / config.experts();
+    (seen / of_expert).max(1)
 }
 
 fn lengths(windows: &[Vec<u32>]) -> Vec<usize> {

@@ -26,6 +26,16 @@ const SHARES: [(f64, &str); 6] = [
     (0.93, "low-rank-93"),
     (0.90, "low-rank-90"),
 ];
+/// What the levels leave out that look at gates, in each network of an expert, as a fraction of the stream that it adds to, the most
+/// careful first; in thousandths in their names.
+const LEFT_OUT: [(f64, &str); 6] = [
+    (0.003, "gate-threshold-3"),
+    (0.005, "gate-threshold-5"),
+    (0.008, "gate-threshold-8"),
+    (0.012, "gate-threshold-12"),
+    (0.018, "gate-threshold-18"),
+    (0.027, "gate-threshold-27"),
+];
 /// Share of the truly active neurons that the sign level is set to find.
 const SIGN_RECALL: f64 = 0.97;
 /// Ranks are multiples of this.
@@ -58,8 +68,8 @@ pub struct Level {
     pub cut: Option<usize>,
 }
 
-/// The predictors of one expert, neurons in order of rank.
-#[derive(Debug, Clone, PartialEq)]
+/// The predictors of one expert, neurons in order of rank; where neurons are left out by their gates, thresholds alone.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Predictors {
     /// Sign: the most differences of a neuron that is requested, `[neurons]`.
     pub differences: Vec<i32>,
@@ -69,7 +79,7 @@ pub struct Predictors {
     pub fc1: Vec<u8>,
     /// `[neurons, rank]`.
     pub fc2: Vec<u8>,
-    /// Thresholds of each low-rank level, `[neurons]`.
+    /// Thresholds of each low-rank level, or of each that leaves out by gates, `[neurons]`.
     pub thresholds: Vec<Vec<f32>>,
 }
 
@@ -80,6 +90,8 @@ pub struct Menu {
     pub levels: Vec<Level>,
     /// Whether there are predictors at all.
     pub predicts: bool,
+    /// Whether there are levels that leave out neurons whose gate is small.
+    pub cuts_gates: bool,
     /// Storage of low-rank predictors.
     pub format: Format,
     /// Between their matrices.
@@ -105,16 +117,34 @@ pub enum Weights {
 impl Menu {
     /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a
     /// predictor could leave out unharmed, and if `down` is not asked for, down stays as the source has it. Its experts or layers
-    /// are read from the source's file then, or from a container: what is asked for, or else what suits it.
+    /// are read from the source's file then, or from a container: what is asked for, or else what suits it. With `cuts_gates`
+    /// neurons are stored one by one, and levels leave out those whose gate is small.
     ///
     /// # Errors
-    /// When predictors that come with it have the wrong shape.
+    /// When predictors that come with it have the wrong shape, and when gates cannot be cut.
     pub fn new(
         source: &SourceModel<'_>,
         down: Option<Format>,
         asked: Option<Weights>,
+        cuts_gates: bool,
     ) -> anyhow::Result<Self> {
         let config = source.config();
+        if cuts_gates && !config.activation().always_fires() {
+            anyhow::bail!(
+                "many neurons of {} are exactly zero, and its levels leave out those: leave out --gate-levels",
+                config.activation().name()
+            );
+        }
+        if cuts_gates && source.part(0, Role::FfnPostNorm).is_some() {
+            anyhow::bail!(
+                "--gate-levels does not know the norm that this model has behind its feed-forward networks: leave it out"
+            );
+        }
+        if cuts_gates && config.network().biases {
+            anyhow::bail!(
+                "--gate-levels does not know the biases that this model adds to its gates: leave it out"
+            );
+        }
         let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
         let mut levels = vec![level("dense", LevelKind::Dense, None)];
         if !config.activation().fires(-1.0) && !config.network().biases {
@@ -128,6 +158,10 @@ impl Menu {
             let own = shipped.iter().filter(|shipped| shipped.own_threshold).map(|_| "low-rank-shipped");
             let names = own.chain(SHARES.map(|(_, name)| name));
             levels.extend(names.enumerate().map(|(i, name)| level(name, LevelKind::LowRank, Some(i))));
+        }
+        if cuts_gates {
+            let named = LEFT_OUT.iter().enumerate();
+            levels.extend(named.map(|(i, (_, name))| level(name, LevelKind::GateThreshold, Some(i))));
         }
         let blocks = |columns: usize| columns.is_multiple_of(Format::Q4_0.block_values());
         let whole = match &shipped {
@@ -153,7 +187,7 @@ impl Menu {
             (false, true) => slice_neurons(source, down),
             (false, false) => 1,
         };
-        Ok(Self { levels, predicts, format, hidden, down, slice_neurons, index, shipped })
+        Ok(Self { levels, predicts, cuts_gates, format, hidden, down, slice_neurons, index, shipped })
     }
 
     /// Whether the container's down rows are quantised anew.
@@ -183,6 +217,11 @@ impl Menu {
         if predictors || self.differs(source) { "q8" } else { "f32" }
     }
 
+    /// Whether there are thresholds of every expert.
+    pub fn has_thresholds(&self) -> bool {
+        self.predicts || self.cuts_gates
+    }
+
     /// Whether predictors are trained, and not brought by the model.
     pub fn trains(&self) -> bool {
         self.predicts && self.shipped.is_none()
@@ -191,7 +230,7 @@ impl Menu {
     /// The predictor set in the container that a kind of level uses.
     pub fn set(kind: LevelKind) -> Option<usize> {
         match kind {
-            LevelKind::Dense | LevelKind::ExactGate => None,
+            LevelKind::Dense | LevelKind::ExactGate | LevelKind::GateThreshold => None,
             LevelKind::Sign => Some(0),
             LevelKind::LowRank => Some(1),
         }
@@ -221,6 +260,16 @@ impl Menu {
             return Ok(kept);
         }
         let config = source.config();
+        if let Some(gates) = &samples.gates {
+            let by_neuron = gates.thresholds(config.ffn_width(), &LEFT_OUT.map(|(error, _)| error));
+            let of_ranks = |of: Vec<f32>| order.iter().map(|&(_, neuron)| of[neuron as usize]).collect();
+            let made = Predictors {
+                thresholds: by_neuron.into_iter().map(of_ranks).collect(),
+                ..Predictors::default()
+            };
+            work.save(&file_name(layer, expert), &[&made.to_bytes()])?;
+            return Ok(made);
+        }
         let trained = match &self.shipped {
             Some(shipped) => shipped.predictor(source, layer, expert)?,
             None => {

@@ -23,6 +23,7 @@ pub mod consume;
 pub mod convert;
 pub mod evaluate;
 pub mod fetch;
+pub mod gates;
 pub mod hub;
 pub mod import;
 pub mod layers;
@@ -83,6 +84,8 @@ pub struct ModelOptions {
     pub name: Option<String>,
     /// The format of the container's down rows where the source's are quantised, instead of the source's.
     pub down: Option<Format>,
+    /// Whether levels are offered that leave out neurons whose gate is small, of a model whose neurons all fire.
+    pub gate_levels: bool,
     /// The function between gate and up instead of the one that the file says or implies.
     pub activation: Option<Activation>,
     /// Where weights are read from; `None`: whole experts from the model's own file, if its disk is the one that is measured and it
@@ -172,7 +175,7 @@ impl Profile {
         };
         let elsewhere = disk(&path)? != disk(&context.storage)?;
         let weights = options.weights.or((elsewhere || options.consume).then_some(Weights::Container));
-        let menu = Menu::new(&source, options.down, weights)?;
+        let menu = Menu::new(&source, options.down, weights, options.gate_levels)?;
         let own_file = weights == Some(Weights::OwnFile);
         if own_file && !menu.index {
             let why = if menu.down.is_some() && menu.levels.len() > 1 {
@@ -234,7 +237,7 @@ impl Profile {
         stored.dedup();
         let routes = recording.as_ref().map(|recording| &recording.hash);
         let key = format!(
-            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {:?} {} {:?} {stored:?} {:?} {} {routes:?}",
+            "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {:?} {} {:?} {stored:?} {:?} {} {routes:?} {}",
             env!("CARGO_PKG_VERSION"),
             flashplan::internals::container::VERSION,
             context.quick,
@@ -242,7 +245,8 @@ impl Profile {
             context.storage.display(),
             menu.hidden,
             source.config().activation(),
-            menu.slice_neurons
+            menu.slice_neurons,
+            menu.cuts_gates
         );
         let work = Work::new(&context.out, key.as_bytes())?;
         let kept = work.load(JOB)?.and_then(|json| serde_json::from_slice::<Job>(&json).ok());
@@ -446,12 +450,13 @@ impl Profile {
                 "ReLU: a neuron with gate > 0 counts as truly active whatever the sign of up.".to_owned(),
             ),
             Activation::Silu | Activation::Gelu | Activation::SwigluOai => notes.push(format!(
-                "{} is never exactly zero: the model has no lossless sparsity and no predictors.",
+                "{} is never exactly zero: the model has no lossless sparsity and no predictors{}.",
                 match self.source.config().activation() {
                     Activation::Silu => "SiLU",
                     Activation::Gelu => "GELU",
                     _ => "SwiGLU",
-                }
+                },
+                if self.menu.cuts_gates { "; levels leave out neurons whose gate is small" } else { "" }
             )),
             Activation::Drelu => {}
         }

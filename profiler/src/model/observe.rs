@@ -5,6 +5,7 @@ use kernels::Activation;
 use rayon::prelude::*;
 
 use super::batch::Expert;
+use super::gates::Gates;
 
 /// One neuron of one token weighs no more than this in training.
 const WORTH_MAX: f32 = 400.0;
@@ -12,7 +13,8 @@ const WORTH_MAX: f32 = 400.0;
 /// Whether a neuron counts as truly active.
 ///
 /// dReLU: gate and up above zero. `ReLU`: gate above zero, for up counts with either sign. `SiLU` is never zero; the
-/// same signs as dReLU's are counted, as a figure to compare.
+/// same signs as dReLU's are counted, as a figure to compare. (Where neurons are left out by their gates, samples have those
+/// that add more than the root mean square.)
 pub fn active(activation: Activation, gate: f32, up: f32) -> bool {
     match activation {
         Activation::Relu => gate > 0.0,
@@ -129,6 +131,8 @@ pub struct Samples {
     pub gate_counts: Vec<u32>,
     /// Per neuron: what its gate summed up to on them.
     pub gate_sums: Vec<f32>,
+    /// Where neurons are left out by their gates: what these made of some tokens of real text.
+    pub gates: Option<Gates>,
 }
 
 /// The worth of truly active neurons, which is what they add to the output: the size of a neuron's value times its
@@ -216,9 +220,33 @@ impl Samples {
         let (tokens, first) = (seen.rows.len(), self.rows());
         let kept = |token: usize| heard[seen.rows[token]];
         let at = |column: usize, token: usize| column * tokens + token;
-        self.active.push(tokens, kept, |neuron, token| {
-            active(activation, seen.gate[at(neuron, token)], seen.up[at(neuron, token)])
-        });
+        if let Some(gates) = &mut self.gates {
+            let added = |neuron: usize, token: usize| {
+                let at = at(neuron, token);
+                activation.apply(seen.gate[at], seen.up[at]).abs() * down_sizes[neuron]
+            };
+            let neurons = down_sizes.len();
+            let mean_squares: Vec<f32> = (0..tokens)
+                .into_par_iter()
+                .map(|token| {
+                    (0..neurons).map(|neuron| added(neuron, token).powi(2)).sum::<f32>() / neurons as f32
+                })
+                .collect();
+            for token in (0..tokens).filter(|&token| kept(token)) {
+                let of_gate = |neuron| activation.of_gate(seen.gate[at(neuron, token)]).abs();
+                gates.hear(
+                    seen.rows[token],
+                    (0..neurons).map(|neuron| (of_gate(neuron), added(neuron, token))),
+                );
+            }
+            // those that add most of it
+            self.active
+                .push(tokens, kept, |neuron, token| added(neuron, token).powi(2) > mean_squares[token]);
+        } else {
+            self.active.push(tokens, kept, |neuron, token| {
+                active(activation, seen.gate[at(neuron, token)], seen.up[at(neuron, token)])
+            });
+        }
         for (row, token) in (first..).zip((0..tokens).filter(|&token| kept(token))) {
             let size = |neuron: usize| {
                 let at = at(neuron, token);

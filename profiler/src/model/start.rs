@@ -233,7 +233,8 @@ mod tests {
         active.push(tokens, |_| true, |neuron, token| gates[neuron * tokens + token] > 0.0);
         let gate_counts = active.counts(tokens / 2);
         let (worths, gate_sums) = (Worths::of(&active, |_, _| 1.0), vec![1.0; neurons]);
-        let samples = Samples { width, real: tokens / 2, inputs, active, worths, gate_counts, gate_sums };
+        let samples =
+            Samples { width, real: tokens / 2, inputs, active, worths, gate_counts, gate_sums, gates: None };
         let mut bytes = vec![0; Format::F32.row_bytes(gate.len())];
         quantise(Format::F32, &gate, &mut bytes);
         let matrix = Matrix { format: Format::F32, rows: neurons, columns: width, bytes: &bytes };

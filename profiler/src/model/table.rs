@@ -230,11 +230,13 @@ impl Findings<'_> {
         let routed = (c.layers() * c.experts_used()) as u64;
         match level.kind {
             LevelKind::Dense => (0, 0),
-            LevelKind::ExactGate => {
+            LevelKind::ExactGate | LevelKind::GateThreshold => {
+                let thresholds =
+                    if level.kind == LevelKind::GateThreshold { 4 * routed * neurons } else { 0 };
                 let directory = &self.written.directory;
                 let gate = |layer| directory.stored(layer).bundle.gate_bytes;
                 let gates = (0..c.layers()).map(gate).sum::<u64>();
-                (c.experts_used() as u64 * neurons * gates, routed * neurons * 2 * width)
+                (c.experts_used() as u64 * neurons * gates + thresholds, routed * neurons * 2 * width)
             }
             LevelKind::Sign => {
                 let words = width.div_ceil(64);

@@ -26,7 +26,7 @@ pub fn threshold(cut: f32, bias: f32) -> f32 {
 }
 
 /// A little lower, so that rounding on another instruction set does not drop the neuron at the cut.
-fn below(threshold: f32) -> f32 {
+pub fn below(threshold: f32) -> f32 {
     threshold - 1e-5 * threshold.abs().max(1.0)
 }
 

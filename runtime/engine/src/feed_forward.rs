@@ -323,7 +323,7 @@ impl FeedForward {
         x: &[f32],
     ) -> usize {
         let (slices, all) = (neurons.slices() as usize, neurons.count());
-        let gates_known = n.level.kind() == LevelKind::ExactGate;
+        let gates_known = n.level.kind().gates_resident();
         let asked = self.selected.len() - slices;
         self.selected[asked..].fill(0);
         for (row, x) in x.chunks_exact(n.width).enumerate() {
@@ -401,7 +401,7 @@ impl FeedForward {
         let span = |slice| next.neurons.slice_span(next.shape, next.shape.part, slice);
         let probable = merged(&self.selected, &self.scores, ends);
         let certain = n.level.kind() == LevelKind::Dense && next.neurons.experts_count() == 1;
-        let sure = |score: f32| if certain { f32::INFINITY } else { score };
+        let sure = |score: f32| if certain { f32::INFINITY } else { score.abs() };
         n.fetcher.prefetch(probable.map(|(slice, score)| (span(slice), sure(score))));
     }
 
@@ -616,7 +616,7 @@ struct Neuron<'a> {
     activation: Activation,
     /// `[rows, experts]`.
     weights: &'a [f32],
-    /// An exact gate has been computed when it was requested, and lies where the value goes.
+    /// A gate that is resident has been computed when it was requested, and lies where the value goes.
     gates_known: bool,
     /// Biases of gate and up, by rank.
     biases: Option<Biases<'a>>,
@@ -640,7 +640,7 @@ impl<'a> Neuron<'a> {
             shape: n.shape,
             activation: n.activation,
             weights: &router[router.len() / 2..],
-            gates_known: n.level.kind() == LevelKind::ExactGate,
+            gates_known: n.level.kind().gates_resident(),
             biases: Biases::of(n.weights, layer),
         }
     }

@@ -7,8 +7,7 @@ use crate::container::{Container, ContainerError, LevelEntry};
 use crate::flash::Files;
 use crate::predictor::{Hidden, Predictor};
 use crate::weights::Tensor;
-use kernels::Format;
-use kernels::{Kernels, Matrix};
+use kernels::{Activation, Format, Kernels, Matrix};
 
 /// A loaded quality level.
 #[derive(Debug)]
@@ -21,7 +20,8 @@ pub(crate) struct Level {
     region: Slab<u8>,
     /// First byte of the thresholds in `region`.
     thresholds: usize,
-    /// Exact gate: each layer's format of gate rows, and where they begin in `region`.
+    activation: Activation,
+    /// Gates resident: each layer's format of gate rows, and where they begin in `region`.
     gates: Vec<(Format, usize)>,
     /// Low rank: `fc1` and `fc2` of `[layer * experts + expert]`.
     low_rank: Vec<(Tensor, Tensor)>,
@@ -31,8 +31,8 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// Reads a level into `region`, which is as long as [`Container::level_resident_bytes`] says. Gate rows of the
-    /// exact gate are left to whoever streams the neurons; see [`Level::gate_row_mut`].
+    /// Reads a level into `region`, which is as long as [`Container::level_resident_bytes`] says. Gate rows
+    /// are left to whoever streams the neurons; see [`Level::gate_row_mut`].
     ///
     /// # Errors
     /// If a section cannot be read or its hash does not match.
@@ -56,6 +56,7 @@ impl Level {
             ffn_width: d.config.ffn_width(),
             width: d.config.width,
             thresholds: 0,
+            activation: d.config.activation(),
             gates: gates.collect(),
             low_rank: Vec::new(),
             hidden: Hidden::default(),
@@ -92,6 +93,11 @@ impl Level {
                 }
             }
         }
+        if let (None, Some(thresholds)) = (entry.set, &entry.thresholds) {
+            level.thresholds = level.region.len() - thresholds.bytes as usize;
+            let (_, rest) = level.region.split_at_mut(level.thresholds);
+            container.read_section(files, thresholds, "thresholds", rest)?;
+        }
         Ok(level)
     }
 
@@ -106,6 +112,11 @@ impl Level {
         Some(match self.kind {
             LevelKind::Dense => return None,
             LevelKind::ExactGate => Predictor::ExactGate { gate: self.gate(layer, expert) },
+            LevelKind::GateThreshold => Predictor::GateThreshold {
+                gate: self.gate(layer, expert),
+                activation: self.activation,
+                thresholds: bytemuck::cast_slice(self.thresholds(index)),
+            },
             LevelKind::Sign => {
                 let words = self.width.div_ceil(64);
                 let bytes = &self.region[self.signs[index]..][..self.ffn_width * words * 8];
@@ -126,12 +137,12 @@ impl Level {
         })
     }
 
-    /// Exact gate: the gate rows of one expert, by ascending rank.
+    /// Gates resident: the gate rows of one expert, by ascending rank.
     ///
     /// # Panics
     /// At any other level.
     pub(crate) fn gate(&self, layer: usize, expert: usize) -> Matrix<'_> {
-        assert_eq!(self.kind, LevelKind::ExactGate, "gate rows are resident");
+        assert!(self.kind.gates_resident(), "gate rows are resident");
         let (format, start) = self.gates[layer];
         let row = format.row_bytes(self.width);
         let start = start + expert * self.ffn_width * row;
@@ -143,12 +154,12 @@ impl Level {
         }
     }
 
-    /// Exact gate: where the gate row of the `index`-th neuron of an expert belongs.
+    /// Gates resident: where the gate row of the `index`-th neuron of an expert belongs.
     ///
     /// # Panics
     /// At any other level.
     pub(crate) fn gate_row_mut(&mut self, layer: usize, expert: usize, index: usize) -> &mut [u8] {
-        assert_eq!(self.kind, LevelKind::ExactGate, "gate rows are resident");
+        assert!(self.kind.gates_resident(), "gate rows are resident");
         let (format, start) = self.gates[layer];
         let row = format.row_bytes(self.width);
         let start = start + (expert * self.ffn_width + index) * row;

@@ -1,18 +1,20 @@
-//! Predictors: three ways to select the neurons that will fire before their rows are read.
+//! Predictors: four ways to select the neurons that will fire before their rows are read.
 //!
 //! A predictor belongs to one expert of one layer. Its input is the normalised input of the feed-forward network; its
 //! neurons are in the order of their ranks in the container.
 //!
 //! 1. *Exact gate*: the gate rows are resident and computed. Lossless where a neuron with `gate <= 0` contributes
 //!    nothing. (PowerInfer-2, section 5.)
-//! 2. *Sign*: count the places where the input and the gate row differ in sign; few enough means active. No training.
+//! 2. *Gate threshold*: the same, where no gate is exactly zero: a neuron is selected whose activated gate reaches a threshold of
+//!    its own in size. (CATS has one for all neurons of a layer, *stated*; one for each is ours.)
+//! 3. *Sign*: count the places where the input and the gate row differ in sign; few enough means active. No training.
 //!    (`SparseInfer`.)
-//! 3. *Low rank*: `fc2 . h(fc1 . x)` against a threshold for each neuron, where `h` is [`Hidden::Relu`] (PowerInfer's form,
+//! 4. *Low rank*: `fc2 . h(fc1 . x)` against a threshold for each neuron, where `h` is [`Hidden::Relu`] (PowerInfer's form,
 //!    *stated*) or [`Hidden::Linear`] (Deja Vu's). The threshold for each neuron instead of one for all is ours.
 
 use serde::{Deserialize, Serialize};
 
-use kernels::{Input, Kernels, Matrix};
+use kernels::{Activation, Input, Kernels, Matrix};
 
 /// The function that a low-rank predictor applies to its hidden values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -44,6 +46,15 @@ pub enum Predictor<'a> {
         /// The rows.
         gate: Matrix<'a>,
     },
+    /// Gate rows `[neurons, width]`, and from where on a gate counts.
+    GateThreshold {
+        /// The rows.
+        gate: Matrix<'a>,
+        /// What is compared with the thresholds is the size of this of a gate.
+        activation: Activation,
+        /// A neuron is selected at or above its threshold. `[neurons]`.
+        thresholds: &'a [f32],
+    },
     /// Sign bits of the gate rows.
     Sign {
         /// `[neurons, words]`: bit set where the gate is negative; `words = width.div_ceil(64)`.
@@ -68,7 +79,7 @@ impl Predictor<'_> {
     /// Number of neurons that it decides about.
     pub fn neurons(&self) -> usize {
         match self {
-            Self::ExactGate { gate } => gate.rows,
+            Self::ExactGate { gate } | Self::GateThreshold { gate, .. } => gate.rows,
             Self::Sign { differences_max, .. } => differences_max.len(),
             Self::LowRank { thresholds, .. } => thresholds.len(),
         }
@@ -78,6 +89,7 @@ impl Predictor<'_> {
     pub fn bytes(&self) -> u64 {
         let bytes = match *self {
             Self::ExactGate { gate } => gate.bytes.len(),
+            Self::GateThreshold { gate, thresholds, .. } => gate.bytes.len() + size_of_val(thresholds),
             Self::Sign { signs, differences_max } => size_of_val(signs) + size_of_val(differences_max),
             Self::LowRank { fc1, fc2, thresholds, .. } => {
                 fc1.bytes.len() + fc2.bytes.len() + size_of_val(thresholds)
@@ -90,7 +102,7 @@ impl Predictor<'_> {
     pub fn hidden(&self) -> usize {
         match self {
             Self::LowRank { fc1, .. } => fc1.rows,
-            Self::ExactGate { .. } | Self::Sign { .. } => 0,
+            Self::ExactGate { .. } | Self::GateThreshold { .. } | Self::Sign { .. } => 0,
         }
     }
 
@@ -114,6 +126,13 @@ impl Predictor<'_> {
     ) {
         match *self {
             Self::ExactGate { gate } => x.rows(kernels, gate, start, out),
+            Self::GateThreshold { gate, activation, thresholds } => {
+                x.rows(kernels, gate, start, out);
+                let thresholds = &thresholds[start..][..out.len()];
+                out.iter_mut()
+                    .zip(thresholds)
+                    .for_each(|(out, &least)| *out = counted(activation, *out, least));
+            }
             Self::LowRank { fc2, thresholds, .. } => {
                 hidden.rows(kernels, fc2, start, out);
                 let thresholds = &thresholds[start..][..out.len()];
@@ -127,8 +146,9 @@ impl Predictor<'_> {
         }
     }
 
-    /// A value above zero where a neuron is predicted active, and the greater the surer that is: the exact gate gives
-    /// the gate itself, the others how far beyond the threshold it is.
+    /// Score by which a neuron is selected, see [`Predictor::selects`]: the exact gate gives the gate itself, a threshold on the
+    /// gate the same where it counts and else zero, the others how far beyond the threshold it is, above zero, and the greater the
+    /// surer.
     ///
     /// `x` is the input, `hidden` the hidden layer, `signs` the input's [`sign_bits`]; a predictor looks at the one it
     /// needs.
@@ -142,6 +162,9 @@ impl Predictor<'_> {
     ) -> f32 {
         match *self {
             Self::ExactGate { gate } => x.dot(kernels, gate.row(neuron)),
+            Self::GateThreshold { gate, activation, thresholds } => {
+                counted(activation, x.dot(kernels, gate.row(neuron)), thresholds[neuron])
+            }
             Self::Sign { signs: rows, differences_max } => {
                 let row = &rows[neuron * signs.len()..][..signs.len()];
                 let differences = i64::from(kernels.sign_mismatch(row, signs));
@@ -153,6 +176,19 @@ impl Predictor<'_> {
             }
         }
     }
+
+    /// Whether a neuron with this score is selected.
+    pub fn selects(&self, score: f32) -> bool {
+        match self {
+            Self::GateThreshold { .. } => score != 0.0,
+            Self::ExactGate { .. } | Self::Sign { .. } | Self::LowRank { .. } => score > 0.0,
+        }
+    }
+}
+
+/// A gate that is not left out, else zero. One that is no number counts, so that it is not lost.
+fn counted(activation: Activation, gate: f32, least: f32) -> f32 {
+    if activation.of_gate(gate).abs() < least { 0.0 } else { gate }
 }
 
 /// Distance of a score beyond a threshold: above zero if it reaches it, else zero.
@@ -216,6 +252,13 @@ mod tests {
             for (a, b) in out.iter().zip(&exact) {
                 assert!((a - b).abs() < 1e-4, "{a} {b}");
             }
+            let silu = Activation::Silu;
+            let sizes: Vec<f32> = exact.iter().map(|&gate| silu.of_gate(gate).abs()).collect();
+            let least = [sizes[0] + 1e-3, sizes[1] - 1e-3, f32::INFINITY, 0.0, sizes[4] * 1.01 + 1e-3];
+            let cut = Predictor::GateThreshold { gate: rows, activation: silu, thresholds: &least };
+            let cut_out = scores(cut, &[]);
+            assert_eq!(cut_out, [0.0, out[1], 0.0, out[3], 0.0]);
+            assert!([-1.0, 1.0, f32::NAN].iter().all(|&gate| cut.selects(gate)) && !cut.selects(0.0));
             let limits = [-1, 64, differences[2] as i32, differences[3] as i32 - 1, 0];
             let sign = Predictor::Sign { signs: &signs, differences_max: &limits };
             let out = scores(sign, &input);

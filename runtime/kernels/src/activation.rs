@@ -37,17 +37,26 @@ impl Activation {
 
     /// The neuron's output, by which its row of down is multiplied.
     pub fn apply(self, gate: f32, up: f32) -> f32 {
+        let gate = self.of_gate(gate);
         match self {
-            Self::Relu => gate.max(0.0) * up,
-            Self::Silu => gate / (1.0 + (-gate).exp()) * up,
-            Self::Drelu => gate.max(0.0) * up.max(0.0),
+            Self::Relu | Self::Silu | Self::Gelu => gate * up,
+            Self::Drelu => gate * up.max(0.0),
+            Self::SwigluOai => gate * (up.clamp(-7.0, 7.0) + 1.0),
+        }
+    }
+
+    /// The factor of the neuron's output that comes from the gate alone.
+    pub fn of_gate(self, gate: f32) -> f32 {
+        match self {
+            Self::Relu | Self::Drelu => gate.max(0.0),
+            Self::Silu => gate / (1.0 + (-gate).exp()),
             Self::Gelu => {
                 let root = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
-                0.5 * gate * (1.0 + (root * gate * (1.0 + 0.044_715 * gate * gate)).tanh()) * up
+                0.5 * gate * (1.0 + (root * gate * (1.0 + 0.044_715 * gate * gate)).tanh())
             }
             Self::SwigluOai => {
                 let gate = gate.min(7.0);
-                gate / (1.0 + (-1.702 * gate).exp()) * (up.clamp(-7.0, 7.0) + 1.0)
+                gate / (1.0 + (-1.702 * gate).exp())
             }
         }
     }
@@ -75,6 +84,21 @@ mod tests {
     fn relu_zeroes_a_negative_gate_and_drelu_also_a_negative_up() {
         assert_eq!([Relu.apply(2.0, 3.0), Relu.apply(2.0, -3.0), Relu.apply(-2.0, 3.0)], [6.0, -6.0, 0.0]);
         assert_eq!([Drelu.apply(2.0, 3.0), Drelu.apply(2.0, -3.0), Drelu.apply(-2.0, -3.0)], [6.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn an_output_is_a_factor_of_the_gate_and_one_of_up() {
+        for activation in [Relu, Silu, Drelu, Gelu, SwigluOai] {
+            for gate in [-9.0_f32, -1.278, -0.3, 0.0, 0.4, 3.0, 8.0] {
+                let factor = if activation == SwigluOai { 3.0 } else { 2.0 };
+                assert_eq!(
+                    activation.apply(gate, 2.0),
+                    activation.of_gate(gate) * factor,
+                    "{activation:?} {gate}"
+                );
+            }
+        }
+        assert!((Silu.of_gate(-1.278) + 0.278).abs() < 1e-3, "the least that it is");
     }
 
     #[test]

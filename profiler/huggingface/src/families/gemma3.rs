@@ -29,7 +29,7 @@ pub(super) const GEMMA3: Family = Family {
     keys,
     layer: LAYER,
     computed: nothing,
-    turned: false,
+    permuted: false,
     norm_plus: 1.0,
     space_prefix: Some(false),
     defaults: &[

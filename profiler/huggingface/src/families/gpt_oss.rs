@@ -43,7 +43,7 @@ pub(super) const GPT_OSS: Family = Family {
     keys,
     layer: LAYER,
     computed: nothing,
-    turned: false,
+    permuted: false,
     norm_plus: 0.0,
     space_prefix: None,
     defaults: &[],

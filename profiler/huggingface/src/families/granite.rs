@@ -32,7 +32,7 @@ pub(super) const GRANITE: Family = Family {
     keys: |config, keys| factors("granite", config, keys),
     layer: &[],
     computed: rope_freqs,
-    turned: true,
+    permuted: true,
     norm_plus: 0.0,
     space_prefix: None,
     defaults: &[],

@@ -24,7 +24,7 @@ pub(super) const LLAMA: Family = Family {
     keys,
     layer: LAYER,
     computed: rope_freqs,
-    turned: true,
+    permuted: true,
     norm_plus: 0.0,
     space_prefix: None,
     defaults: &[],

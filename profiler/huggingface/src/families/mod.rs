@@ -42,8 +42,8 @@ pub(crate) struct Family {
     layer: &'static [Rule],
     /// Divisors of rotary frequencies and the like, which are computed.
     computed: fn(&Config) -> Result<Vec<Computed>, FolderError>,
-    /// Whether q and k are turned: rotated values are neighbours in GGUF and half a head apart in the folder.
-    turned: bool,
+    /// Whether q and k are permuted: rotated values are neighbours in GGUF and half a head apart in the folder.
+    permuted: bool,
     /// What every norm of the final state lacks.
     norm_plus: f32,
     /// Whether a space is put before a text, where the architecture decides it.
@@ -77,9 +77,9 @@ struct Rule {
 enum Make {
     /// As it is.
     Same,
-    /// As it is, or with its heads turned where the family has it so.
+    /// As it is, or with its heads permuted where the family has it so.
     Query,
-    /// Keys, as they are or with their heads turned where the family has it so.
+    /// Keys, as they are or with their heads permuted where the family has it so.
     Key,
     /// With 1 added to every value.
     PlusOne,

@@ -16,7 +16,7 @@ pub(super) const OLMOE: Family = Family {
     },
     layer: EXPERTS,
     computed: nothing,
-    turned: false,
+    permuted: false,
     norm_plus: 0.0,
     space_prefix: None,
     defaults: &[],

@@ -19,7 +19,7 @@ pub(super) const PHI3: Family = Family {
     keys,
     layer: LAYER,
     computed: factors,
-    turned: false,
+    permuted: false,
     norm_plus: 0.0,
     space_prefix: None,
     defaults: &[("original_max_position_embeddings", 4096)],

@@ -16,7 +16,7 @@ pub(super) const QWEN2: Family = Family {
     keys: |config, _| no_windows(config),
     layer: &[],
     computed: nothing,
-    turned: false,
+    permuted: false,
     norm_plus: 0.0,
     space_prefix: None,
     defaults: &[],

@@ -164,7 +164,7 @@ fn recipe(
     let all = || Rows::all(name, tensor);
     let (made, rows) = match make {
         Make::Same | Make::PlusOne => (shape.to_vec(), all()),
-        Make::Query | Make::Key if family.turned => {
+        Make::Query | Make::Key if family.permuted => {
             let heads = config.size("num_attention_heads")?;
             let own = config.whole("num_key_value_heads")?.unwrap_or(heads);
             let turned_heads = Some(if make == Make::Query { heads } else { own });

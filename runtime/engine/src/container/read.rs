@@ -17,6 +17,7 @@ use super::{
     BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, Stored, TABLE_WORDS, TensorEntry,
     VERSION, write,
 };
+use crate::arena::LINE_BYTES;
 use crate::flash::{self, Files, Group};
 
 /// A directory holds shapes and a vocabulary: no model's comes near this.
@@ -439,13 +440,18 @@ impl Container {
         self.directory.config.experts() * self.directory.config.ffn_width()
     }
 
-    /// Resident bytes of a level: its predictor set and thresholds, or every gate row.
+    /// Resident bytes of a level: its predictor set and thresholds, or every gate row, and thresholds behind them.
     pub fn level_resident_bytes(&self, level: &LevelEntry) -> u64 {
         match level.kind {
             LevelKind::Dense => 0,
-            LevelKind::ExactGate => {
+            LevelKind::ExactGate | LevelKind::GateThreshold => {
                 let gate_bytes = |layer| self.directory.stored(layer).bundle.gate_bytes;
-                self.neurons() as u64 * (0..self.directory.config.layers()).map(gate_bytes).sum::<u64>()
+                let gates =
+                    self.neurons() as u64 * (0..self.directory.config.layers()).map(gate_bytes).sum::<u64>();
+                match &level.thresholds {
+                    None => gates,
+                    Some(thresholds) => gates.next_multiple_of(LINE_BYTES as u64) + thresholds.bytes,
+                }
             }
             LevelKind::Sign | LevelKind::LowRank => {
                 level.set.map_or(0, |set| self.directory.sets[set].section.bytes)
@@ -534,10 +540,10 @@ impl Container {
                 return Err(format!("the level {} names impossible always-on neurons", level.name));
             }
             let predicting = matches!(level.kind, LevelKind::Sign | LevelKind::LowRank);
-            let set = level.set.and_then(|set| d.sets.get(set));
-            let fits = set.is_some_and(|set| set.kind == level.kind)
-                && level.thresholds.as_ref().is_some_and(|s| s.bytes >= layers as u64 * neurons * 4);
-            if predicting != fits || (!predicting && (level.set.is_some() || level.thresholds.is_some())) {
+            let has_thresholds = predicting || level.kind == LevelKind::GateThreshold;
+            let set = level.set.map(|set| d.sets.get(set).is_some_and(|set| set.kind == level.kind));
+            let enough = level.thresholds.as_ref().map(|s| s.bytes >= layers as u64 * neurons * 4);
+            if set != predicting.then_some(true) || enough != has_thresholds.then_some(true) {
                 return Err(format!("the level {} has no predictor of its kind", level.name));
             }
             if let Some(thresholds) = &level.thresholds {

@@ -76,7 +76,7 @@ pub struct LevelSource {
     pub kind: LevelKind,
     /// Index of the level's predictor set.
     pub set: Option<usize>,
-    /// Low rank: `[layer][expert][neuron]` logit thresholds. Sign: largest numbers of differences, as whole numbers.
+    /// Low rank: `[layer][expert][neuron]` logit thresholds. Gate threshold: those of the activated gate's size. Sign: largest numbers of differences, as whole numbers.
     pub thresholds: Option<Vec<Vec<Vec<f32>>>>,
     /// Per layer: the first so many ranks are always computed.
     pub always_on: Vec<u32>,

@@ -22,7 +22,6 @@ use std::mem;
 use std::ops::Range;
 
 use plans::engine::{COMPLETED_CLUSTER, TRANSPOSED, TRANSPOSED_WORDS};
-use plans::model::LevelKind;
 
 use super::{Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias, insert, land};
 use crate::arena::Slab;
@@ -396,11 +395,13 @@ impl Cluster<'_> {
         n.pool.share_pieces(values, &self.batches.value_ends, |batch, values| {
             let (expert, ref neurons) = self.batches.neurons[batch];
             let (x, neurons) = (input(expert), &self.order[neurons.clone()]);
-            let gate = |index: u32| match level.kind() {
-                LevelKind::ExactGate => level
-                    .gate(self.layer, expert)
-                    .row(self.list.neurons.index_in_expert(self.list.rank(index as usize))),
-                _ => shape.gate(bundle(index)),
+            let gate = |index: u32| {
+                if level.kind().gates_resident() {
+                    let rank = self.list.rank(index as usize);
+                    level.gate(self.layer, expert).row(self.list.neurons.index_in_expert(rank))
+                } else {
+                    shape.gate(bundle(index))
+                }
             };
             let (mut gates, mut ups) = ([gate(neurons[0]); ROWS], [shape.up(bundle(neurons[0])); ROWS]);
             for (i, &index) in neurons.iter().enumerate().skip(1) {

@@ -4,7 +4,7 @@
 //! for each expert that the row is routed to:
 //!     candidates   all of its neurons; when looking ahead the most used of those that are not in memory
 //!     scores       by the level's predictor
-//!     selected     candidates with a score above zero, and those that are always on
+//!     selected     candidates whose score the predictor selects by, and those that are always on
 //! ```
 //!
 //! Without a predictor every slice of an expert is selected, and the surer the greater the expert's weight.
@@ -102,7 +102,7 @@ impl FeedForward {
             let seen = Seen { input, hidden, signs: &self.signs[..words] };
             let indices = (of == Candidates::Missing).then_some(&selected[..count]);
             score(n, &predictor, seen, indices, scores);
-            ends.push(start + keep(list, of, n.always_on[layer], selected, scores));
+            ends.push(start + keep(&predictor, list, of, n.always_on[layer], selected, scores));
         }
         ends
     }
@@ -169,13 +169,20 @@ fn score(
 }
 
 /// Moves the ranks and scores of the candidates that are selected to the front: how many there are.
-fn keep(list: &[u32], of: Candidates, always_on: u32, selected: &mut [u32], scores: &mut [f32]) -> usize {
+fn keep(
+    predictor: &Predictor<'_>,
+    list: &[u32],
+    of: Candidates,
+    always_on: u32,
+    selected: &mut [u32],
+    scores: &mut [f32],
+) -> usize {
     let mut count = 0;
     for i in 0..scores.len() {
         let index = if of == Candidates::All { i } else { selected[i] as usize };
         let (rank, score) = (list[index], scores[i]);
         (selected[count], scores[count]) = (rank, score);
-        count += usize::from(score > 0.0 || rank < always_on);
+        count += usize::from(predictor.selects(score) || rank < always_on);
     }
     count
 }

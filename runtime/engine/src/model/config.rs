@@ -221,7 +221,7 @@ impl StateSpace {
 
     /// Values of all heads of a token.
     pub fn inner_width(&self) -> usize {
-        self.heads * self.head_width
+        self.heads.saturating_mul(self.head_width)
     }
 
     /// `x`, `B` and `C`, which are convolved.

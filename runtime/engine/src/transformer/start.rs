@@ -482,7 +482,7 @@ pub(super) fn fill(
         let gate_bytes = layout.gate_bytes as usize;
         let unit = if shape.has_pieces() { layout.slice_neurons as u32 } else { 1 };
         let hot = neurons.hot();
-        let wanted = if level.kind() == LevelKind::ExactGate { neurons.count() as u32 } else { hot };
+        let wanted = if level.kind().gates_resident() { neurons.count() as u32 } else { hot };
         let mut rank = 0;
         if shape.is_apart() {
             fill_apart(container, files, shape, layer, neurons, slots, buffer, stop)?;
@@ -520,7 +520,7 @@ pub(super) fn fill(
                 let bundle = &bytes[(span.offset - begin) as usize..][..span.bytes as usize];
                 neurons.verify(shape, Part::Whole, rank, bundle)?;
                 let (gate, up_down) = bundle.split_at(gate_bytes);
-                if level.kind() == LevelKind::ExactGate {
+                if level.kind().gates_resident() {
                     let (expert, index) = (neurons.expert(rank), neurons.index_in_expert(rank));
                     level.gate_row_mut(layer, expert, index).copy_from_slice(gate);
                 }

@@ -34,6 +34,7 @@ use kernels::{best, dequantise, quantise};
 mod architectures;
 mod by_layer;
 mod down_rows;
+mod gate_threshold;
 mod index;
 mod look_ahead;
 mod pieces;

@@ -9,8 +9,8 @@ const OF_FOUR: [[u8; 8]; 2] = [[4, 12, 20, 28, 36, 44, 52, 62], [1, 3, 5, 7, 9, 
 pub(super) static IQ2_XXS: [u64; 256] = eights(&IQ2_XXS_BITS);
 pub(super) static IQ2_XS: [u64; 512] = eights(&IQ2_XS_BITS);
 pub(super) static IQ2_S: [u64; 1024] = eights(&IQ2_S_BITS);
-pub(super) static IQ3_XXS: [u32; 256] = fours(&IQ3_XXS_BITS, &OF_FOUR[0]);
-pub(super) static IQ3_S: [u32; 512] = fours(&IQ3_S_BITS, &OF_FOUR[1]);
+pub(super) static IQ3_XXS: [u32; 256] = grid(&IQ3_XXS_BITS, &OF_FOUR[0]);
+pub(super) static IQ3_S: [u32; 512] = grid(&IQ3_S_BITS, &OF_FOUR[1]);
 
 /// A byte for each number, the first the lowest.
 const fn eights<const N: usize>(bits: &[u16; N]) -> [u64; N] {
@@ -27,7 +27,7 @@ const fn eights<const N: usize>(bits: &[u16; N]) -> [u64; N] {
 }
 
 /// A byte for each number, the first the lowest.
-const fn fours<const N: usize>(bits: &[u16; N], numbers: &[u8; 8]) -> [u32; N] {
+const fn grid<const N: usize>(bits: &[u16; N], numbers: &[u8; 8]) -> [u32; N] {
     let (mut points, mut at) = ([0; N], 0);
     while at < N {
         let mut j = 0;

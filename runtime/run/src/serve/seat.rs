@@ -63,6 +63,8 @@ impl Seat<'_> {
 
     /// The state of the seat, for a prompt of whose tokens that are the same so many can be kept.
     pub(super) fn found(&self, prompt: &[u32], kept_of: impl Fn(usize) -> usize) -> Found {
+        // the last token is prefilled in any case, for its logits
+        let prompt = &prompt[..prompt.len().saturating_sub(1)];
         let (same, held) = (kept_of(self.held.same(prompt)), self.held.len());
         Found { same, held, taken: self.taken, free: self.answering.is_none() }
     }

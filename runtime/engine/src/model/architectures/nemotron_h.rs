@@ -75,6 +75,10 @@ fn network(k: &Keys<'_>, neurons: &[usize], most: usize) -> FeedForward {
             k.refuse_value(key, "1");
         }
     }
+    // sigmoid, which such models have, is 2
+    if experts > 1 && k.whole("expert_gating_func").is_some_and(|function| function != 2) {
+        k.refuse_value("expert_gating_func", "2");
+    }
     let renormalise = k.flag("expert_weights_norm").unwrap_or(false);
     let of_expert = k.whole("expert_feed_forward_length").filter(|_| experts > 1);
     let selection_bias = k.has_tensor(&format!("blk.{first}.exp_probs_b.bias"));

@@ -1,6 +1,6 @@
 //! Whether a description's numbers are usable and agree with each other, wherever they come from.
 
-use super::{Attention, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router, StateSpace};
+use super::{Attention, Block, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router, StateSpace};
 
 /// Experts that one token may visit: more than any model has.
 pub(crate) const EXPERTS_USED_MAX: usize = 64;
@@ -18,8 +18,12 @@ impl Config {
             ("the vocabulary", self.vocabulary, 1 << 22),
             ("the width of the model", self.width, 1 << 18),
             ("the number of layers", self.layers(), 1 << 12),
+            ("the number of blocks", self.blocks.len(), 1 << 12),
             ("the context", self.context, 1 << 26),
         ]);
+        if self.blocks.len() > 1 << 12 {
+            return problems.0;
+        }
         if !(self.norm_epsilon > 0.0 && self.norm_epsilon < 1.0) {
             let (what, limit) = ("the epsilon of the norms", " below 1");
             problems.0.push(ConfigError::Constant { what, found: self.norm_epsilon, limit });
@@ -40,6 +44,13 @@ impl Config {
             problems.contradiction("the number of layers with attention", 0, rule);
             return problems.0;
         };
+        let is_gated = |block: &Block| block.attention().is_some_and(|attention| attention.gate);
+        if let Some(layer) = self.blocks.iter().position(is_gated)
+            && self.blocks.iter().all(|block| block.recurrent().is_none())
+        {
+            let rule = "gates of attention are known beside layers with a recurrent state".to_owned();
+            problems.contradiction("the layer of a gate of attention", layer, rule);
+        }
         let network = self.network();
         for (layer, block) in self.blocks.iter().enumerate() {
             match &block.mixer {
@@ -61,6 +72,10 @@ impl Config {
             problems.constants(&[("the factor of a block's output", block.residual_scale)]);
             if let Some(resident) = block.resident() {
                 problems.sizes(&[("the number of neurons", resident.neurons, 1 << 22)]);
+                if resident.biases || resident.router.is_some() || resident.shared_neurons.is_some() {
+                    let rule = "a network that is always in memory has neither experts nor biases".to_owned();
+                    problems.contradiction("the layer of a network", layer, rule);
+                }
             }
             if block.network().is_some_and(|own| own != network) {
                 problems.0.push(ConfigError::Differs { what: "feed-forward network", layer });
@@ -126,6 +141,9 @@ impl Problems {
             ("the width of a head", a.head_width, 1 << 14),
             ("the window of attention", a.window.unwrap_or(1), 1 << 26),
         ]);
+        if !a.head_width.is_multiple_of(2) {
+            self.contradiction("the width of a head", a.head_width, "it must be even".to_owned());
+        }
         if a.kv_heads > 0 && !a.heads.is_multiple_of(a.kv_heads) {
             let rule = format!("it must divide the number of heads, {}", a.heads);
             self.contradiction("the number of key and value heads", a.kv_heads, rule);

@@ -552,3 +552,27 @@ fn npy(path: &Path, columns: usize) -> Vec<Vec<f32>> {
         bytes[header..].as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     values.chunks(columns).map(<[f32]>::to_vec).collect()
 }
+
+#[test]
+fn descriptions_that_the_engine_has_no_room_for_are_refused() {
+    let refused = |case: Case, problem: &str| {
+        let bytes = case.file();
+        let message = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap_err().to_string();
+        assert!(message.contains(problem), "{message}");
+    };
+    let gated = Case {
+        // flags, of either layer false
+        keys: |writer, a| {
+            (QWEN35.keys)(writer, a).array(&format!("{a}.attention.recurrent_layers"), 7, 2, &[0, 0])
+        },
+        recurrent: &[],
+        ..QWEN35
+    };
+    refused(gated, "gates of attention are known beside layers with a recurrent state");
+    let guessing = Case {
+        keys: |writer, a| (QWEN35.keys)(writer, a).u32(&format!("{a}.nextn_predict_layers"), 2),
+        ..QWEN35
+    };
+    refused(guessing, "fewer than there are layers");
+    refused(Case { head_width: 15, ..QWEN35 }, "it must be even");
+}

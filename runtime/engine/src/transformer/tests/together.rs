@@ -65,7 +65,7 @@ fn planned(container: &Container, level: &str, activations: &str, knobs: &Knobs)
 }
 
 /// All plans of a level give, together, the bits that one gives alone.
-fn check(container: &Container, name: &str, level: &str, all: &[Knobs]) {
+pub(super) fn check(container: &Container, name: &str, level: &str, all: &[Knobs]) {
     for activations in ["f32", "q8"] {
         let expected = alone(&mut planned(container, level, activations, &all[0]));
         assert!(expected.iter().flatten().flatten().all(|logit| logit.is_finite()));
