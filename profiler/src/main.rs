@@ -67,14 +67,18 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
             ));
         }
     }
+    let mut told = |sentence: String| say(sentence);
+    // others may measure while a model is fetched
+    let path = match &arguments.model {
+        None => None,
+        Some(Source::Path(path)) => Some(path.clone()),
+        Some(Source::Hub(name)) => {
+            Some(model::fetch::fetch(&context, name, arguments.consume_model, &mut told)?)
+        }
+    };
     let _turn = Turn::wait(&context, |sentence| say(sentence))?;
-    let model = match &arguments.model {
-        Some(source) => {
-            let mut told = |sentence: String| say(sentence);
-            let path = match source {
-                Source::Path(path) => path.clone(),
-                Source::Hub(name) => model::fetch::fetch(&context, name, arguments.consume_model, &mut told)?,
-            };
+    let model = match path {
+        Some(path) => {
             profiler::truncated::explain().context("cannot listen to bus errors")?;
             let options = ModelOptions {
                 model: path,

@@ -180,15 +180,16 @@ fn programs_read_a_line_for_each_answer_and_refusal_and_nothing_that_was_said() 
     let server = Server::start(&here, "127.0.0.1:0", &["--json"]);
     let address = server.address.clone();
     let answer = server.post("/v1/completions", &json!({ "prompt": "a secret", "max_tokens": 4 }));
-    server.refuses(404, "GET /nothing?secret", &[], "", "there is no");
+    server.refuses(404, "GET /nothing/secret?secret", &[], "", "there is no");
     server.refuses(400, "POST /v1/completions", &[], r#"{"prompt": "a secret", "n": -1}"#, "n");
+    server.refuses(400, "POST /v1/completions", &[], r#"{"prompt": "a", "a secret": 1}"#, "unknown");
     let people = server.end();
     assert!(!people.iter().any(|line| line.starts_with('[')), "{people:#?}");
 
     let text = std::fs::read_to_string(here.path("served.txt")).unwrap();
     assert!(!text.contains("secret"), "{text}");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let [listening, answered, unknown, wrong, stopped] = &lines[..] else { panic!("{text}") };
+    let [listening, answered, nowhere, wrong, unknown, stopped] = &lines[..] else { panic!("{text}") };
     assert_eq!((&listening["event"], &listening["address"]), (&json!("listening"), &json!(address)));
     assert_eq!((&answered["event"], &answered["end"]), (&json!("answer"), &json!("given")));
     let usage = &answer["usage"];
@@ -198,10 +199,14 @@ fn programs_read_a_line_for_each_answer_and_refusal_and_nothing_that_was_said() 
     );
     let seconds = |key: &str| answered[key].as_f64().unwrap();
     assert!(0.0 < seconds("first_token_seconds") && seconds("first_token_seconds") <= seconds("seconds"));
-    for (refusal, path, status) in [(unknown, "/nothing", 404), (wrong, "/v1/completions", 400)] {
+    for (refusal, path, param, status) in [
+        (nowhere, "other", Value::Null, 404),
+        (wrong, "/v1/completions", json!("n"), 400),
+        (unknown, "/v1/completions", json!("other"), 400),
+    ] {
         assert_eq!(
-            (&refusal["event"], &refusal["path"], &refusal["status"]),
-            (&json!("refusal"), &json!(path), &json!(status))
+            (&refusal["event"], &refusal["path"], &refusal["param"], &refusal["status"]),
+            (&json!("refusal"), &json!(path), &param, &json!(status))
         );
     }
     assert_eq!((&stopped["event"], &stopped["answers"]), (&json!("stopped"), &json!(1)));

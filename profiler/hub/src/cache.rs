@@ -10,6 +10,7 @@
 //! Source: the guide "Understand caching" of `huggingface_hub`.
 
 use std::fs::{self, File as OpenFile, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -101,16 +102,24 @@ impl Cache {
             let link = snapshot.join(&file.path);
             let up = "../".repeat(file.path.matches('/').count() + 2);
             let target = PathBuf::from(format!("{up}blobs/{}", file.checksum.hex()));
-            if fs::read_link(&link).is_ok_and(|there| there == target) {
+            let is_there = || fs::read_link(&link).is_ok_and(|there| there == target);
+            if is_there() {
                 continue;
             }
             let folder = link.parent().unwrap_or(&snapshot);
             fs::create_dir_all(folder).map_err(HubError::io("create", folder))?;
             // a link to be replaced is of the same commit, and so of the same file
             let _nothing_was_there = fs::remove_file(&link);
-            symlink(&target, &link).map_err(HubError::io("link", &link))?;
+            match symlink(&target, &link) {
+                // another program was faster
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && is_there() => {}
+                made => made.map_err(HubError::io("link", &link))?,
+            }
         }
         let latest = repository.join("refs/main");
+        if fs::read_to_string(&latest).is_ok_and(|there| there.trim() == model.commit) {
+            return Ok(snapshot);
+        }
         fs::create_dir_all(repository.join("refs")).map_err(HubError::io("create", &latest))?;
         fs::write(&latest, &model.commit).map_err(HubError::io("write", &latest))?;
         Ok(snapshot)

@@ -27,7 +27,7 @@ pub struct Choice {
 }
 
 /// The files that a folder's model is read from, besides its weights.
-const FOLDER: [&str; 10] = [
+const FOLDER: [&str; 9] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -37,8 +37,9 @@ const FOLDER: [&str; 10] = [
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
-    "model.safetensors.index.json",
 ];
+/// Which tensor is in which part of the weights.
+const INDEX: &str = "model.safetensors.index.json";
 
 /// Chooses: the GGUF files of the quantisation that was asked for, or of the only one; where there are none, the folder.
 ///
@@ -182,7 +183,7 @@ fn folder(files: Vec<File>, name: &Name) -> Result<Choice, HubError> {
     let is_part = |path: &str| {
         path.strip_suffix(".safetensors").and_then(part).is_some_and(|(model, ..)| model == "model")
     };
-    if !has("config.json") || !(whole || has("model.safetensors.index.json")) {
+    if !has("config.json") || !(whole || has(INDEX)) {
         return Err(nothing("it has neither GGUF files nor config.json with model.safetensors"));
     }
     if let Some(asked) = &name.quantisation {
@@ -191,7 +192,8 @@ fn folder(files: Vec<File>, name: &Name) -> Result<Choice, HubError> {
         )));
     }
     let wanted = |path: &str| {
-        FOLDER.contains(&path) || if whole { path == "model.safetensors" } else { is_part(path) }
+        FOLDER.contains(&path)
+            || if whole { path == "model.safetensors" } else { path == INDEX || is_part(path) }
     };
     let files: Vec<File> = files.iter().filter(|file| wanted(&file.path)).cloned().collect();
     Ok(Choice { kind: Kind::Folder, files })
@@ -282,7 +284,7 @@ mod tests {
     fn of_a_folder_come_the_weights_once_and_what_is_read_beside_them() {
         let folder =
             ["config.json", "tokenizer.json", "README.md", "consolidated.safetensors", "onnx/config.json"];
-        let whole = [&folder[..], &["model.safetensors", "model-00001-of-00001.safetensors"]].concat();
+        let whole = [&folder[..], &["model.safetensors", INDEX, "model-00001-of-00001.safetensors"]].concat();
         assert_eq!(chosen(&whole, "").unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
         let parts = [
             &folder[..],

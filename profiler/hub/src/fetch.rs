@@ -30,8 +30,13 @@ impl Hub {
         file: &File,
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), HubError> {
-        let (blob, incomplete) =
-            (self.cache.blob(&model.name, file), self.cache.incomplete(&model.name, file));
+        let all = |go_on: &mut dyn FnMut(u64) -> bool| {
+            if go_on(file.bytes) { Ok(()) } else { Err(HubError::Stopped) }
+        };
+        // what is there needs no lock: the cache may be another's, and read alone
+        if self.cache.has(&model.name, file) {
+            return all(go_on);
+        }
         let _lock = loop {
             match self.cache.lock(&model.name, file)? {
                 Some(lock) => break lock,
@@ -39,17 +44,47 @@ impl Hub {
             }
         };
         if self.cache.has(&model.name, file) {
-            return if go_on(file.bytes) { Ok(()) } else { Err(HubError::Stopped) };
+            return all(go_on);
         }
+        let (blob, incomplete) =
+            (self.cache.blob(&model.name, file), self.cache.incomplete(&model.name, file));
         let mut arriving = Arriving::open(&incomplete, file, go_on)?;
+        let mut again = false;
+        loop {
+            self.complete(&mut arriving, model, go_on)?;
+            let found = arriving.checksum()?;
+            if found == file.checksum.hex() {
+                return fs::rename(&incomplete, &blob).map_err(HubError::io("rename", &incomplete));
+            }
+            if again || !arriving.resumed {
+                fs::remove_file(&incomplete).map_err(HubError::io("remove", &incomplete))?;
+                let expected = file.checksum.hex().to_owned();
+                return Err(HubError::Checksum { file: file.path.clone(), expected, found });
+            }
+            // one of the pieces is another file's, or was damaged meanwhile
+            tracing::info!(file = file.path, "begins again: its pieces do not make it");
+            again = true;
+            arriving.begin_again()?;
+        }
+    }
+
+    /// Has the rest of a file come.
+    fn complete(
+        &self,
+        arriving: &mut Arriving<'_>,
+        model: &Model,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), HubError> {
+        let file = arriving.of;
         let url = self.client.url(&model.name, &model.commit, &file.path);
-        let mut failures = 0;
+        // a hub may send all from the first byte again: only what never came before is progress
+        let (mut failures, mut most) = (0, arriving.bytes);
         while arriving.bytes < file.bytes {
-            let before = arriving.bytes;
-            let response = self.client.get(&url, &model.name, before);
+            let response = self.client.get(&url, &model.name, arriving.bytes);
             match response.and_then(|response| arriving.take(response, &url, go_on)) {
                 Err(error) if error.passes() => {
-                    failures = if arriving.bytes > before { 0 } else { failures + 1 };
+                    failures = if arriving.bytes > most { 0 } else { failures + 1 };
+                    most = most.max(arriving.bytes);
                     if failures == FAILURES_MAX {
                         return Err(error);
                     }
@@ -59,13 +94,7 @@ impl Hub {
                 other => other?,
             }
         }
-        let found = arriving.finish()?;
-        if found != file.checksum.hex() {
-            fs::remove_file(&incomplete).map_err(HubError::io("remove", &incomplete))?;
-            let expected = file.checksum.hex().to_owned();
-            return Err(HubError::Checksum { file: file.path.clone(), expected, found });
-        }
-        fs::rename(&incomplete, &blob).map_err(HubError::io("rename", &incomplete))
+        Ok(())
     }
 }
 
@@ -110,6 +139,8 @@ struct Arriving<'a> {
     file: OpenFile,
     hasher: Hasher,
     bytes: u64,
+    /// Whether it is made of several pieces.
+    resumed: bool,
     buffer: Vec<u8>,
 }
 
@@ -123,7 +154,8 @@ impl<'a> Arriving<'a> {
         let options = options.create(true).truncate(false).read(true).write(true);
         let file = options.open(path).map_err(HubError::io("write", path))?;
         let hasher = of.checksum.hasher(of.bytes);
-        let mut this = Self { of, path, file, hasher, bytes: 0, buffer: vec![0; BUFFER_BYTES] };
+        let buffer = vec![0; BUFFER_BYTES];
+        let mut this = Self { of, path, file, hasher, bytes: 0, resumed: false, buffer };
         let there = this.file.metadata().map_err(HubError::io("read", path))?.len();
         if there > of.bytes {
             this.begin_again()?;
@@ -133,6 +165,7 @@ impl<'a> Arriving<'a> {
                 0 => break,
                 count => this.count(count),
             }
+            this.resumed = true;
             if !go_on(this.bytes) {
                 return Err(HubError::Stopped);
             }
@@ -148,7 +181,7 @@ impl<'a> Arriving<'a> {
 
     fn begin_again(&mut self) -> Result<(), HubError> {
         self.hasher = self.of.checksum.hasher(self.of.bytes);
-        self.bytes = 0;
+        (self.bytes, self.resumed) = (0, false);
         self.file
             .set_len(0)
             .and_then(|()| self.file.seek(SeekFrom::Start(0)))
@@ -175,10 +208,14 @@ impl<'a> Arriving<'a> {
             if range != expected {
                 return Err(wrong(&format!("`{range}` of them")));
             }
+            self.resumed = true;
         } else {
             // the whole file, asked for or not
-            if let Some(length) = header("content-length").filter(|&it| it != self.of.bytes.to_string()) {
-                return Err(wrong(length));
+            match header("content-length") {
+                Some(length) if length != self.of.bytes.to_string() => return Err(wrong(length)),
+                // what is there is not given up for what may be no file at all
+                None if self.bytes > 0 => return Err(wrong("no length")),
+                _ => {}
             }
             if self.bytes > 0 {
                 self.begin_again()?;
@@ -203,8 +240,9 @@ impl<'a> Arriving<'a> {
     }
 
     /// Leaves the file to the disk, and says its checksum.
-    fn finish(self) -> Result<String, HubError> {
+    fn checksum(&mut self) -> Result<String, HubError> {
         self.file.sync_all().map_err(HubError::io("write", self.path))?;
-        Ok(self.hasher.finish())
+        let hasher = std::mem::replace(&mut self.hasher, self.of.checksum.hasher(self.of.bytes));
+        Ok(hasher.finish())
     }
 }

@@ -79,6 +79,12 @@ impl Hub {
         Self { pause, ..self }
     }
 
+    /// The hub with another time in which more of a file must come. For tests.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { client: self.client.with_patience(patience), ..self }
+    }
+
     /// The folder of the cache.
     pub fn folder(&self) -> &std::path::Path {
         self.cache.folder()

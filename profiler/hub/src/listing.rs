@@ -5,6 +5,10 @@ use serde::Deserialize;
 use crate::checksum::{Checksum, is_hex};
 use crate::error::HubError;
 
+/// Files of a repository, and bytes of all of them, at most: so sums of them are right.
+const FILES_MAX: usize = 100_000;
+const BYTES_MAX: u64 = 1 << 50;
+
 /// A file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
@@ -57,7 +61,10 @@ impl Listing {
         if !is_hex(&answer.sha, 40) {
             return Err(wrong(format!("{:?} is no commit", answer.sha)));
         }
-        let mut files = Vec::new();
+        if answer.siblings.len() > FILES_MAX {
+            return Err(wrong(format!("it lists {} files; {FILES_MAX} are the most", answer.siblings.len())));
+        }
+        let (mut files, mut all_bytes) = (Vec::new(), 0_u64);
         for sibling in answer.siblings {
             let path = sibling.rfilename;
             if !is_inside(&path) {
@@ -68,7 +75,13 @@ impl Listing {
                 None => (sibling.size, sibling.blob.and_then(Checksum::git)),
             };
             match (bytes, checksum) {
-                (Some(bytes), Some(checksum)) => files.push(File { path, bytes, checksum }),
+                (Some(bytes), Some(checksum)) => {
+                    all_bytes = all_bytes.saturating_add(bytes);
+                    if all_bytes > BYTES_MAX {
+                        return Err(wrong(format!("with {path:?} its files are longer than 1 PiB")));
+                    }
+                    files.push(File { path, bytes, checksum });
+                }
                 _ => tracing::debug!(path, "has no size or checksum, and is left out"),
             }
         }
@@ -76,10 +89,10 @@ impl Listing {
     }
 }
 
-/// Whether a path stays in the folder that it is joined to.
+/// Whether a path stays in the folder that it is joined to, and can be shown in a terminal.
 fn is_inside(path: &str) -> bool {
     let plain = |name: &str| !name.is_empty() && name != "." && name != "..";
-    !path.contains(['\\', '\0']) && path.split('/').all(plain)
+    !path.contains(|it: char| it == '\\' || it.is_control()) && path.split('/').all(plain)
 }
 
 #[cfg(test)]
@@ -115,6 +128,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn more_than_there_can_be_is_refused() {
+        let listed = |files: Vec<serde_json::Value>| {
+            let json = serde_json::json!({ "sha": "a".repeat(40), "siblings": files });
+            Listing::read(&json.to_string(), "URL").map_err(|error| error.to_string())
+        };
+        let file =
+            |bytes: u64| serde_json::json!({ "rfilename": "m", "size": bytes, "blobId": "0".repeat(40) });
+        assert!(listed(vec![file(BYTES_MAX)]).is_ok());
+        for sizes in [&[BYTES_MAX + 1][..], &[u64::MAX], &[BYTES_MAX, 1], &[1, u64::MAX]] {
+            let error = listed(sizes.iter().map(|&bytes| file(bytes)).collect()).unwrap_err();
+            assert!(error.contains("longer than 1 PiB"), "{error}");
+        }
+        assert!(listed(vec![file(1); FILES_MAX + 1]).unwrap_err().contains("100001 files"));
+    }
+
     proptest! {
         #[test]
         fn no_listed_path_leaves_the_folder(path in r"[a./\\\x00-]{0,12}") {
@@ -127,7 +156,9 @@ mod tests {
 
     #[test]
     fn a_path_out_of_the_folder_is_refused() {
-        for path in ["../x", "/etc/passwd", "a/../../x", "a//b", "", "a\\..\\b"] {
+        for path in
+            ["../x", "/etc/passwd", "a/../../x", "a//b", "", "a\\..\\b", "a\u{1b}[2Jb", "a\u{9b}b", "a\nb"]
+        {
             assert!(listed(path).unwrap_err().to_string().contains("no file of a repository"), "{path}");
         }
         assert!(listed("a/b..c/.d").is_ok());

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hub::{Hub, HubError, Kind, Model};
 use tempfile::TempDir;
@@ -142,11 +142,20 @@ fn a_part_that_is_damaged_meanwhile_is_found_by_the_checksum() {
     let mut bytes = fs::read(&incomplete).unwrap();
     bytes[123] ^= 1;
     fs::write(&incomplete, bytes).unwrap();
+    let there = fs::metadata(&incomplete).unwrap().len();
+    here.server.asked();
+    assert_eq!(fs::read(here.fetch("").unwrap()).unwrap(), weights);
+    // begun again once ...
+    assert_eq!(here.ranges(), [from(there as u32), None]);
+
+    let here = Place::new(&[("m.gguf", &weights)]);
+    here.server.behave().flips = true;
+    here.server.cut(700_000, 1);
     let error = here.fetch("").unwrap_err();
     assert!(matches!(&error, HubError::Checksum { file, .. } if file == "m.gguf"), "{error}");
-    // gone, so that the same command is right
+    // ... and no more; it is gone, so that the same command is right
+    assert_eq!(here.ranges(), [None, from(700_000), None]);
     assert_eq!(here.blobs(), Vec::<String>::new());
-    assert_eq!(fs::read(here.fetch("").unwrap()).unwrap(), weights);
 }
 
 #[test]
@@ -173,6 +182,63 @@ fn a_server_that_sends_everything_again_is_understood() {
     here.server.behave().ignores_ranges = true;
     assert_eq!(fs::read(here.fetch("").unwrap()).unwrap(), weights);
     assert_eq!(here.ranges(), [None, from(400_000)]);
+}
+
+#[test]
+fn a_server_that_sends_everything_again_and_is_cut_each_time_is_given_up() {
+    let here = Place::new(&[("m.gguf", &weights(1_000_000))]);
+    here.server.cut(400_000, usize::MAX);
+    here.server.behave().ignores_ranges = true;
+    let error = here.fetch("").unwrap_err();
+    assert!(matches!(error, HubError::Unreachable { .. }), "{error}");
+    assert_eq!(here.ranges().len(), 1 + 5);
+}
+
+#[test]
+fn what_came_is_not_given_up_for_an_answer_of_unknown_length() {
+    let here = Place::new(&[("m.gguf", &weights(1_000))]);
+    here.server.cut(400, 1);
+    let model = here.find("").unwrap();
+    let cut = here.hub().fetch(&model, &mut |_| {
+        // from the second request on
+        let mut behaviour = here.server.behave();
+        (behaviour.ignores_ranges, behaviour.hides_length) = (true, true);
+        true
+    });
+    let error = cut.unwrap_err();
+    assert!(matches!(error, HubError::Length { .. }), "{error}");
+    assert_eq!(here.hub().missing_bytes(&model), 600);
+}
+
+#[test]
+fn a_body_may_take_longer_than_the_time_in_which_more_must_come() {
+    let weights = weights(1_000);
+    let here = Place::new(&[("m.gguf", &weights)]);
+    here.server.behave().wait = Duration::from_millis(400);
+    let model = here.find("").unwrap();
+    let patient = here.hub().with_patience(Duration::from_millis(1000));
+    assert_eq!(fs::read(patient.fetch(&model, &mut |_| true).unwrap()).unwrap(), weights);
+    assert_eq!(here.ranges(), [None]);
+
+    let here = Place::new(&[("m.gguf", &weights)]);
+    here.server.behave().wait = Duration::from_secs(2);
+    let impatient = here.hub().with_patience(Duration::from_millis(100));
+    assert_eq!(fs::read(impatient.fetch(&model, &mut |_| true).unwrap()).unwrap(), weights);
+    assert!(here.ranges().len() > 1, "asked again where nothing came");
+}
+
+#[test]
+fn a_model_that_is_there_needs_nothing_written() {
+    let here = Place::new(&[("m.gguf", &weights(1_000))]);
+    let path = here.fetch("").unwrap();
+    let latest = here.folder().join("refs/main");
+    let long_ago = SystemTime::UNIX_EPOCH;
+    fs::File::options().append(true).open(&latest).unwrap().set_modified(long_ago).unwrap();
+    let locks = here.home.path().join("hub/.locks");
+    fs::remove_dir_all(&locks).unwrap();
+    assert_eq!(here.fetch("").unwrap(), path);
+    assert!(!locks.exists(), "a lock for what is there");
+    assert_eq!(fs::metadata(&latest).unwrap().modified().unwrap(), long_ago);
 }
 
 #[test]
@@ -304,6 +370,9 @@ fn variables_say_where_the_hub_and_the_cache_are() {
     {
         assert!(with(variables).unwrap_err().to_string().starts_with(name));
     }
+    let error = with(&[("HF_HOME", "/hf"), ("HF_ENDPOINT", "https://me:secret@mirror.example")]).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("HF_TOKEN") && !error.contains("secret"), "{error}");
 }
 
 #[test]

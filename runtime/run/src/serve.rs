@@ -420,8 +420,13 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// The engine's failure is the end of all answers.
     fn fail(&mut self, failure: Failure) -> Failure {
-        for answering in self.seats.iter_mut().filter_map(|seat| seat.answering.take()) {
-            answering.job.told.send(Told::Failed(Refusal::broken(failure.to_string()))).ok();
+        for (at, seat) in self.seats.iter_mut().enumerate() {
+            let Some(Answering { job, number, began, mut work, .. }) = seat.answering.take() else {
+                continue;
+            };
+            work.broken = Some(failure.to_string());
+            job.told.send(Told::Failed(Refusal::broken(failure.to_string()))).ok();
+            self.log.answered(number, at, &work, began.elapsed(), End::Broken);
         }
         failure
     }

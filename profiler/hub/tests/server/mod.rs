@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::Duration;
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 use serde_json::json;
@@ -36,6 +37,10 @@ pub(crate) struct Behaviour {
     pub(crate) status: Option<u16>,
     /// The whole file is sent, whatever part was asked for.
     pub(crate) ignores_ranges: bool,
+    /// The length of files is not said.
+    pub(crate) hides_length: bool,
+    /// A file comes in four pieces, each after the first after such a wait.
+    pub(crate) wait: Duration,
     /// The last bit that is sent is another one.
     pub(crate) flips: bool,
     /// So many bytes more than there are in a file.
@@ -157,13 +162,28 @@ impl Server {
         let cut = behaviour.cuts > 0;
         behaviour.cuts -= usize::from(cut);
         let sent = &bytes[first.unwrap_or(0)..];
-        let length = format!("Content-Length: {}", sent.len());
+        let length = if behaviour.hides_length {
+            "Transfer-Encoding: chunked".to_owned()
+        } else {
+            format!("Content-Length: {}", sent.len())
+        };
         let range =
             first.map(|first| format!("Content-Range: bytes {first}-{}/{}", bytes.len() - 1, bytes.len()));
         let headers: Vec<&str> = [&length].into_iter().chain(&range).map(String::as_str).collect();
         let sent = if cut { &sent[..behaviour.cut_after.min(sent.len())] } else { sent };
+        let wait = behaviour.wait;
         drop(behaviour);
-        send(stream, if first.is_some() { 206 } else { 200 }, &headers, sent)
+        let status = if first.is_some() { 206 } else { 200 };
+        if wait.is_zero() {
+            return send(stream, status, &headers, sent);
+        }
+        let (mut stream, mut pieces) = (stream, sent.chunks(sent.len().div_ceil(4)));
+        send(stream, status, &headers, pieces.next().unwrap_or_default())?;
+        for piece in pieces {
+            thread::sleep(wait);
+            stream.write_all(piece)?;
+        }
+        Ok(())
     }
 }
 
@@ -173,7 +193,8 @@ fn send(mut stream: &TcpStream, status: u16, headers: &[&str], body: &[u8]) -> s
     for header in headers {
         head += &format!("{header}\r\n");
     }
-    if !headers.iter().any(|header| header.starts_with("Content-Length")) {
+    let says_length = |header: &&str| header.starts_with("Content-Length") || header.starts_with("Transfer-");
+    if !headers.iter().any(says_length) {
         head += &format!("Content-Length: {}\r\n", body.len());
     }
     stream.write_all(format!("{head}\r\n").as_bytes())?;

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Path, State};
+use axum::extract::{MatchedPath, Path, State};
 use axum::http::{HeaderMap, Request as HttpRequest, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{KeepAlive, Sse};
@@ -192,7 +192,7 @@ impl IntoResponse for Refusal {
 /// Lets in who may ask. A page in a browser that is not ours may not, whatever name it gave this machine.
 async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: Next) -> Response {
     let anthropic = request.uri().path() == MESSAGES;
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (method, route) = (request.method().clone(), request.extensions().get::<MatchedPath>().cloned());
     let response = match admitted(&served, request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => {
@@ -201,7 +201,7 @@ async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: N
         }
     };
     if let Some(refusal) = response.extensions().get::<Refusal>() {
-        served.site.log.refused(method.as_str(), &path, refusal);
+        served.site.log.refused(&method, route.as_ref().map(MatchedPath::as_str), refusal);
     }
     match response.extensions().get::<Refusal>() {
         Some(refusal) if anthropic => {

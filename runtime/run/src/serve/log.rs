@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use axum::http::Method;
 use plans::file::significant;
 use serde_json::{Value, json};
 
@@ -96,18 +97,9 @@ impl Log {
         );
     }
 
-    /// A request was refused.
-    pub(super) fn refused(self, method: &str, path: &str, refusal: &Refusal) {
-        self.tell(
-            "refusal",
-            json!({
-                "method": method,
-                "path": path,
-                "status": refusal.status,
-                "type": refusal.kind,
-                "param": refusal.param,
-            }),
-        );
+    /// A request was refused. The route is that of its path; none if there is no such path.
+    pub(super) fn refused(self, method: &Method, route: Option<&str>, refusal: &Refusal) {
+        self.tell("refusal", refused(method, route, refusal));
     }
 
     /// It listens no more.
@@ -127,5 +119,52 @@ impl Log {
                 "cannot write to standard output: {error}; answers go on"
             ));
         }
+    }
+}
+
+/// What is told of a refusal: of the client's own words none, be it as a method, a path or a key.
+fn refused(method: &Method, route: Option<&str>, refusal: &Refusal) -> Value {
+    let known = [
+        Method::GET,
+        Method::POST,
+        Method::HEAD,
+        Method::OPTIONS,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+    ];
+    let other = "other";
+    json!({
+        "method": known.iter().find(|&it| it == method).map_or(other, Method::as_str),
+        "path": route.unwrap_or(other),
+        "status": refusal.status,
+        "type": refusal.kind,
+        "param": refusal.param.as_deref().map(|param| if refusal.is_unknown { other } else { param }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::Keys;
+    use super::*;
+
+    #[test]
+    fn no_words_of_a_client_are_in_what_is_told_of_a_refusal() {
+        let told = |body: &str, method: &str, route: Option<&str>| {
+            let refusal = Keys::read(body.as_bytes()).and_then(Keys::finish).expect_err("a key is left");
+            refused(&Method::from_bytes(method.as_bytes()).expect("a method"), route, &refusal)
+        };
+        let secret = told(r#"{"my secret": 1}"#, "SECRET", None);
+        assert!(!secret.to_string().to_lowercase().contains("secret"), "{secret}");
+        assert_eq!(
+            (&secret["method"], &secret["path"], &secret["param"]),
+            (&json!("other"), &json!("other"), &json!("other"))
+        );
+        let known = told(r#"{"audio": "my secret"}"#, "POST", Some("/v1/chat/completions"));
+        assert!(!known.to_string().contains("secret"), "{known}");
+        assert_eq!(
+            (&known["method"], &known["path"], &known["param"]),
+            (&json!("POST"), &json!("/v1/chat/completions"), &json!("audio"))
+        );
     }
 }

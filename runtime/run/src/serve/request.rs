@@ -20,6 +20,8 @@ pub(super) struct Refusal {
     pub(super) kind: &'static str,
     /// The key at fault, if it is one.
     pub(super) param: Option<String>,
+    /// Whether that key is the client's own: no log has it.
+    pub(super) is_unknown: bool,
     /// A sentence with a remedy.
     pub(super) message: String,
 }
@@ -28,12 +30,12 @@ impl Refusal {
     /// Of a request that asks for what cannot be.
     pub(super) fn invalid(param: Option<&str>, message: impl Into<String>) -> Self {
         let param = param.map(str::to_owned);
-        Self { status: 400, kind: "invalid_request_error", param, message: message.into() }
+        Self { param, ..Self::of(400, "invalid_request_error", message) }
     }
 
     /// With another status.
     pub(super) fn of(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, param: None, message: message.into() }
+        Self { status, kind, param: None, is_unknown: false, message: message.into() }
     }
 
     /// Of one whose answer broke off.
@@ -348,7 +350,10 @@ impl Keys {
                 Some(false) => {
                     Refusal::invalid(Some(key), format!("`{key}` is not implemented here; leave it away"))
                 }
-                None => Refusal::invalid(Some(key), format!("`{key}` is unknown; leave it away")),
+                None => Refusal {
+                    is_unknown: true,
+                    ..Refusal::invalid(Some(key), format!("`{key}` is unknown; leave it away"))
+                },
             });
         }
         Ok(())
