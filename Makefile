@@ -5,7 +5,7 @@ PROFILE := release
 BIN     := target/$(PROFILE)
 DEMO    := target/demo
 MODEL   ?= fixtures/models/oxide-dense.gguf
-DEMO_MEM ?= 22M
+DEMO_MEM ?= 26M
 # the tokens after the text of 64 for which a plan's speed holds, and the first one, which comes with the prompt
 DEMO_TOKENS ?= 193
 SYNTH   ?= models/mistral-7b-q4_0.gguf
