@@ -195,7 +195,7 @@ impl Sweep<'_> {
         let mut samples = vec![Samples::new(config.width, config.ffn_width()); config.experts()];
         if menu.cuts_gates {
             let every = sampled_every(config, texts.real);
-            let scale = config.blocks[layer].residual_scale.abs();
+            let scale = config.blocks[config.block_of(layer)].residual_scale.abs();
             let length = |row: &[f32]| row.iter().map(|x| x * x).sum::<f32>().sqrt() / scale;
             let stream: Arc<[f32]> =
                 state.dense.x.chunks_exact(config.width).take(texts.real).map(length).collect();

@@ -135,7 +135,7 @@ impl Menu {
                 config.activation().name()
             );
         }
-        if cuts_gates && source.part(0, Role::FfnPostNorm).is_some() {
+        if cuts_gates && source.part(config.block_of(0), Role::FfnPostNorm).is_some() {
             anyhow::bail!(
                 "--gate-levels does not know the norm that this model has behind its feed-forward networks: leave it out"
             );
