@@ -52,7 +52,7 @@ pub(crate) fn convolve_rows(
             if let Some(bias) = bias {
                 values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
             }
-            values.iter_mut().for_each(|value| *value = Activation::Silu.apply(*value, 1.0));
+            values.iter_mut().for_each(|value| *value = Activation::Silu.of_gate(*value));
         }
     });
 }

@@ -80,9 +80,7 @@ impl<'a> Net<'a> {
         let at = row.len() - 2 * heads;
         let (alphas, betas) = row[at..].split_at_mut(heads);
         for ((alpha, bias), decay) in alphas.iter_mut().zip(self.bias).zip(self.decay) {
-            let x = *alpha + bias;
-            let softplus = if x > 20.0 { x } else { x.exp().ln_1p() };
-            *alpha = (decay * softplus).exp();
+            *alpha = (decay * softplus(*alpha + bias)).exp();
         }
         betas.iter_mut().for_each(|beta| *beta = 1.0 / (1.0 + (-*beta).exp()));
     }
@@ -105,11 +103,16 @@ impl<'a> Net<'a> {
             *read = self.kernels.dot(as_row(state), query) / root;
         }
         rms_norm(read, self.norm, self.epsilon, out);
-        out.iter_mut().zip(gate).for_each(|(out, gate)| *out *= Activation::Silu.apply(*gate, 1.0));
+        out.iter_mut().zip(gate).for_each(|(out, gate)| *out *= Activation::Silu.of_gate(*gate));
     }
 }
 
+/// `ln(1 + e^x)`.
+pub(crate) fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
+
 /// Values as kernels want a row of weights.
-fn as_row(values: &[f32]) -> Row<'_> {
+pub(crate) fn as_row(values: &[f32]) -> Row<'_> {
     Row::new(Format::F32, bytemuck::cast_slice(values))
 }

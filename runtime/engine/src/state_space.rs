@@ -11,9 +11,10 @@
 //!
 //! Rows pass one after another in every thread, so that chunks of a prompt, threads and other sequences change no bit.
 
-use kernels::{Activation, Format, Kernels, Row, rms_norm};
+use kernels::{Activation, Kernels, rms_norm};
 
 use crate::convolution::convolve_rows;
+use crate::delta_net::{as_row, softplus};
 use crate::model::config::{Role, StateSpace};
 use crate::pool::Pool;
 use crate::weights::Weights;
@@ -61,8 +62,7 @@ impl<'a> Space<'a> {
         convolve_rows(pool, self.taps, self.taps_bias, before, projected, stride, inner..inner + channels);
         for row in projected.chunks_exact_mut(stride) {
             for (step, bias) in row[stride - heads..].iter_mut().zip(self.bias) {
-                let x = *step + bias;
-                *step = if x > 20.0 { x } else { x.exp().ln_1p() };
+                *step = softplus(*step + bias);
             }
         }
         let (projected, group_width) = (&*projected, inner / groups);
@@ -111,9 +111,4 @@ impl<'a> Space<'a> {
         }
         rms_norm(gated, &self.norm[group * width..][..width], self.epsilon, out);
     }
-}
-
-/// Values as kernels want a row of weights.
-fn as_row(values: &[f32]) -> Row<'_> {
-    Row::new(Format::F32, bytemuck::cast_slice(values))
 }

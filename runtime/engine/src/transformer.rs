@@ -608,7 +608,7 @@ impl Transformer {
         let inputs = self.normed.chunks_exact(width);
         match w.values(block, Role::SharedOutputGate) {
             Some(weights) => {
-                let weights = kernels::Row::new(kernels::Format::F32, bytemuck::cast_slice(weights));
+                let weights = crate::delta_net::as_row(weights);
                 let gate = |x: &[f32]| 1.0 / (1.0 + (-kernels.dot(weights, x)).exp());
                 gates.iter_mut().zip(inputs).for_each(|(gate_of_row, x)| *gate_of_row = gate(x));
             }
