@@ -1,10 +1,11 @@
 //! Rows in order and few vectors of floats: one token's queries meet keys, and values are added up. An instruction
-//! set brings what happens to a register of `LANES` floats, which a row stores in `BYTES`.
+//! set brings what happens to a register of `LANES` floats, and how a row's `BYTES` become `N` registers: one of plain
+//! formats, those of a block of the others.
 //!
 //! ```text
 //! dots      for 4 rows, for some vectors, for a register of columns:     sums[vector][row] += x * w
 //!           the lanes of 4 sums are added in a tree, alike for every row and vector
-//! add       for 4 registers of columns, for some vectors, for each row:  sums[vector][column] += a * w
+//! add       for some registers of columns and vectors, for each row:     sums[vector][column] += a * w
 //! ```
 //!
 //! A row is unpacked once for some vectors, `VECTORS` at most, so that as much is in flight as two multiplications a cycle
@@ -18,25 +19,26 @@ use crate::format::Format;
 
 /// Rows that meet vectors together.
 pub(super) const ROWS: usize = 4;
-/// Registers of columns that are added to together.
-const REGISTERS: usize = 4;
-
 /// Whether these rows are met here, where a register has so many lanes.
 pub(super) fn takes(w: Matrix<'_>, lanes: usize) -> bool {
-    matches!(w.format, Format::F16 | Format::F32) && w.columns.is_multiple_of(lanes)
+    match w.format {
+        Format::F16 | Format::F32 => w.columns.is_multiple_of(lanes),
+        Format::Q8_0 | Format::Q4_0 => true,
+        _ => false,
+    }
 }
 
 /// [`super::Kernels::dots`], with room for so many numbers of each vector.
 ///
 /// `multiply(a, b, c)` is `a * b + c`; `add_up` adds the lanes of each.
 #[inline(always)]
-pub(super) fn dots<V: Copy, const BYTES: usize, const LANES: usize, const VECTORS: usize>(
+pub(super) fn dots<V: Copy, const BYTES: usize, const N: usize, const LANES: usize, const VECTORS: usize>(
     w: Matrix<'_>,
     rows: Range<usize>,
     x: &[f32],
     out: &mut [f32],
     places: usize,
-    unpack: impl Fn(&[u8; BYTES]) -> V,
+    unpack: impl Fn(&[u8; BYTES]) -> [V; N],
     load: impl Fn(&[f32; LANES]) -> V,
     multiply: impl Fn(V, V, V) -> V,
     add_up: impl Fn([V; ROWS]) -> [f32; ROWS],
@@ -56,9 +58,9 @@ pub(super) fn dots<V: Copy, const BYTES: usize, const LANES: usize, const VECTOR
         while t < count {
             let (x, out) = (&x[t * w.columns..], &mut out[t * places + at..]);
             t += match count - t {
-                4.. if VECTORS >= 4 => four.meet::<V, _, 4>(x, out, &unpack, &load, &multiply, &add_up),
-                2.. => four.meet::<V, _, 2>(x, out, &unpack, &load, &multiply, &add_up),
-                _ => four.meet::<V, _, 1>(x, out, &unpack, &load, &multiply, &add_up),
+                4.. if VECTORS >= 4 => four.meet::<V, N, _, 4>(x, out, &unpack, &load, &multiply, &add_up),
+                2.. => four.meet::<V, N, _, 2>(x, out, &unpack, &load, &multiply, &add_up),
+                _ => four.meet::<V, N, _, 1>(x, out, &unpack, &load, &multiply, &add_up),
             };
         }
     }
@@ -75,11 +77,11 @@ struct Group<'a, const BYTES: usize> {
 impl<const BYTES: usize> Group<'_, BYTES> {
     /// `T` vectors; says how many.
     #[inline(always)]
-    fn meet<V: Copy, const LANES: usize, const T: usize>(
+    fn meet<V: Copy, const N: usize, const LANES: usize, const T: usize>(
         &self,
         x: &[f32],
         out: &mut [f32],
-        unpack: &impl Fn(&[u8; BYTES]) -> V,
+        unpack: &impl Fn(&[u8; BYTES]) -> [V; N],
         load: &impl Fn(&[f32; LANES]) -> V,
         multiply: &impl Fn(V, V, V) -> V,
         add_up: &impl Fn([V; ROWS]) -> [f32; ROWS],
@@ -87,20 +89,23 @@ impl<const BYTES: usize> Group<'_, BYTES> {
         let length = self.rows[0].len();
         let [r0, r1, r2, r3] = self.rows;
         let rows = [&r0[..length], &r1[..length], &r2[..length], &r3[..length]];
-        let mut vectors: [&[[f32; LANES]]; T] = [&[]; T];
+        let mut vectors: [&[[[f32; LANES]; N]]; T] = [&[]; T];
         for t in 0..T {
-            vectors[t] = &x[t * self.columns..][..self.columns].as_chunks().0[..length];
+            let x = x[t * self.columns..][..self.columns].as_chunks().0;
+            vectors[t] = &x.as_chunks().0[..length];
         }
         let mut sums = [[load(&[0.0; LANES]); ROWS]; T];
         for i in 0..length {
-            let mut w = [load(&[0.0; LANES]); ROWS];
-            for r in 0..ROWS {
-                w[r] = unpack(&rows[r][i]);
-            }
-            for t in 0..T {
-                let x = load(&vectors[t][i]);
+            for n in 0..N {
+                let mut w = [load(&[0.0; LANES]); ROWS];
                 for r in 0..ROWS {
-                    sums[t][r] = multiply(w[r], x, sums[t][r]);
+                    w[r] = unpack(&rows[r][i])[n];
+                }
+                for t in 0..T {
+                    let x = load(&vectors[t][i][n]);
+                    for r in 0..ROWS {
+                        sums[t][r] = multiply(w[r], x, sums[t][r]);
+                    }
                 }
             }
         }
@@ -111,48 +116,55 @@ impl<const BYTES: usize> Group<'_, BYTES> {
     }
 }
 
-/// [`super::Kernels::add_few`], with so many numbers of each vector.
+/// [`super::Kernels::add_few`], with so many numbers of each vector; `UNITS` times `N` registers of columns together.
 ///
 /// `spread` fills a register with a number; `multiply(a, b, c)` is `a * b + c`.
 #[inline(always)]
-pub(super) fn add<V: Copy, const BYTES: usize, const LANES: usize, const VECTORS: usize>(
+pub(super) fn add<
+    V: Copy,
+    const BYTES: usize,
+    const N: usize,
+    const LANES: usize,
+    const VECTORS: usize,
+    const UNITS: usize,
+>(
     a: &[f32],
     places: usize,
     w: Matrix<'_>,
     rows: Range<usize>,
     y: &mut [f32],
-    unpack: impl Fn(&[u8; BYTES]) -> V,
+    unpack: impl Fn(&[u8; BYTES]) -> [V; N],
     load: impl Fn(&[f32; LANES]) -> V,
     store: impl Fn(&mut [f32; LANES], V),
     spread: impl Fn(f32) -> V,
     multiply: impl Fn(V, V, V) -> V,
 ) {
-    let (registers, count) = (w.columns / LANES, y.len() / w.columns);
+    let (units, count) = (w.columns / (LANES * N), y.len() / w.columns);
     let mut first = 0;
-    while first < registers {
-        let whole = registers - first >= REGISTERS;
+    while first < units {
+        let whole = units - first >= UNITS;
         let mut t = 0;
         while t < count {
-            let (a, y) = (&a[t * places..], &mut y[t * w.columns + first * LANES..]);
+            let (a, y) = (&a[t * places..], &mut y[t * w.columns + first * N * LANES..]);
             let piece = Piece { a, places, w, rows: rows.clone(), first, asks: t == 0 };
             t += match (whole, count - t) {
                 (true, 4..) if VECTORS >= 4 => {
-                    piece.add::<V, _, _, 4, REGISTERS>(y, &unpack, &load, &store, &spread, &multiply)
+                    piece.add::<V, _, N, _, 4, UNITS>(y, &unpack, &load, &store, &spread, &multiply)
                 }
                 (true, 2..) => {
-                    piece.add::<V, _, _, 2, REGISTERS>(y, &unpack, &load, &store, &spread, &multiply)
+                    piece.add::<V, _, N, _, 2, UNITS>(y, &unpack, &load, &store, &spread, &multiply)
                 }
                 (true, _) => {
-                    piece.add::<V, _, _, 1, REGISTERS>(y, &unpack, &load, &store, &spread, &multiply)
+                    piece.add::<V, _, N, _, 1, UNITS>(y, &unpack, &load, &store, &spread, &multiply)
                 }
-                (false, _) => piece.add::<V, _, _, 1, 1>(y, &unpack, &load, &store, &spread, &multiply),
+                (false, _) => piece.add::<V, _, N, _, 1, 1>(y, &unpack, &load, &store, &spread, &multiply),
             };
         }
-        first += if whole { REGISTERS } else { 1 };
+        first += if whole { UNITS } else { 1 };
     }
 }
 
-/// A piece of the work: some registers of columns, for some vectors.
+/// A piece of the work: some units of columns, for some vectors.
 struct Piece<'a> {
     a: &'a [f32],
     places: usize,
@@ -164,23 +176,32 @@ struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// `T` vectors, `R` registers; says how many vectors.
+    /// `T` vectors, `U` units of `N` registers; says how many vectors.
     #[inline(always)]
-    fn add<V: Copy, const BYTES: usize, const LANES: usize, const T: usize, const R: usize>(
+    fn add<
+        V: Copy,
+        const BYTES: usize,
+        const N: usize,
+        const LANES: usize,
+        const T: usize,
+        const U: usize,
+    >(
         &self,
         y: &mut [f32],
-        unpack: &impl Fn(&[u8; BYTES]) -> V,
+        unpack: &impl Fn(&[u8; BYTES]) -> [V; N],
         load: &impl Fn(&[f32; LANES]) -> V,
         store: &impl Fn(&mut [f32; LANES], V),
         spread: &impl Fn(f32) -> V,
         multiply: &impl Fn(V, V, V) -> V,
     ) -> usize {
         let columns = self.w.columns;
-        let mut sums = [[spread(0.0); R]; T];
+        let mut sums = [[[spread(0.0); N]; U]; T];
         for t in 0..T {
-            let y = &y[t * columns..][..R * LANES];
-            for r in 0..R {
-                sums[t][r] = load(&y.as_chunks().0[r]);
+            let y = y[t * columns..][..U * N * LANES].as_chunks().0;
+            for u in 0..U {
+                for n in 0..N {
+                    sums[t][u][n] = load(&y[u * N + n]);
+                }
             }
         }
         let mut factors: [&[f32]; T] = [&[]; T];
@@ -189,27 +210,31 @@ impl Piece<'_> {
         }
         for (k, at) in self.rows.clone().enumerate() {
             let row = self.w.row(at);
-            let piece = row.bytes[self.first * BYTES..][..R * BYTES].as_chunks::<BYTES>().0;
+            let piece = row.bytes[self.first * BYTES..][..U * BYTES].as_chunks::<BYTES>().0;
             if self.asks {
                 for line in piece.as_flattened().chunks(LINE) {
                     prefetch(&line[0], row.ahead());
                 }
             }
-            let mut values = [spread(0.0); R];
-            for r in 0..R {
-                values[r] = unpack(&piece[r]);
+            let mut values = [[spread(0.0); N]; U];
+            for u in 0..U {
+                values[u] = unpack(&piece[u]);
             }
             for t in 0..T {
                 let a = spread(factors[t][k]);
-                for r in 0..R {
-                    sums[t][r] = multiply(a, values[r], sums[t][r]);
+                for u in 0..U {
+                    for n in 0..N {
+                        sums[t][u][n] = multiply(a, values[u][n], sums[t][u][n]);
+                    }
                 }
             }
         }
         for t in 0..T {
-            let y = &mut y[t * columns..][..R * LANES];
-            for r in 0..R {
-                store(&mut y.as_chunks_mut().0[r], sums[t][r]);
+            let y = y[t * columns..][..U * N * LANES].as_chunks_mut().0;
+            for u in 0..U {
+                for n in 0..N {
+                    store(&mut y[u * N + n], sums[t][u][n]);
+                }
             }
         }
         T

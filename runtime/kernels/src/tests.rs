@@ -658,7 +658,7 @@ fn dots_and_sums_of_few_vectors_are_those_of_one_and_know_no_neighbours() {
             let x = noise(32, 17 * columns);
             // a tree of its own
             let in_a_tree = kernels.instruction_set() != InstructionSet::Scalar
-                && matches!(format, Format::F16 | Format::F32);
+                && matches!(format, Format::F16 | Format::F32 | Format::Q8_0 | Format::Q4_0);
             // what is beyond the last row's place stays as it is
             for (rows, count, beyond) in [0..0, 0..1, 3..5, 1..4, 2..6, 5..10, 0..7, 4..12, 3..ROWS]
                 .into_iter()

@@ -7,13 +7,17 @@ use std::ops::Range;
 use bytemuck::{cast, cast_ref};
 
 use super::super::{Matrix, few};
-use super::{load_32, load_64, store_64};
+use super::{load_32, load_64, q4_0_weights, q8_0_weights, store_64};
 use crate::format::Format;
 
 /// Lanes of a register.
 const LANES: usize = 16;
 /// Vectors that share an unpacked row.
 const VECTORS: usize = 4;
+/// Registers of columns that are added to together.
+const REGISTERS: usize = 4;
+/// Registers of a block.
+const BLOCK: usize = 32 / LANES;
 
 /// Whether these rows are met here.
 pub(super) fn takes(w: Matrix<'_>) -> bool {
@@ -23,32 +27,55 @@ pub(super) fn takes(w: Matrix<'_>) -> bool {
 /// [`super::super::Kernels::dots`], with room for so many numbers of each vector.
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,f16c")]
 pub(super) fn dots(w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32], places: usize) {
-    let halves = |bytes: &_| _mm512_cvtph_ps(load_32(bytes));
-    let floats = |bytes: &_| _mm512_castsi512_ps(load_64(bytes));
+    let halves = |bytes: &_| [_mm512_cvtph_ps(load_32(bytes))];
+    let floats = |bytes: &_| [_mm512_castsi512_ps(load_64(bytes))];
     let load = |x: &[f32; LANES]| _mm512_castsi512_ps(load_64(cast_ref(x)));
     let multiply = |a, b, c| _mm512_fmadd_ps(a, b, c);
+    let add_up = |sums| add_up(sums);
     match w.format {
         Format::F16 => {
-            few::dots::<_, _, _, VECTORS>(w, rows, x, out, places, halves, load, multiply, |s| add_up(s));
+            few::dots::<_, _, 1, _, VECTORS>(w, rows, x, out, places, halves, load, multiply, add_up);
         }
-        _ => few::dots::<_, _, _, VECTORS>(w, rows, x, out, places, floats, load, multiply, |s| add_up(s)),
+        Format::Q8_0 => {
+            let unpack = |bytes: &_| q8_0_weights(bytes);
+            few::dots::<_, _, BLOCK, _, VECTORS>(w, rows, x, out, places, unpack, load, multiply, add_up);
+        }
+        Format::Q4_0 => {
+            let unpack = |bytes: &_| q4_0_weights(bytes);
+            few::dots::<_, _, BLOCK, _, VECTORS>(w, rows, x, out, places, unpack, load, multiply, add_up);
+        }
+        _ => few::dots::<_, _, 1, _, VECTORS>(w, rows, x, out, places, floats, load, multiply, add_up),
     }
 }
 
 /// [`super::super::Kernels::add_few`], with so many numbers of each vector.
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,f16c")]
 pub(super) fn add(a: &[f32], places: usize, w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
-    let halves = |bytes: &_| _mm512_cvtph_ps(load_32(bytes));
-    let floats = |bytes: &_| _mm512_castsi512_ps(load_64(bytes));
+    let halves = |bytes: &_| [_mm512_cvtph_ps(load_32(bytes))];
+    let floats = |bytes: &_| [_mm512_castsi512_ps(load_64(bytes))];
     let load = |x: &[f32; LANES]| _mm512_castsi512_ps(load_64(cast_ref(x)));
     let store = |y: &mut [f32; LANES], sums| store_64(y, sums);
     let spread = |a| _mm512_set1_ps(a);
     let multiply = |a, b, c| _mm512_fmadd_ps(a, b, c);
     match w.format {
-        Format::F16 => {
-            few::add::<_, _, _, VECTORS>(a, places, w, rows, y, halves, load, store, spread, multiply);
+        Format::F16 => few::add::<_, _, 1, _, VECTORS, REGISTERS>(
+            a, places, w, rows, y, halves, load, store, spread, multiply,
+        ),
+        Format::Q8_0 => {
+            let unpack = |bytes: &_| q8_0_weights(bytes);
+            few::add::<_, _, BLOCK, _, VECTORS, { REGISTERS / BLOCK }>(
+                a, places, w, rows, y, unpack, load, store, spread, multiply,
+            );
         }
-        _ => few::add::<_, _, _, VECTORS>(a, places, w, rows, y, floats, load, store, spread, multiply),
+        Format::Q4_0 => {
+            let unpack = |bytes: &_| q4_0_weights(bytes);
+            few::add::<_, _, BLOCK, _, VECTORS, { REGISTERS / BLOCK }>(
+                a, places, w, rows, y, unpack, load, store, spread, multiply,
+            );
+        }
+        _ => few::add::<_, _, 1, _, VECTORS, REGISTERS>(
+            a, places, w, rows, y, floats, load, store, spread, multiply,
+        ),
     }
 }
 

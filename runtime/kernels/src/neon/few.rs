@@ -7,13 +7,19 @@ use std::ops::Range;
 use bytemuck::cast_ref;
 
 use super::super::{Matrix, few};
-use super::{load_16, store_4};
+use super::{load_16, q4_0_weights, q8_0_weights, store_4};
 use crate::format::Format;
 
 /// Lanes of a register.
 const LANES: usize = 4;
 /// Vectors that share an unpacked row.
 const VECTORS: usize = 4;
+/// Registers of columns that are added to together.
+const REGISTERS: usize = 4;
+/// Registers of a block.
+const BLOCK: usize = 32 / LANES;
+/// Vectors that share an unpacked block where their sums are those of all its columns.
+const VECTORS_OF_BLOCKS: usize = 2;
 
 /// Whether these rows are met here.
 pub(super) fn takes(w: Matrix<'_>) -> bool {
@@ -29,9 +35,21 @@ pub(super) fn dots(w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]
         |[s0, s1, s2, s3]: [float32x4_t; few::ROWS]| four(vpaddq_f32(vpaddq_f32(s0, s1), vpaddq_f32(s2, s3)));
     match w.format {
         Format::F16 => {
-            few::dots::<_, _, _, VECTORS>(w, rows, x, out, places, |b| halves(b), load, multiply, add_up);
+            let unpack = |bytes: &_| [halves(bytes)];
+            few::dots::<_, _, 1, _, VECTORS>(w, rows, x, out, places, unpack, load, multiply, add_up);
         }
-        _ => few::dots::<_, _, _, VECTORS>(w, rows, x, out, places, |b| floats(b), load, multiply, add_up),
+        Format::Q8_0 => {
+            let unpack = |bytes: &_| q8_0_weights(bytes);
+            few::dots::<_, _, BLOCK, _, VECTORS>(w, rows, x, out, places, unpack, load, multiply, add_up);
+        }
+        Format::Q4_0 => {
+            let unpack = |bytes: &_| q4_0_weights(bytes);
+            few::dots::<_, _, BLOCK, _, VECTORS>(w, rows, x, out, places, unpack, load, multiply, add_up);
+        }
+        _ => {
+            let unpack = |bytes: &_| [floats(bytes)];
+            few::dots::<_, _, 1, _, VECTORS>(w, rows, x, out, places, unpack, load, multiply, add_up);
+        }
     }
 }
 
@@ -44,10 +62,28 @@ pub(super) fn add(a: &[f32], places: usize, w: Matrix<'_>, rows: Range<usize>, y
     let multiply = |a, b, c| vfmaq_f32(c, a, b);
     match w.format {
         Format::F16 => {
-            few::add::<_, _, _, VECTORS>(a, places, w, rows, y, |b| halves(b), load, store, spread, multiply);
+            let unpack = |bytes: &_| [halves(bytes)];
+            few::add::<_, _, 1, _, VECTORS, REGISTERS>(
+                a, places, w, rows, y, unpack, load, store, spread, multiply,
+            );
+        }
+        Format::Q8_0 => {
+            let unpack = |bytes: &_| q8_0_weights(bytes);
+            few::add::<_, _, BLOCK, _, VECTORS_OF_BLOCKS, 1>(
+                a, places, w, rows, y, unpack, load, store, spread, multiply,
+            );
+        }
+        Format::Q4_0 => {
+            let unpack = |bytes: &_| q4_0_weights(bytes);
+            few::add::<_, _, BLOCK, _, VECTORS_OF_BLOCKS, 1>(
+                a, places, w, rows, y, unpack, load, store, spread, multiply,
+            );
         }
         _ => {
-            few::add::<_, _, _, VECTORS>(a, places, w, rows, y, |b| floats(b), load, store, spread, multiply);
+            let unpack = |bytes: &_| [floats(bytes)];
+            few::add::<_, _, 1, _, VECTORS, REGISTERS>(
+                a, places, w, rows, y, unpack, load, store, spread, multiply,
+            );
         }
     }
 }
