@@ -39,7 +39,7 @@ pub const FORMATS: [&str; 22] = [
     "MXFP4", "IQ4_XS", "Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS", "IQ2_XXS",
 ];
 /// Storage formats of keys and values.
-pub const KV_FORMATS: [&str; 2] = ["F16", "F32"];
+pub const KV_FORMATS: [&str; 4] = ["F16", "F32", "Q8_0", "Q4_0"];
 /// How vectors meet weights in blocks.
 pub const ACTIVATIONS: [&str; 2] = ["f32", "q8"];
 /// Instruction sets that kernels are written in.

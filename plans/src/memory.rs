@@ -9,8 +9,8 @@ use crate::engine::{
 };
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
-use crate::plan::{MemoryPlan, Plan, kv_value_bytes};
-use crate::{Backend, Device, PAGE_BYTES, Policy};
+use crate::plan::{MemoryPlan, Plan};
+use crate::{Backend, Device, KvFormat, PAGE_BYTES, Policy};
 
 /// The sizes on which memory depends, besides the model.
 #[derive(Debug, Clone, Copy)]
@@ -31,8 +31,8 @@ pub struct Choices<'a> {
     pub context_tokens: u64,
     /// Sequences in memory, a token of each of which may pass a layer together.
     pub sequences: u64,
-    /// Bytes of one key or value number: 2 or 4.
-    pub kv_value_bytes: u64,
+    /// How keys and values are stored.
+    pub kv: KvFormat,
     /// Compute threads.
     pub compute_threads: u64,
     /// How flash is read.
@@ -72,9 +72,9 @@ pub fn slot_part(kind: LevelKind) -> Part {
 }
 
 /// Bytes of keys and values that one token of context takes.
-pub fn kv_bytes_per_token(a: &Architecture, value_bytes: u64) -> u64 {
-    let values = u64::from(a.kv_layers()) * 2 * u64::from(a.kv_heads);
-    values.saturating_mul(u64::from(a.head_width)).saturating_mul(value_bytes)
+pub fn kv_bytes_per_token(a: &Architecture, format: KvFormat) -> u64 {
+    let rows = u64::from(a.kv_layers()) * 2 * u64::from(a.kv_heads);
+    rows.saturating_mul(format.row_bytes(u64::from(a.head_width)))
 }
 
 /// Bytes of a sequence's recurrent state: as it is, and as it was after its last prompt, to which the sequence can go back.
@@ -342,7 +342,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         fixed_bytes: (model.parts.fixed_bytes - left + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
         hot_bytes: slots(c.hot_neurons),
         cold_bytes: slots(c.cold_slots),
-        kv_bytes: (c.sequences * c.context_tokens * kv_bytes_per_token(a, c.kv_value_bytes))
+        kv_bytes: (c.sequences * c.context_tokens * kv_bytes_per_token(a, c.kv))
             .next_multiple_of(PAGE_BYTES),
         state_bytes: c.sequences.saturating_mul(state_bytes(a)).next_multiple_of(PAGE_BYTES),
         activations_bytes: activations.bytes(),
@@ -396,7 +396,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         slice_neurons: u64::from(plan.cache.slice_neurons),
         context_tokens: u64::from(plan.context.tokens),
         sequences: u64::from(plan.context.sequences),
-        kv_value_bytes: kv_value_bytes(&plan.quality.kv_format),
+        kv: plan.quality.kv(),
         compute_threads: plan.decode.compute_cores.len().max(plan.prefill.compute_cores.len()) as u64,
         backend: plan.read.backend,
         depth: u64::from(plan.read.depth),

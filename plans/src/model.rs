@@ -8,6 +8,7 @@ use crate::check::{At, Checked};
 use crate::engine::{PREFETCHED_FRACTION, PREFETCHED_USED_FRACTION};
 use crate::expectation::QUANTILES;
 use crate::file::Contract;
+use crate::kv::KvFormat;
 use crate::layout::BundleLayout;
 use crate::policy::Policy;
 
@@ -35,6 +36,9 @@ pub struct Model {
     pub container: ContainerIdentity,
     /// The dense model on the held-out text.
     pub dense: DenseQuality,
+    /// What keys and values in blocks lose; absent: not measured, and not planned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kv_formats: Vec<KvLoss>,
     /// The axes of every miss-rate surface below.
     pub reuse: ReuseAxes,
     /// How each layer fires, on held-out text.
@@ -240,6 +244,20 @@ pub struct ContainerIdentity {
 pub struct DenseQuality {
     /// Perplexity of the source file, computed dense.
     pub perplexity: f64,
+}
+
+/// What keys and values in blocks lose: the dense level with them beside the dense level, on the held-out text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KvLoss {
+    /// The format.
+    pub format: String,
+    /// Rise of the perplexity as a fraction; may be slightly negative.
+    pub perplexity_change_fraction: f64,
+    /// Upper bound of the rise on one more text like the held-out ones, with 95 % confidence.
+    pub perplexity_change_fraction_upper: f64,
+    /// The rise on each held-out text.
+    pub perplexity_change_fraction_of_texts: Vec<f64>,
 }
 
 /// The axes of every miss-rate surface.
@@ -451,6 +469,11 @@ impl Model {
         self.levels.iter().find(|level| level.name == name)
     }
 
+    /// What keys and values in a format lose; `None` where it was not measured.
+    pub fn kv_loss(&self, format: KvFormat) -> Option<&KvLoss> {
+        self.kv_formats.iter().find(|loss| loss.format == format.name())
+    }
+
     /// A neuron's bundle in a layer.
     pub fn bundle(&self, layer: usize) -> &BundleLayout {
         self.layers[layer].bundle.as_ref().unwrap_or(&self.parts.bundle)
@@ -506,6 +529,7 @@ impl Contract for Model {
         ("[parts.bundle]", "A neuron on flash: [gate | up | down^T]."),
         ("[container]", "The flash container."),
         ("[dense]", "The source file computed dense, on the held-out text."),
+        ("[[kv_formats]]", "What keys and values in blocks lose, beside the dense level."),
         ("[reuse]", "Axes of the miss-rate surfaces: miss_fraction[share][cached]."),
         ("[[layers]]", "How each layer fires: P(gate > 0 and up > 0), P(gate > 0), neurons per token."),
         ("[[levels]]", "The menu of quality levels; every figure is from held-out text."),

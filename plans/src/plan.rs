@@ -9,7 +9,7 @@ use crate::file::Contract;
 use crate::layout::Phases;
 use crate::model::LevelKind;
 use crate::terms::{Factors, Rates, Terms};
-use crate::{Backend, Policy};
+use crate::{Backend, KvFormat, Policy};
 
 /// A plan: for one machine, one model, one container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -144,7 +144,7 @@ pub struct Request {
     /// `--reserve`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve_bytes: Option<u64>,
-    /// `--max-loss` as a fraction: the most that a level's `perplexity_change_fraction_upper` may be.
+    /// `--max-loss` as a fraction: the most that `perplexity_change_fraction_upper` of a level, and of keys and values in blocks, may be together.
     pub perplexity_change_fraction_max: f64,
     /// The quality level held by `--quality` or `--level`; absent: the planner chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,7 +152,7 @@ pub struct Request {
     /// The instruction set held by `--quality`; absent: the best.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instruction_set: Option<String>,
-    /// The KV format held by `--quality`; absent: `F16`.
+    /// The KV format of `--kv-format`, or held by `--quality`; absent: `F16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_format: Option<String>,
     /// The activations held by `--quality`; absent: the model's.
@@ -263,7 +263,7 @@ pub struct Quality {
     pub kind: LevelKind,
     /// Per layer: the first so many neurons are computed without asking the predictor.
     pub always_on_neurons: Vec<u32>,
-    /// `F16` or `F32`.
+    /// How keys and values are stored: as numbers (`F16`, `F32`), or in blocks of 32 of a head's that share a scale (`Q8_0`, `Q4_0`).
     pub kv_format: String,
     /// How activations meet weights in blocks: as they are (`f32`), or rounded to 8 bits under a scale for each 32 of them (`q8`), as are the factors of down rows of nibbles.
     pub activations: String,
@@ -473,12 +473,12 @@ pub struct Expected {
     pub active_predicted_fraction: f64,
     /// Requested neurons that are truly active, among the routed experts' neurons; none counts that was not requested.
     pub active_true_fraction: f64,
-    /// Perplexity change of the quality level, from `model.toml`.
+    /// Perplexity change of the quality level, and of keys and values in blocks, added up, from `model.toml`.
     pub perplexity_change_fraction: f64,
-    /// Upper bound of the quality level's perplexity change, with 95 % confidence, from `model.toml`; absent: the profile has none.
+    /// Upper bound of the quality level's perplexity change, with 95 % confidence, and that of keys and values in blocks, added up, from `model.toml`; absent: the profile has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity_change_fraction_upper: Option<f64>,
-    /// Perplexity change of the container computed dense, against the source file, from `model.toml`; absent: not measured, and
+    /// Perplexity change of the container computed dense, with keys and values as the plan has them, against the source file, from `model.toml`; absent: not measured, and
     /// `run --score` knows the container alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_perplexity_change_fraction: Option<f64>,
@@ -555,11 +555,6 @@ pub struct SimpleRule {
     pub memory_peak_bytes: u64,
 }
 
-/// Bytes of one key or value number in the KV format `F16` or `F32`.
-pub fn kv_value_bytes(kv_format: &str) -> u64 {
-    if kv_format == "F32" { 4 } else { 2 }
-}
-
 /// Prompt and generated tokens over which a speed is the mean: 64 and min(1024, context - 64).
 ///
 /// A context too short for that is split in half.
@@ -571,6 +566,13 @@ pub fn measured_run(context: u32) -> (u32, u32) {
 pub fn mean_position(context: u32) -> f64 {
     let (prompt, generated) = measured_run(context);
     f64::from(prompt) + (f64::from(generated) - 1.0) / 2.0
+}
+
+impl Quality {
+    /// How keys and values are stored.
+    pub fn kv(&self) -> KvFormat {
+        KvFormat::named(&self.kv_format)
+    }
 }
 
 impl Plan {

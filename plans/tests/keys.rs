@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use expect_test::expect_file;
 use plans::file::{Contract, read};
-use plans::model::{LevelKind, Recurrent};
+use plans::model::{KvLoss, LevelKind, Recurrent};
 use plans::plan::{Feature, Together};
 use plans::terms::{Factors, StartTerms};
 use plans::{Backend, Calibration, Device, Model, Plan};
@@ -180,6 +180,15 @@ fn every_figure(model: &mut Model) {
         ] {
             surface.clone_from(&even);
         }
+    }
+    let of_texts = &model.levels[0].perplexity_change_fraction_of_texts;
+    if !of_texts.is_empty() {
+        model.kv_formats = vec![KvLoss {
+            format: "Q8_0".to_owned(),
+            perplexity_change_fraction: 0.0,
+            perplexity_change_fraction_upper: 0.0,
+            perplexity_change_fraction_of_texts: vec![0.0; of_texts.len()],
+        }];
     }
     model.provenance.routes = Some("hash".to_owned());
 }

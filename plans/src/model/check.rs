@@ -1,10 +1,10 @@
 //! The ranges of the values of a `model.toml`, each by itself and beside the others.
 
 use super::{
-    Architecture, ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model,
-    ModelProvenance, Parts, Recurrent, ReuseAxes,
+    Architecture, ContainerIdentity, DenseQuality, KvLoss, LayerActivity, Level, LevelKind, LevelLayer,
+    Model, ModelProvenance, Parts, Recurrent, ReuseAxes,
 };
-use crate::SCHEMA;
+use crate::{KvFormat, SCHEMA};
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, LOSSLESS_MAX,
     NEURONS_MAX, TEXT_BYTES_MAX,
@@ -44,6 +44,7 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
         parts: of_parts,
         container: of_container,
         dense: DenseQuality { perplexity },
+        kv_formats: of_kv,
         reuse: of_reuse,
         layers: of_layers,
         levels: of_levels,
@@ -56,6 +57,9 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
     architecture(a, &at.key("architecture"))?;
     parts(of_parts, a, &at.key("parts"))?;
     at.key("dense").key("perplexity").number(*perplexity, 1.0, PERPLEXITY_MAX)?;
+    at.key("kv_formats").each(of_kv, |at, loss| kv_loss(loss, model, at))?;
+    let twice = (1..of_kv.len()).find(|&index| of_kv[..index].iter().any(|l| l.format == of_kv[index].format));
+    at.key("kv_formats").holds(twice.is_none(), || "name a format twice; name each once".to_owned())?;
     reuse(of_reuse, &at.key("reuse"))?;
     let layers = at.key("layers");
     layers.length(of_layers.len(), a.layers as usize, "`architecture.layers` says")?;
@@ -410,7 +414,12 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
     change.holds(!lossless || perplexity_change_fraction.abs() <= LOSSLESS_MAX, || {
         format!("is {perplexity_change_fraction} of a level that is called lossless")
     })?;
-    bound(*perplexity_change_fraction_upper, perplexity_change_fraction_of_texts, level, model, at)?;
+    let upper = *perplexity_change_fraction_upper;
+    bound(*perplexity_change_fraction, upper, perplexity_change_fraction_of_texts, model, at)?;
+    let lossless_upper = at.key("perplexity_change_fraction_upper");
+    lossless_upper.holds(!lossless || upper.is_none_or(|upper| upper <= LOSSLESS_MAX), || {
+        format!("is {upper:?} of a level that is called lossless")
+    })?;
     at.key("recall_fraction").fraction(*recall_fraction)?;
     if let Some(fraction) = added_fraction {
         at.key("added_fraction").fraction(*fraction)?;
@@ -435,16 +444,27 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
     of_layers.each(layers, |at, of_layer| layer(of_layer, model, at))
 }
 
-/// The bound of a level's loss, and its loss by text, beside the loss.
-fn bound(upper: Option<f64>, of_texts: &[f64], level: &Level, model: &Model, at: &At<'_>) -> Checked {
-    let change = level.perplexity_change_fraction;
+/// What keys and values in blocks lose: always with a bound.
+fn kv_loss(loss: &KvLoss, model: &Model, at: &At<'_>) -> Checked {
+    let KvLoss {
+        format,
+        perplexity_change_fraction,
+        perplexity_change_fraction_upper,
+        perplexity_change_fraction_of_texts,
+    } = loss;
+    let lossy = KvFormat::ALL.into_iter().filter(|format| format.has_blocks());
+    at.key("format").named(format, &lossy.map(KvFormat::name).collect::<Vec<_>>())?;
+    let (change, upper) = (*perplexity_change_fraction, *perplexity_change_fraction_upper);
+    at.key("perplexity_change_fraction").number(change, PERPLEXITY_CHANGE_MIN, LOSS_MAX)?;
+    bound(change, Some(upper), perplexity_change_fraction_of_texts, model, at)
+}
+
+/// The bound of a loss, and the loss by text, beside the loss.
+fn bound(change: f64, upper: Option<f64>, of_texts: &[f64], model: &Model, at: &At<'_>) -> Checked {
     let bound = at.key("perplexity_change_fraction_upper");
     if let Some(upper) = upper {
         bound.number(upper, PERPLEXITY_CHANGE_MIN, LOSS_MAX)?;
         bound.holds(upper >= change, || format!("is {upper}, and what was measured is {change} already"))?;
-        bound.holds(!level.lossless || upper <= LOSSLESS_MAX, || {
-            format!("is {upper} of a level that is called lossless")
-        })?;
     }
     bound.note("`perplexity_change_fraction` or above; beside `perplexity_change_fraction_of_texts`");
     bound.holds(upper.is_some() != of_texts.is_empty(), || {

@@ -353,8 +353,13 @@ mod tests {
     #[test]
     fn both_orders_are_the_definition_and_neighbours_and_threads_change_no_bit() {
         const CONTEXT: usize = 160;
-        for (heads_count, kv_heads, width) in [(4, 2, 32), (8, 1, 64), (6, 6, 128), (64, 1, 32), (7, 1, 40)] {
-            let format = Format::F16;
+        let shapes = [(4, 2, 32), (8, 1, 64), (6, 6, 128), (64, 1, 32), (7, 1, 40)];
+        let blocks = [(8, 2, 32), (3, 1, 64), (2, 1, 128), (2, 2, 160)];
+        let in_blocks = |format| blocks.map(|shape| (format, shape));
+        let plain = shapes.map(|shape| (Format::F16, shape)).into_iter();
+        for (format, (heads_count, kv_heads, width)) in
+            plain.chain(in_blocks(Format::Q8_0)).chain(in_blocks(Format::Q4_0))
+        {
             let mut arena = Arena::new(1 << 21).expect("memory");
             let bytes = 2 * kv_heads * CONTEXT * format.row_bytes(width);
             let region = arena.take(bytes, Align::Page).expect("room");

@@ -4,7 +4,8 @@
 //! [sequence][layer][key, value][kv head][position][head_width]
 //! ```
 //!
-//! A head's positions stand together, so that attention reads each once, in order.
+//! A head's positions stand together, so that attention reads each once, in order. In a format of blocks a row is rounded once, when
+//! it is stored; attention reads nothing but what is stored, a prompt's own chunk included, so that no plan changes a bit.
 
 use std::ops::Range;
 
@@ -161,14 +162,16 @@ mod tests {
     const SEQUENCES: usize = 2;
     const LAYERS: usize = 2;
     const HEADS: usize = 3;
-    const WIDTH: usize = 4;
+    const WIDTH: usize = 32;
+    const FORMATS: [Format; 3] = [Format::F16, Format::Q8_0, Format::Q4_0];
     const CONTEXT: usize = 7;
 
     /// Keys and values of a full context, each number another; or nothing but zeros.
-    fn filled(factor: usize) -> KeyValues {
+    fn filled(format: Format, factor: usize) -> KeyValues {
         let mut arena = Arena::new(1 << 16).unwrap();
-        let region = arena.take(SEQUENCES * LAYERS * 2 * HEADS * CONTEXT * WIDTH * 2, Align::Page).unwrap();
-        let mut kv = KeyValues::new(region, Format::F16, LAYERS, HEADS, WIDTH, CONTEXT);
+        let bytes = SEQUENCES * LAYERS * 2 * HEADS * CONTEXT * format.row_bytes(WIDTH);
+        let region = arena.take(bytes, Align::Page).unwrap();
+        let mut kv = KeyValues::new(region, format, LAYERS, HEADS, WIDTH, CONTEXT);
         for (sequence, (layer, half, position)) in
             (0..SEQUENCES).flat_map(|at| halves().map(move |half| (at, half)))
         {
@@ -188,7 +191,11 @@ mod tests {
 
     #[test]
     fn positions_are_copied_head_by_head_in_pieces_of_any_size() {
-        let (from, positions) = (filled(1), 2..5);
+        FORMATS.into_iter().for_each(copied);
+    }
+
+    fn copied(format: Format) {
+        let (from, positions) = (filled(format, 1), 2..5);
         let row = |kv: &KeyValues, sequence, layer, half, head, at| {
             kv.head(sequence, layer, half, head, CONTEXT).row(at).bytes.to_vec()
         };
@@ -199,13 +206,13 @@ mod tests {
             }
         }
         for piece in [1, 5, 24, 100, expected.len()] {
-            let (mut copied, mut to) = (vec![0; expected.len()], filled(0));
+            let (mut copied, mut to) = (vec![0; expected.len()], filled(format, 0));
             for (at, out) in (0..).step_by(piece).zip(copied.chunks_mut(piece)) {
                 from.copy_out(1, positions.clone(), at, out);
                 to.copy_in(1, positions.clone(), at, out);
             }
             assert_eq!(copied, expected, "{piece}");
-            let nothing = filled(0);
+            let nothing = filled(format, 0);
             for (layer, half, at) in halves() {
                 let source = if positions.contains(&at) { &from } else { &nothing };
                 for head in 0..HEADS {
@@ -226,15 +233,17 @@ mod tests {
 
     #[test]
     fn a_beginning_is_shared_and_the_rest_stays() {
-        let (mut kv, before) = (filled(1), filled(1));
-        kv.share(1, 0, 4);
-        for (layer, half, at) in halves() {
-            for head in 0..HEADS {
-                let row = |kv: &KeyValues, sequence| {
-                    kv.head(sequence, layer, half, head, CONTEXT).row(at).bytes.to_vec()
-                };
-                assert_eq!(row(&kv, 0), row(&before, usize::from(at < 4)));
-                assert_eq!(row(&kv, 1), row(&before, 1));
+        for format in FORMATS {
+            let (mut kv, before) = (filled(format, 1), filled(format, 1));
+            kv.share(1, 0, 4);
+            for (layer, half, at) in halves() {
+                for head in 0..HEADS {
+                    let row = |kv: &KeyValues, sequence| {
+                        kv.head(sequence, layer, half, head, CONTEXT).row(at).bytes.to_vec()
+                    };
+                    assert_eq!(row(&kv, 0), row(&before, usize::from(at < 4)));
+                    assert_eq!(row(&kv, 1), row(&before, 1));
+                }
             }
         }
     }

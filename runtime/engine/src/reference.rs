@@ -11,7 +11,9 @@ use crate::model::config::{
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
-use kernels::{Kernels, Matrix, Rotation, dequantise, matrix_vector, rms_norm, softmax};
+use kernels::{
+    Format, Kernels, Matrix, Rotation, dequantise, matrix_vector, quantise, rms_norm, softmax,
+};
 
 /// Hears each feed-forward network as it runs.
 pub trait Observer {
@@ -67,6 +69,8 @@ pub struct Reference<'a> {
     position: usize,
     /// Tokens that there is room for.
     context: usize,
+    /// How keys and values are stored.
+    kv_format: Format,
 }
 
 impl<'a> Reference<'a> {
@@ -74,7 +78,8 @@ impl<'a> Reference<'a> {
     pub fn new(model: &'a SourceModel<'a>, kernels: &'a dyn Kernels) -> Self {
         let (blocks, context) = (model.config().blocks.len(), model.config().context);
         let [keys, values, convolved, matrices] = [0; 4].map(|_| vec![Vec::new(); blocks]);
-        Self { model, kernels, keys, values, convolved, matrices, position: 0, context }
+        let kv_format = Format::F32;
+        Self { model, kernels, keys, values, convolved, matrices, position: 0, context, kv_format }
     }
 
     /// With room for so many tokens: some models rotate otherwise where there is much.
@@ -83,10 +88,16 @@ impl<'a> Reference<'a> {
         Self { context, ..self }
     }
 
+    /// With keys and values rounded to what a format holds, each head's by itself.
+    #[must_use]
+    pub fn with_kv_format(self, kv_format: Format) -> Self {
+        Self { kv_format, ..self }
+    }
+
     /// The logits `[vocabulary]` after one more token.
     ///
     /// # Panics
-    /// If the token is not in the vocabulary.
+    /// If the token is not in the vocabulary, or a head is not whole blocks of the format of keys and values.
     pub fn step(&mut self, token: u32, observer: &mut dyn Observer) -> Vec<f32> {
         self.step_selected(token, &mut Every(observer))
     }
@@ -156,8 +167,9 @@ impl<'a> Reference<'a> {
             let factor = temperature.factor(self.position);
             query.iter_mut().for_each(|query| *query *= factor);
         }
-        self.keys[block].extend_from_slice(&key);
-        self.values[block].extend_from_slice(&value);
+        for (all, new) in [(&mut self.keys[block], key), (&mut self.values[block], value)] {
+            all.extend(new.chunks(a.head_width).flat_map(|head| rounded(self.kv_format, head)));
+        }
 
         let sinks = self.model.part(block, Role::Sinks).map(values);
         let first = a.first_seen(self.position);
@@ -382,6 +394,15 @@ impl<'a> Reference<'a> {
         matrix_vector(self.kernels, w, 0..w.rows, x, &mut out);
         out
     }
+}
+
+/// Values as a row of a format holds them.
+pub fn rounded(format: Format, values: &[f32]) -> Vec<f32> {
+    let mut bytes = vec![0; format.row_bytes(values.len())];
+    quantise(format, values, &mut bytes);
+    let mut out = vec![0.0; values.len()];
+    dequantise(format, &bytes, &mut out);
+    out
 }
 
 /// The values of a matrix, row after row.

@@ -4,8 +4,7 @@ use kernels::{Form, Format, InstructionSet, Kernels, by_name};
 use plans::layout::{Part, Phases, Steps};
 use plans::memory::{self, Activations};
 use plans::model::LevelKind;
-use plans::plan::kv_value_bytes;
-use plans::{Backend, PAGE_BYTES, Plan};
+use plans::{Backend, KvFormat, PAGE_BYTES, Plan};
 
 use super::rows::Rows;
 use super::{Phase, Transformer, TransformerError};
@@ -91,7 +90,7 @@ impl Transformer {
             FeedForward::new(&mut arena, plan, config.experts(), &how.shapes[0], &a, of_neurons)?;
         let kv = KeyValues::new(
             kv_region,
-            if kv_value_bytes(&plan.quality.kv_format) == 4 { Format::F32 } else { Format::F16 },
+            kv_format(plan.quality.kv()),
             sizes.kv_layers,
             config.first_attention().kv_heads,
             config.first_attention().head_width,
@@ -348,6 +347,17 @@ impl Sizes {
                 format!("is {}, and the model was made for {}", plan.context.tokens, d.config.context),
             ));
         }
+        let of_head = d.config.first_attention().head_width;
+        if !plan.quality.kv().holds(of_head as u64) {
+            return Err(plan_error(
+                "quality.kv_format",
+                format!(
+                    "is {}, whose blocks are of {} values, and this model's heads are {of_head} wide",
+                    plan.quality.kv_format,
+                    plan.quality.kv().block_values()
+                ),
+            ));
+        }
         let parts = shape.layout.reads_of_slice();
         if u64::from(plan.read.parts) != parts {
             return Err(plan_error(
@@ -409,7 +419,7 @@ impl Sizes {
         let kv = choices
             .sequences
             .saturating_mul(choices.context_tokens)
-            .saturating_mul(memory::kv_bytes_per_token(&architecture, choices.kv_value_bytes));
+            .saturating_mul(memory::kv_bytes_per_token(&architecture, choices.kv));
         let state = choices.sequences.saturating_mul(memory::state_bytes(&architecture));
         let m = &plan.memory;
         for (key, planned, needed) in [
@@ -567,6 +577,16 @@ fn fill_apart(
         }
     }
     Ok(())
+}
+
+/// How keys and values are stored.
+fn kv_format(format: KvFormat) -> Format {
+    match format {
+        KvFormat::F16 => Format::F16,
+        KvFormat::F32 => Format::F32,
+        KvFormat::Q8_0 => Format::Q8_0,
+        KvFormat::Q4_0 => Format::Q4_0,
+    }
 }
 
 /// A plan that cannot be followed, by key.

@@ -13,7 +13,7 @@ use plans::{PAGE_BYTES, Policy};
 
 use std::fs::File;
 
-use plans::{Backend, Plan};
+use plans::{Backend, KvFormat, Plan};
 
 use super::*;
 use crate::container::Container;
@@ -36,6 +36,7 @@ mod by_layer;
 mod down_rows;
 mod gate_threshold;
 mod index;
+mod kv_formats;
 mod look_ahead;
 mod pieces;
 mod recurrent;
@@ -308,7 +309,7 @@ fn orders(source: &SourceModel<'_>, neighbours: usize) -> Vec<Vec<u32>> {
     (0..c.layers()).map(|_| numbers.order(groups).into_iter().flat_map(group).collect()).collect()
 }
 
-/// Everything in a plan that changes speed and memory only.
+/// Everything in a plan that changes speed and memory only, and how keys and values are stored.
 #[derive(Debug, Clone)]
 pub(crate) struct Knobs {
     pub(crate) cores: Vec<u32>,
@@ -328,6 +329,7 @@ pub(crate) struct Knobs {
     pub(crate) backend: Backend,
     pub(crate) context: u32,
     pub(crate) sequences: u32,
+    pub(crate) kv: KvFormat,
 }
 
 impl Default for Knobs {
@@ -350,6 +352,7 @@ impl Default for Knobs {
             backend: Backend::Pread,
             context: 32,
             sequences: 1,
+            kv: KvFormat::F32,
         }
     }
 }
@@ -364,6 +367,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.quality.kind = entry.kind;
     plan.quality.always_on_neurons.clone_from(&entry.always_on);
     best().instruction_set().name().clone_into(&mut plan.quality.instruction_set);
+    k.kv.name().clone_into(&mut plan.quality.kv_format);
     plan.cache.hot_neurons = vec![k.hot; d.config.layers()];
     plan.cache.cold_slots = vec![k.cold; d.config.layers()];
     plan.cache.policy = k.policy;
@@ -390,7 +394,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     m.fixed_bytes = pages(d.fixed.bytes - left + level_bytes);
     m.hot_bytes = pages(u64::from(k.hot) * slots);
     m.cold_bytes = pages(u64::from(k.cold) * slots);
-    m.kv_bytes = pages(u64::from(k.sequences) * u64::from(k.context) * kv_bytes_per_token(&a, 4));
+    m.kv_bytes = pages(u64::from(k.sequences) * u64::from(k.context) * kv_bytes_per_token(&a, k.kv));
     m.state_bytes = pages(u64::from(k.sequences) * state_bytes(&a));
     m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer;
     let choices = choices_of(&plan, level_bytes);
