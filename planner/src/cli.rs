@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
 use plans::file::Loaded;
 use plans::plan::{Feature, Objective, Plan, Request};
-use plans::{Calibration, Device, file, size};
+use plans::{Calibration, Device, KvFormat, file, size};
 
 use crate::error::PlanError;
 use crate::request::Inputs;
@@ -80,6 +80,12 @@ pub struct Cli {
     /// Take this quality level of model.toml
     #[arg(long, value_name = "NAME", help_heading = "Choices")]
     pub level: Option<String>,
+    /// Store keys and values so; q8_0 and q4_0 hold two to four times the context of f16 in the same memory [default: f16]
+    ///
+    /// What they lose was measured by `profile` and counts against --max-loss, on top of the level's loss. They are never chosen
+    /// without being asked for.
+    #[arg(long, value_name = "FORMAT", value_parser = kv_format(), conflicts_with = "quality", help_heading = "Choices")]
+    pub kv_format: Option<KvFormat>,
     /// Take the device to be as fast as this file says, which `run --bench --calibration-out FILE` wrote on it; the speed at the
     /// rates of device.toml is shown beside
     #[arg(long, value_name = "FILE", help_heading = "Choices")]
@@ -154,6 +160,12 @@ fn feature() -> impl TypedValueParser<Value = Feature> {
     let named = |name: String| Feature::ALL.into_iter().find(|feature| feature.name() == name);
     PossibleValuesParser::new(Feature::ALL.map(Feature::name))
         .try_map(move |name| named(name).ok_or("unknown"))
+}
+
+/// A format of keys and values by its name.
+fn kv_format() -> impl TypedValueParser<Value = KvFormat> {
+    PossibleValuesParser::new(["f16", "f32", "q8_0", "q4_0"])
+        .map(|name: String| KvFormat::named(&name.to_uppercase()))
 }
 
 /// Core ids.
@@ -237,6 +249,7 @@ impl Cli {
             }
         };
         let of = |key: &dyn Fn(&plans::plan::Quality) -> String| held.as_ref().map(key);
+        let own_kv = || Some(self.kv_format?.name().to_owned());
         Ok(Request {
             objective: match self.objective {
                 Goal::Speed => Objective::Speed,
@@ -254,7 +267,7 @@ impl Cli {
             perplexity_change_fraction_max: file::significant(self.max_loss / 100.0),
             level: of(&|q| q.level.clone()).or_else(|| self.level.clone()),
             instruction_set: of(&|q| q.instruction_set.clone()),
-            kv_format: of(&|q| q.kv_format.clone()),
+            kv_format: of(&|q| q.kv_format.clone()).or_else(own_kv),
             activations: of(&|q| q.activations.clone()),
             calibration: calibration.map(|loaded| loaded.value.factors),
             simple_rule: self.simple_rule(),

@@ -33,7 +33,7 @@ use plans::overlap::{prompt_compute_seconds, prompt_layer_seconds, uneven};
 use plans::plan::Feature;
 pub use plans::plan::mean_position;
 pub use plans::terms::Work;
-use plans::{Backend, Device, Policy};
+use plans::{Backend, Device, KvFormat, Policy};
 
 use crate::hardware::{self, Formats, Rates, ReadCurves};
 use crate::reads::{LeastPrice, LeastReads, ReadChoice, ReadPrice, Toll};
@@ -168,7 +168,7 @@ pub fn rates(question: &Question<'_>, cores: &[u32]) -> Rates {
     let formats = Formats {
         weights: (&a.weight_format, weight_bytes(model)),
         down: (&a.down_format, down_bytes),
-        kv: &limits.kv_format,
+        kv: limits.kv,
     };
     let mut r = hardware::rates(device, cores, formats, &limits.isa);
     if limits.with(Feature::Units) {
@@ -238,15 +238,15 @@ fn recurrence(model: &Model, r: &Rates) -> f64 {
 }
 
 /// Seconds that one token of context adds to a token, all layers: its keys and values are read once.
-pub fn context_seconds(model: &Model, kv_value_bytes: u64, r: &Rates) -> f64 {
-    context(model, kv_value_bytes, r).seconds()
+pub fn context_seconds(model: &Model, kv: KvFormat, r: &Rates) -> f64 {
+    context(model, kv, r).seconds()
 }
 
 /// [`context_seconds`] as a stage.
-pub fn context(model: &Model, kv_value_bytes: u64, r: &Rates) -> Work {
+pub fn context(model: &Model, kv: KvFormat, r: &Rates) -> Work {
     let a = &model.architecture;
     let values = f64::from(a.kv_layers()) * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
-    let bytes = kv_bytes_per_token(a, kv_value_bytes) as f64;
+    let bytes = kv_bytes_per_token(a, kv) as f64;
     Work {
         compute_seconds: compute_seconds(values, r.attention),
         stream_seconds: memory_seconds(bytes, r.stream),
@@ -465,7 +465,7 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
         price.cold_start += f64::from(d.cold[layer]) * reads.fill_seconds();
     }
     price.constant = serial + price.overlapped;
-    price.per_context_token = context_seconds(model, limits.kv_value_bytes(), &r);
+    price.per_context_token = context_seconds(model, limits.kv, &r);
     price
 }
 

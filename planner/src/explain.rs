@@ -146,11 +146,14 @@ fn no_level(question: &Question<'_>) -> Infeasible {
             } else {
                 format!("raises perplexity by {loss:.2} %")
             };
+            let kv = limits.kv.name();
+            let in_blocks = format!(" with keys and values in {kv}");
             format!(
-                "--max-loss {} does not allow {}`{}`, which {raises}: allow it with --max-loss {}",
+                "--max-loss {} does not allow {}`{}`{}, which {raises}: allow it with --max-loss {}",
                 limits.loss_max * 100.0,
                 if limits.level.is_some() { "the level " } else { "even " },
                 level.name,
+                if limits.kv.has_blocks() { &in_blocks } else { "" },
                 (most * 100.0).ceil() / 100.0
             )
         },

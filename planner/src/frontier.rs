@@ -8,7 +8,7 @@ use plotters::prelude::{BLUE, RED};
 
 use crate::chart::{Series, Speed, speed_against_memory};
 use crate::error::PlanError;
-use crate::request::{Inputs, calibrated, resolve};
+use crate::request::{Inputs, as_requested, resolve};
 use crate::search::best_plan;
 
 /// Points on the frontier.
@@ -44,7 +44,7 @@ pub fn frontier(
     request: &Request,
     mut tick: impl FnMut(u64, u64),
 ) -> Result<Vec<Point>, PlanError> {
-    let inputs = &*calibrated(inputs, request);
+    let inputs = &*as_requested(inputs, request);
     let question = resolve(inputs, request)?;
     let limits = &question.limits;
     let mut smallest = limits.clone();

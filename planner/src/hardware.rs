@@ -2,7 +2,7 @@
 //!
 //! Nothing here is fitted: rates are looked up, and between measured points they are interpolated.
 
-use plans::Backend;
+use plans::{Backend, KvFormat};
 use plans::device::{Device, KernelSpeed, LONG_ROW_VALUES, ReadSpeed, SHORT_ROW_VALUES};
 use plans::engine::{CHUNK_TOKENS_ASSUMED, PROMPT_TOKENS};
 use plans::terms::Factors;
@@ -104,7 +104,7 @@ pub struct Formats<'a> {
     /// Of down rows.
     pub down: (&'a str, f64),
     /// Of keys and values.
-    pub kv: &'a str,
+    pub kv: KvFormat,
 }
 
 /// The rates of these cores for weights, down rows, keys and values in such formats.
@@ -118,8 +118,7 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
     let scale = slowest(device, cores) / slowest(device, fastest);
     let one = slowest(device, &cores[..1]) / slowest(device, &fastest[..1]);
     let rate = |rates: &Option<Vec<f64>>| rates.as_ref().map(|rates| rates[n - 1] * scale);
-    let [weights, down, kv] =
-        [formats.weights.0, formats.down.0, formats.kv].map(|format| kernel(device, format, isa).0);
+    let [weights, down] = [formats.weights.0, formats.down.0].map(|format| kernel(device, format, isa).0);
     let rows = |long: &[f64], short: &Option<Vec<f64>>, value_bytes: f64, (n, scale): (usize, f64)| {
         let seconds = short.as_ref().map(|seconds| seconds[n - 1] / scale);
         RowRate::new(long[n - 1] * scale, seconds, value_bytes * f64::from(SHORT_ROW_VALUES))
@@ -148,13 +147,33 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
         sparse_down: added(all),
         sparse_down_serial: added(serial),
         dense_down: product(down, formats.down.1, all),
-        attention: rate(&kv.attention_flops_per_second).unwrap_or(weights.flops_per_second[n - 1] * scale),
+        attention: attention(device, formats.kv, isa, n).unwrap_or(weights.flops_per_second[n - 1]) * scale,
         stream: device.memory.stream_bytes_per_second[n - 1] * scale,
         stream_serial: device.memory.stream_bytes_per_second[0] * one,
         gather: device.memory.gather_bytes_per_second[n - 1] * scale,
         dispatch: weights.dispatch_seconds[n - 1] / scale,
         shared: Shared::CPU,
     }
+}
+
+/// FLOP/s of a token's attention by the `n` fastest cores. Where it was not measured in a format of blocks it is that in `F16`,
+/// slowed as the dot product in cache is.
+fn attention(device: &Device, kv: KvFormat, isa: &str, n: usize) -> Option<f64> {
+    let of = |format: KvFormat| kernel(device, format.name(), isa);
+    let at = |rates: &Option<Vec<f64>>| rates.as_ref().map(|rates| rates[n - 1]);
+    let (own, exact) = of(kv);
+    if !kv.has_blocks() || exact && own.attention_flops_per_second.is_some() {
+        return at(&own.attention_flops_per_second);
+    }
+    let (half, _) = of(KvFormat::F16);
+    let slower = own.flops_per_second[n - 1] / half.flops_per_second[n - 1];
+    at(&half.attention_flops_per_second).map(|rate| rate * slower.min(1.0))
+}
+
+/// Whether attention over keys and values in a format was measured.
+pub fn knows_attention(device: &Device, kv: KvFormat, isa: &str) -> bool {
+    let (kernel, exact) = kernel(device, kv.name(), isa);
+    exact && kernel.attention_flops_per_second.is_some()
 }
 
 /// Tokens that are computed in the time that a chunk takes beside its tokens, from what chunks of two lengths take: on a

@@ -98,7 +98,7 @@ pub fn read_inputs(device: &Path, model: &Path) -> Result<Inputs, PlanError> {
 /// # Errors
 /// A request that makes no sense, a solver that gave up, or a fault of the planner.
 pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
-    let inputs = &*request::calibrated(inputs, request);
+    let inputs = &*request::as_requested(inputs, request);
     let question = request::resolve(inputs, request)?;
     let space = space::Space::new(&question);
     Ok(match search::best_in(&question, &space)? {
@@ -129,7 +129,7 @@ pub fn plan_of_any(inputs: &Inputs, request: &Request) -> Result<Result<Plan, St
 /// # Errors
 /// A request that makes no sense: the rule does not heed any speed.
 pub fn simple_plan(inputs: &Inputs, request: &Request) -> Result<Option<Plan>, PlanError> {
-    let inputs = &*request::calibrated(inputs, request);
+    let inputs = &*request::as_requested(inputs, request);
     let question = request::resolve(inputs, request)?;
     let limits = &question.limits;
     if limits.speed_min.is_some() || !limits.prompts_max.is_empty() || limits.objective != Objective::Speed {
@@ -147,7 +147,7 @@ pub fn simple_plan(inputs: &Inputs, request: &Request) -> Result<Option<Plan>, P
 /// # Errors
 /// A request that makes no sense.
 pub fn smt_lib(inputs: &Inputs, request: &Request) -> Result<String, PlanError> {
-    let inputs = &*request::calibrated(inputs, request);
+    let inputs = &*request::as_requested(inputs, request);
     Ok(search::problem(&request::resolve(inputs, request)?)?.to_string())
 }
 

@@ -129,7 +129,7 @@ fn least_memory(search: &Search<'_>) -> Option<Offer> {
         search.space.ways.iter().map(|ways| model.parts.fixed_bytes + ways.level.resident_bytes).min()?;
     let kv = u64::from(limits.sequences)
         * u64::from(limits.context)
-        * plans::memory::kv_bytes_per_token(&model.architecture, limits.kv_value_bytes());
+        * plans::memory::kv_bytes_per_token(&model.architecture, limits.kv);
     let size = amount_up(least);
     let bytes = size::parse(&size).ok().filter(|&bytes| bytes <= limits.machine_bytes);
     let sentence = format!(

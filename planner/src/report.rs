@@ -1,9 +1,10 @@
 //! What a plan says to people: time and memory term by term, and who decided what.
 
-use plans::Plan;
+use plans::{KvFormat, Model, Plan};
 use plans::expectation::{self, Stream};
 use plans::layout::Phases;
-use plans::model::Level;
+use plans::memory::kv_bytes_per_token;
+use plans::model::{KvLoss, Level};
 use plans::names::{self, duration};
 use plans::size::show;
 use plans::terms::Factors;
@@ -11,13 +12,14 @@ use terminal::Rows;
 
 use crate::cost::Work;
 use crate::hardware;
-use crate::request::{Inputs, measured_run};
+use crate::request::{Inputs, as_requested, measured_run};
 use crate::rules;
 use crate::search::Solved;
 
 /// The plan in a nutshell, each figure with what it holds for: the words of `run`'s report, for the run that it is to be
 /// compared with.
 pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
+    let inputs = &*as_requested(inputs, &plan.request);
     let e = &plan.expected;
     let (prompt, generated) = measured_run(plan.context.tokens);
     let stream = stream(inputs, plan);
@@ -67,6 +69,9 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     let level = inputs.model.level(&plan.quality.level);
     row(names::CHANGE, level.map_or_else(String::new, loss));
     row("level", plan.quality.level.clone());
+    if let Some(loss) = inputs.model.kv_loss(plan.quality.kv()) {
+        row("keys and values", kv_loss(&inputs.model, loss));
+    }
     row("best simple rule", simple);
     rows.to_string()
 }
@@ -111,8 +116,21 @@ fn loss(level: &Level) -> String {
     }
 }
 
+/// What keys and values in blocks take and lose; the loss is part of the level's.
+fn kv_loss(model: &Model, loss: &KvLoss) -> String {
+    let bytes = kv_bytes_per_token(&model.architecture, KvFormat::named(&loss.format));
+    format!(
+        "{}, {} a token of context; of the change {:+.2} % measured, at most {:+.2} %",
+        loss.format,
+        show(bytes),
+        loss.perplexity_change_fraction * 100.0,
+        loss.perplexity_change_fraction_upper * 100.0
+    )
+}
+
 /// Levels that `--max-loss` leaves out, and the figure that it is held against.
 fn losses(inputs: &Inputs, plan: &Plan) -> String {
+    let inputs = &*as_requested(inputs, &plan.request);
     let (levels, most) = (&inputs.model.levels, plan.request.perplexity_change_fraction_max);
     let mut text = String::new();
     let left_out = levels.iter().filter(|level| !rules::loses_little(level, most));
@@ -193,7 +211,7 @@ fn memory(solved: &Solved) -> String {
         ("hot: pinned neurons", m.hot_bytes),
         ("cold: slots", m.cold_bytes),
         ("a prompt's rows, beyond the slots", m.slots_or_prompt_bytes() - m.cold_bytes),
-        ("keys and values", m.kv_bytes),
+        (&*format!("keys and values, {}", solved.plan.quality.kv_format), m.kv_bytes),
     ];
     let after = [
         ("activations", m.activations_bytes),
@@ -268,6 +286,14 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
         text += &format!("\nAsked for: the first token within {most} s of a prompt of {tokens} tokens");
     }
     text += &losses(inputs, plan);
+    let (kv, isa) = (plan.quality.kv(), &plan.quality.instruction_set);
+    if kv.has_blocks() && !hardware::knows_attention(&inputs.device, kv, isa) {
+        text += &format!(
+            "\nNot measured: attention over keys and values in {} with {isa}; priced as that in F16, slower as the dot product \
+             in cache is; profile the device again",
+            kv.name()
+        );
+    }
     let a = &inputs.model.architecture;
     for format in [&a.weight_format, &a.down_format] {
         let (kernel, exact) = hardware::kernel(&inputs.device, format, &plan.quality.instruction_set);

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 
 use plans::check::BYTES_MAX;
 use plans::engine::SEQUENCES_MAX;
+use plans::file::significant;
 use plans::layout::{Part, Phases};
-use plans::model::LevelKind;
+use plans::model::{KvLoss, Level, LevelKind};
 pub use plans::plan::measured_run;
 use plans::plan::{Feature, Objective, Request};
 use plans::size::show;
-use plans::{Device, Model, PAGE_BYTES};
+use plans::{Device, KvFormat, Model, PAGE_BYTES};
 
 use crate::error::PlanError;
 use crate::hardware;
@@ -88,8 +89,8 @@ pub struct Limits {
     pub level: Option<String>,
     /// Instruction set.
     pub isa: String,
-    /// Key and value format.
-    pub kv_format: String,
+    /// How keys and values are stored.
+    pub kv: KvFormat,
     /// The figure that is made best: speed or memory.
     pub objective: Objective,
     /// Mechanisms that must not be used.
@@ -120,24 +121,41 @@ impl Limits {
     pub fn on_time(&self) -> bool {
         self.speed_min.is_some() || !self.prompts_max.is_empty()
     }
-
-    /// Bytes of a key or value number.
-    pub fn kv_value_bytes(&self) -> u64 {
-        plans::plan::kv_value_bytes(&self.kv_format)
-    }
 }
 
-/// The profiles with the device taken to be as fast as the request's calibration says.
-pub fn calibrated<'a>(inputs: &'a Inputs, request: &Request) -> Cow<'a, Inputs> {
-    match &request.calibration {
-        None => Cow::Borrowed(inputs),
-        Some(factors) => {
-            Cow::Owned(Inputs { device: hardware::at(&inputs.device, factors), ..inputs.clone() })
-        }
+/// The profiles with the device taken to be as fast as the request's calibration says, and levels that lose what the request's
+/// keys and values lose, too.
+pub fn as_requested<'a>(inputs: &'a Inputs, request: &Request) -> Cow<'a, Inputs> {
+    let mut inputs = Cow::Borrowed(inputs);
+    if let Some(factors) = &request.calibration {
+        inputs.to_mut().device = hardware::at(&inputs.device, factors);
     }
+    if let Some(loss) = inputs.model.kv_loss(kv_of(request)).cloned() {
+        inputs.to_mut().model.levels.iter_mut().for_each(|level| lose(level, &loss));
+    }
+    inputs
 }
 
-/// Fills in the defaults of a request, of profiles that are [`calibrated`] already.
+/// How a request has keys and values stored.
+pub fn kv_of(request: &Request) -> KvFormat {
+    request.kv_format.as_deref().map_or(KvFormat::F16, KvFormat::named)
+}
+
+/// A level that loses what keys and values in blocks lose, too: rises of the log likelihood add up, and so do their bounds.
+pub fn lose(level: &mut Level, loss: &KvLoss) {
+    let both = |a: f64, b: f64| significant((1.0 + a) * (1.0 + b) - 1.0);
+    level.lossless = false;
+    level.perplexity = significant(level.perplexity * (1.0 + loss.perplexity_change_fraction));
+    let change = &mut level.perplexity_change_fraction;
+    *change = both(*change, loss.perplexity_change_fraction);
+    if let Some(upper) = &mut level.perplexity_change_fraction_upper {
+        *upper = both(*upper, loss.perplexity_change_fraction_upper).max(*change);
+    }
+    let of_texts = level.perplexity_change_fraction_of_texts.iter_mut();
+    of_texts.zip(&loss.perplexity_change_fraction_of_texts).for_each(|(of, more)| *of = both(*of, *more));
+}
+
+/// Fills in the defaults of a request, of profiles that are [`as_requested`] already.
 ///
 /// # Errors
 /// A limit of zero, a core or level that does not exist, a context beyond the model's.
@@ -227,7 +245,7 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
     }
     if request.without.contains(&Feature::Predictor) {
         let held = |name: &str| request.level.as_ref().is_none_or(|level| level == name);
-        let exact = |level: &&plans::model::Level| level.kind == LevelKind::ExactGate;
+        let exact = |level: &&Level| level.kind == LevelKind::ExactGate;
         if !model.levels.iter().filter(exact).any(|level| held(&level.name)) {
             return wrong(match &request.level {
                 Some(level) => {
@@ -277,6 +295,10 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
             model.activations
         ));
     }
+    let kv = kv_of(request);
+    if let Some(sentence) = refused(kv, model) {
+        return wrong(sentence);
+    }
     let limits = Limits {
         memory_bytes: request.memory_limit_bytes.map_or(plannable, |limit| limit.min(plannable)),
         machine_bytes: plannable,
@@ -291,12 +313,31 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
         loss_max,
         level: request.level.clone(),
         isa,
-        kv_format: request.kv_format.clone().unwrap_or_else(|| "F16".to_owned()),
+        kv,
         objective: request.objective,
         without: request.without.clone(),
     };
     let origin = Origin { request, device_hash: &inputs.device_hash, model_hash: &inputs.model_hash };
     Ok(Question { device, model, limits, origin })
+}
+
+/// Why keys and values of a model cannot be stored so, if they cannot.
+fn refused(kv: KvFormat, model: &Model) -> Option<String> {
+    let (name, option, width) = (kv.name(), kv.name().to_lowercase(), model.architecture.head_width);
+    if !kv.holds(width.into()) {
+        return Some(format!(
+            "--kv-format {option} stores keys and values in blocks of {}, and the heads of {} are {width} wide; take f16 or f32",
+            kv.block_values(),
+            model.name
+        ));
+    }
+    (kv.has_blocks() && model.kv_loss(kv).is_none()).then(|| {
+        format!(
+            "what keys and values in {name} lose is not in the profile of {}; profile the model again to plan with \
+             --kv-format {option}, or take f16 or f32",
+            model.name
+        )
+    })
 }
 
 /// The limits of `--min-prefill` and `--max-ttft`; the former is for the prompt of the measured run.

@@ -105,7 +105,7 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
         slice_neurons: 1,
         context_tokens: u64::from(limits.context),
         sequences: u64::from(limits.sequences),
-        kv_value_bytes: limits.kv_value_bytes(),
+        kv: limits.kv,
         compute_threads: 0,
         backend: plans::Backend::Pread,
         depth: 0,

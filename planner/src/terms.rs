@@ -36,7 +36,7 @@ pub fn terms(question: &Question<'_>, level: &Level, d: &Decided, memory: &Memor
         select: rounded(&cost::predictor(model, level, &r)),
         look_ahead: rounded(&look_ahead),
         rest: rounded(&rest),
-        context: rounded(&cost::context(model, limits.kv_value_bytes(), &r)),
+        context: rounded(&cost::context(model, limits.kv, &r)),
         reading: ReadingTerms {
             cpu_seconds_per_read: toll.cpu_seconds_per_read,
             interference_fraction: toll.interference_fraction,

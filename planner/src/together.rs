@@ -59,7 +59,7 @@ pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -
         seconds += stages.before + layer_seconds(&stages, insert, &queue, &toll, d.read.blocking);
         cold_start += f64::from(d.cold[layer]) * reads.fill_seconds();
     }
-    let context = cost::context_seconds(model, limits.kv_value_bytes(), &r) * mean_position(limits.context);
+    let context = cost::context_seconds(model, limits.kv, &r) * mean_position(limits.context);
     let (_, generated) = measured_run(limits.context);
     each / (seconds + each * context + cold_start / f64::from(generated))
 }

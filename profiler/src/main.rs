@@ -248,8 +248,8 @@ fn print_model(summary: &model::Summary) -> std::io::Result<()> {
     let mut table = Rows::new().left();
     table.row(["model".to_owned(), summary.name.clone()]);
     table.row(["dense perplexity".to_owned(), format!("{:.4}", summary.perplexity_dense)]);
+    let percent = |fraction: f64| format!("{:+.2} %", fraction * 100.0);
     for level in &summary.levels {
-        let percent = |fraction: f64| format!("{:+.2} %", fraction * 100.0);
         table.row([
             format!("level {}", level.name),
             format!(
@@ -260,6 +260,17 @@ fn print_model(summary: &model::Summary) -> std::io::Result<()> {
                     percent(upper)
                 )),
                 level.active_fraction * 100.0
+            ),
+        ]);
+    }
+    for loss in &summary.kv_formats {
+        let (change, upper) = (loss.perplexity_change_fraction, loss.perplexity_change_fraction_upper);
+        table.row([
+            format!("keys and values {}", loss.format),
+            format!(
+                "perplexity {} (at most {} with 95 % confidence) on top of the level's",
+                percent(change),
+                percent(upper)
             ),
         ]);
     }
@@ -305,5 +316,6 @@ fn model_json(summary: &model::Summary) -> serde_json::Value {
         "files": [summary.model_toml, summary.container],
         "perplexity_dense": summary.perplexity_dense,
         "levels": levels,
+        "kv_formats": summary.kv_formats,
     })
 }

@@ -17,7 +17,7 @@ use flashplan::internals::container::{
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::reference::{Observer, Reference, Selector};
 use kernels::best;
-use plans::Policy;
+use plans::{KvFormat, Policy};
 use plans::model::{LevelKind, Model};
 use profiler::Context;
 use profiler::model::{ModelOptions, Profile, Summary, Weights, profile};
@@ -133,6 +133,15 @@ fn check(place: &Place, summary: &Summary) {
                 level.name
             );
         }
+    }
+    let blocks = [KvFormat::Q8_0, KvFormat::Q4_0];
+    let measured = blocks.iter().filter(|format| format.holds(model.architecture.head_width.into()));
+    let expected: Vec<&str> = measured.map(|format| format.name()).collect();
+    assert_eq!(model.kv_formats.iter().map(|loss| &*loss.format).collect::<Vec<_>>(), expected);
+    for loss in &model.kv_formats {
+        let (change, upper) = (loss.perplexity_change_fraction, loss.perplexity_change_fraction_upper);
+        assert!(change != 0.0 && change.abs() < 0.5 && upper > change, "{loss:?}");
+        assert_eq!(loss.perplexity_change_fraction_of_texts, [change], "one text: {loss:?}");
     }
     let dense = &model.levels[0];
     assert_eq!(dense.kind, LevelKind::Dense);

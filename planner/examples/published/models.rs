@@ -192,6 +192,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
             bytes: fixed + u64::from(LAYERS) * bundle.layer_bytes(EXPERT * experts) + resident,
         },
         dense: DenseQuality { perplexity: 5.0 },
+        kv_formats: vec![],
         levels,
         reuse,
         layers: vec![

@@ -4,6 +4,7 @@ mod command;
 mod explains;
 mod grid;
 mod independent;
+mod kv_formats;
 mod oracle;
 mod paper;
 mod properties;

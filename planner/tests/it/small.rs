@@ -180,6 +180,7 @@ pub(crate) fn model(layers: u32) -> Model {
             bytes: fixed + u64::from(layers) * bundle.layer_bytes(u64::from(neurons)),
         },
         dense: DenseQuality { perplexity: 5.0 },
+        kv_formats: vec![],
         levels: vec![
             level("dense", LevelKind::Dense, 0.0, 1.0, 0),
             level("sign", LevelKind::Sign, 0.004, 0.2, u64::from(layers * neurons) * 64),

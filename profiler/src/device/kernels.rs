@@ -277,7 +277,7 @@ impl Bench<'_> {
     /// FLOP/s of one token's attention, layer after layer; none in formats that keep no keys.
     fn attention(&self, timing: Timing) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;
-        if !matches!(format, Format::F16 | Format::F32) {
+        if !matches!(format, Format::F16 | Format::F32 | Format::Q8_0 | Format::Q4_0) {
             return Ok(Vec::new());
         }
         let config = Attention::plain(HEADS, KV_HEADS, HEAD_WIDTH);

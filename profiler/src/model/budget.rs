@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::times;
 use super::evaluate::streams;
+use super::layers::kv_formats;
 use super::level::{Menu, rank};
 use super::matrix::Use;
 use crate::{Context, ProfileError};
@@ -33,6 +34,8 @@ const QUICK_SHARE: f64 = 1.0 / 6.0;
 const READING_SHARE: f64 = 0.3;
 const TRAINING_SHARE: f64 = 0.2;
 const MEASURING_SHARE: f64 = 0.45;
+/// Share of the time for measuring what keys and values in blocks lose, on some of the held-out text.
+const KV_SHARE: f64 = 0.05;
 /// Share of the time for writing more text: only models that have read all of theirs early have it.
 const WRITING_SHARE: f64 = 0.15;
 /// Texts are not cut below this.
@@ -68,6 +71,8 @@ pub struct Job {
     pub written_tokens: usize,
     /// Tokens of the held-out text at most.
     pub held_out_tokens: usize,
+    /// Tokens of the held-out text that formats of keys and values are measured on.
+    pub kv_tokens: usize,
     /// Passes of training.
     pub epochs: usize,
     /// Requested neurons of a layer and level that are traced.
@@ -219,6 +224,8 @@ impl Job {
         let reading = affordable(READING_SHARE, costs.token);
         let calibration = fit(calibration_tokens, reading);
         let held_out = fit(held_out_tokens, affordable(MEASURING_SHARE, costs.held_out_token()));
+        let kv_formats = kv_formats(c).len() as f64;
+        let kv_tokens = coarse(affordable(KV_SHARE, kv_formats.max(1.0) * costs.token));
         let cut = calibration < wanted(calibration_tokens) || held_out < wanted(held_out_tokens);
         let written = if menu.trains() && calibration == wanted(calibration_tokens) {
             let missing = (TRAINING_TOKENS / if context.quick { 2 } else { 1 }).saturating_sub(calibration);
@@ -235,6 +242,7 @@ impl Job {
             calibration_tokens: calibration,
             written_tokens: written,
             held_out_tokens: held_out,
+            kv_tokens: kv_tokens.max(TOKENS_MIN).min(held_out),
             epochs: epochs.clamp(EPOCHS[0], if context.quick { EPOCHS[1] / 2 } else { EPOCHS[1] }),
             trace_asked: ((TRACE_ASKED as f64 * share) as usize)
                 .min(coarse((TRACE_SHARE * left / traces) as usize)),
@@ -264,10 +272,19 @@ impl Job {
             seconds(self.held_out_tokens as f64 * costs.held_out_token())
                 + traces / rayon::current_num_threads() as f64,
         ));
+        let formats = kv_formats(c).len();
+        if formats > 0 {
+            stages.push((
+                format!("measuring {formats} formats of keys and values on {} tokens", self.kv_tokens),
+                seconds((formats * self.kv_tokens) as f64 * costs.token),
+            ));
+        }
         let writing = if menu.index { "indexing the model's file" } else { "writing the container" };
         stages.push((writing.to_owned(), costs.fixed));
         // the held-out text's, and at most as much again of what the layer before had of it
-        let streams = rows + 2.0 * self.held_out_tokens as f64 * costs.streams[0];
+        let streams = rows
+            + 2.0 * self.held_out_tokens as f64 * costs.streams[0]
+            + (formats * self.kv_tokens) as f64;
         Estimate {
             stages,
             container_bytes: container_bytes(source, menu),

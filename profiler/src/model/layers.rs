@@ -6,6 +6,8 @@ use flashplan::internals::container::requantised_down;
 use flashplan::internals::model::config::Config;
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::recording::Recording;
+use kernels::Format;
+use plans::KvFormat;
 use serde::{Deserialize, Serialize};
 
 use super::Job;
@@ -51,6 +53,8 @@ pub struct Swept {
     pub dense: Vec<f64>,
     /// Each level: negative log likelihood of every token after the first, `[level][window]`.
     pub levels: Vec<Vec<f64>>,
+    /// The same of the dense level with keys and values in each format, by [`Sweep::run`]'s windows for them.
+    pub kv: Vec<(KvFormat, Vec<f64>)>,
 }
 
 /// The results of a layer besides its predictors.
@@ -70,6 +74,8 @@ struct State {
     dense: Stream,
     /// The held-out text, once for each stream of levels.
     levels: Stream,
+    /// Some of the held-out text, once for each format of keys and values.
+    kv: Stream,
     /// Rows of `levels` before the last layer's feed-forward network, of the tokens that [`look_ahead`] is about.
     ahead: Vec<f32>,
 }
@@ -114,14 +120,20 @@ impl Sweep<'_> {
         Ok(layers)
     }
 
-    /// Takes all texts through all layers.
+    /// Takes all texts through all layers; `kv_windows` are those of the held-out windows that formats of keys and values are
+    /// measured on.
     ///
     /// # Errors
     /// [`Stopped`], and when something finished cannot be kept.
-    pub fn run(&self, calibration: &[Vec<u32>], held_out: &[Vec<u32>]) -> anyhow::Result<Swept> {
+    pub fn run(
+        &self,
+        calibration: &[Vec<u32>],
+        held_out: &[Vec<u32>],
+        kv_windows: &[usize],
+    ) -> anyhow::Result<Swept> {
         let Self { context, work, source, menu, .. } = *self;
         let config = source.config();
-        let texts = Texts::new(self, calibration, held_out)?;
+        let texts = Texts::new(self, calibration, held_out, kv_windows)?;
         let streams = streams(menu);
         let mut state = texts.state(source, streams.len());
         let layers = self.done()?;
@@ -136,7 +148,7 @@ impl Sweep<'_> {
             let step = |what: &str| bar.set_message(format!("layer {layer}: {what}"));
             let (order, predictors) = self.observe(layer, &texts, &mut state, &step)?;
             step("measuring");
-            let figures = self.measure(layer, &streams, (&order, &predictors), texts.held_out, &mut state)?;
+            let figures = self.measure(layer, &streams, (&order, &predictors), &texts, &mut state)?;
             let given = Finished { order, figures };
             work.save(&layer_part(layer), &[&serde_json::to_vec(&given)?])?;
             state.layers = layer + 1;
@@ -175,7 +187,11 @@ impl Sweep<'_> {
         } else {
             levels[0].clone()
         };
-        Ok(Swept { orders, figures, missing, dense, levels })
+        let formats = kv_formats(config);
+        let of_formats = losses(source, &state.kv, &texts.for_kv(formats.len()), true, &mut go_on)?;
+        let of_formats = of_formats.chunks(kv_windows.len().max(1)).map(<[f64]>::to_vec);
+        let kv = formats.into_iter().map(|(format, _)| format).zip(of_formats).collect();
+        Ok(Swept { orders, figures, missing, dense, levels, kv })
     }
 
     /// The calibration text through a layer: the order of its neurons, and the predictors of its experts.
@@ -232,7 +248,7 @@ impl Sweep<'_> {
         layer: usize,
         streams: &[Vec<usize>],
         (order, predictors): (&NeuronOrder, &[Predictors]),
-        held_out: &[Vec<u32>],
+        texts: &Texts<'_>,
         state: &mut State,
     ) -> Result<Vec<Figures>, Stopped> {
         let Self { context, job, source, menu, recording, .. } = *self;
@@ -245,7 +261,7 @@ impl Sweep<'_> {
             experts.map(|expert| requantised_down(source, layer, expert, down)).collect::<Option<Vec<_>>>()
         };
         let downs = menu.down.and_then(|down| Some((down, requantised(down)?)));
-        let windows = lengths(held_out);
+        let windows = lengths(texts.held_out);
         let mut listener = Listener::new(
             source,
             layer,
@@ -269,6 +285,15 @@ impl Sweep<'_> {
         let (tokens, width) = (look_ahead::tokens(&windows), source.config().width);
         state.ahead = look_ahead::rows(&state.levels, &tokens, windows.iter().sum(), width);
         weights.feed_forward(&mut state.levels, &mut |seen| listener.hear(seen), &mut go_on)?;
+        let formats = kv_formats(source.config());
+        let activation = source.config().activation();
+        for (at, &(_, format)) in formats.iter().enumerate() {
+            let in_format = Layer { kv: Some(format), ..weights };
+            let mut stream = state.kv.part(at, formats.len());
+            in_format.attention(&mut stream, &mut go_on)?;
+            in_format.feed_forward(&mut stream, &mut |seen| seen.activate(activation), &mut go_on)?;
+            state.kv.put(at, &stream);
+        }
         Ok(listener.figures(recording))
     }
 }
@@ -284,6 +309,13 @@ fn sampled_every(config: &Config, real: usize) -> usize {
     (seen / of_expert).max(1)
 }
 
+/// Formats of keys and values whose loss is measured: those in blocks of which this model's heads are whole ones.
+pub fn kv_formats(config: &Config) -> Vec<(KvFormat, Format)> {
+    let width = config.first_attention().head_width as u64;
+    let known = [(KvFormat::Q8_0, Format::Q8_0), (KvFormat::Q4_0, Format::Q4_0)];
+    known.into_iter().filter(|(format, _)| format.holds(width)).collect()
+}
+
 fn lengths(windows: &[Vec<u32>]) -> Vec<usize> {
     windows.iter().map(Vec::len).collect()
 }
@@ -297,6 +329,8 @@ struct Texts<'a> {
     calibration: &'a [Vec<u32>],
     written: Vec<Vec<u32>>,
     held_out: &'a [Vec<u32>],
+    /// Those of the held-out windows that formats of keys and values are measured on.
+    kv_windows: &'a [usize],
     /// Whether the source's own loss has to be measured beside the container's.
     source_too: bool,
     /// Rows of real text.
@@ -306,7 +340,12 @@ struct Texts<'a> {
 }
 
 impl<'a> Texts<'a> {
-    fn new(sweep: &Sweep<'_>, calibration: &'a [Vec<u32>], held_out: &'a [Vec<u32>]) -> anyhow::Result<Self> {
+    fn new(
+        sweep: &Sweep<'_>,
+        calibration: &'a [Vec<u32>],
+        held_out: &'a [Vec<u32>],
+        kv_windows: &'a [usize],
+    ) -> anyhow::Result<Self> {
         let Sweep { context, job, work, source, menu, .. } = *sweep;
         let kept = work.load(WRITTEN)?;
         let kept = kept
@@ -330,7 +369,13 @@ impl<'a> Texts<'a> {
         if source_too {
             heard.extend(held_out.iter().flatten().map(|_| false));
         }
-        Ok(Self { calibration, written, held_out, source_too, real, heard })
+        Ok(Self { calibration, written, held_out, kv_windows, source_too, real, heard })
+    }
+
+    /// The windows of so many formats of keys and values.
+    fn for_kv(&self, formats: usize) -> Vec<&[u32]> {
+        let of_format = || self.kv_windows.iter().map(|&window| self.held_out[window].as_slice());
+        (0..formats).flat_map(|_| of_format()).collect()
     }
 
     /// The embeddings.
@@ -342,6 +387,7 @@ impl<'a> Texts<'a> {
             layers: 0,
             dense: Stream::new(source, &dense),
             levels: Stream::new(source, &repeated(self.held_out, streams)),
+            kv: Stream::new(source, &self.for_kv(kv_formats(source.config()).len())),
             ahead: vec![
                 0.0;
                 streams * look_ahead::tokens(&lengths(self.held_out)).len() * source.config().width
@@ -353,20 +399,21 @@ impl<'a> Texts<'a> {
 impl State {
     fn save(&self, work: &Work) -> anyhow::Result<()> {
         let layers = (self.layers as u64).to_le_bytes();
-        let [dense, levels, ahead]: [&[u8]; 3] =
-            [&self.dense.x, &self.levels.x, &self.ahead].map(|x| bytemuck::cast_slice(x));
-        let lengths =
-            [4, 8, dense.len() as u64, levels.len() as u64, ahead.len() as u64].map(u64::to_le_bytes);
-        work.save(STATE, &[lengths.as_flattened(), &layers, dense, levels, ahead])
+        let streams: [&[u8]; 4] =
+            [&self.dense.x, &self.levels.x, &self.kv.x, &self.ahead].map(|x| bytemuck::cast_slice(x));
+        let [dense, levels, kv, ahead] = streams.map(|stream| stream.len() as u64);
+        let lengths = [5, 8, dense, levels, kv, ahead].map(u64::to_le_bytes);
+        let [dense, levels, kv, ahead] = streams;
+        work.save(STATE, &[lengths.as_flattened(), &layers, dense, levels, kv, ahead])
     }
 
     /// The streams as they were kept; as they are, if that is not what they would be.
     fn restore(&mut self, kept: &[u8]) {
         let Some(pieces) = pieces(kept) else { return };
-        let [layers, dense, levels, ahead] = &*pieces else { return };
+        let [layers, dense, levels, kv, ahead] = &*pieces else { return };
         let Ok(layers) = (*layers).try_into().map(u64::from_le_bytes) else { return };
-        let own = [&mut self.dense.x, &mut self.levels.x, &mut self.ahead];
-        let kept = [*dense, levels, ahead];
+        let own = [&mut self.dense.x, &mut self.levels.x, &mut self.kv.x, &mut self.ahead];
+        let kept = [*dense, levels, kv, ahead];
         if own.iter().zip(kept).all(|(own, kept)| kept.len() == 4 * own.len()) {
             self.layers = layers as usize;
             own.into_iter()

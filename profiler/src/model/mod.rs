@@ -55,7 +55,7 @@ use flashplan::internals::model::tokenizer::TokenizerData;
 use flashplan::internals::recording::Recording;
 use kernels::Format;
 use kernels::{self, Activation};
-use plans::model::ModelProvenance;
+use plans::model::{KvLoss, ModelProvenance};
 use plans::size;
 
 use crate::device::storage::free_bytes;
@@ -110,6 +110,8 @@ pub struct Summary {
     pub perplexity_dense: f64,
     /// Quality levels.
     pub levels: Vec<LevelSummary>,
+    /// Keys and values in blocks.
+    pub kv_formats: Vec<KvLoss>,
 }
 
 /// A measured quality level.
@@ -336,7 +338,8 @@ impl Profile {
         work.save(JOB, &[&serde_json::to_vec(job)?])?;
         let [calibration, held_out] = &self.windows;
         let sweep = Sweep { context, job, work, source, menu, recording: recording.as_ref() };
-        let swept = sweep.run(&calibration.tokens, &held_out.tokens)?;
+        let kv_windows = held_out.some(job.kv_tokens);
+        let swept = sweep.run(&calibration.tokens, &held_out.tokens, &kv_windows)?;
         context.stopped()?;
 
         let consumption =
@@ -380,6 +383,8 @@ impl Profile {
             held_out,
             dense: &swept.dense,
             losses: &swept.levels,
+            kv: &swept.kv,
+            kv_windows: &kv_windows,
             figures: &swept.figures,
             missing: &swept.missing,
         };
@@ -412,6 +417,7 @@ impl Profile {
             container: container_path,
             perplexity_dense: model.dense.perplexity,
             levels,
+            kv_formats: model.kv_formats,
         })
     }
 
@@ -490,7 +496,7 @@ const MODEL: &str = "model.toml";
 /// The part that says how much is done of everything.
 const JOB: &str = "job";
 /// The version of the kept parts; parts with another number are ignored.
-const KEPT: u32 = 5;
+const KEPT: u32 = 6;
 /// Bytes of the model between two looks at whether to stop.
 const HASHED_AT_ONCE: usize = 256 << 20;
 

@@ -3,12 +3,12 @@
 use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::config::Role;
 use flashplan::internals::model::source::SourceModel;
-use plans::Policy;
+use plans::{KvFormat, Policy};
 use plans::check::{LOSS_MAX, LOSSLESS_MAX};
 use plans::file::significant;
 use plans::layout::BundleLayout;
 use plans::model::{
-    ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model, ModelProvenance,
+    ContainerIdentity, DenseQuality, KvLoss, LayerActivity, Level, LevelKind, LevelLayer, Model, ModelProvenance,
     Parts, ReuseAxes,
 };
 
@@ -62,6 +62,10 @@ pub struct Findings<'a> {
     pub dense: &'a [f64],
     /// ... and by each level: `[level][window]`.
     pub losses: &'a [Vec<f64>],
+    /// Negative log likelihood of some held-out windows by the dense level with keys and values in each format, ...
+    pub kv: &'a [(KvFormat, Vec<f64>)],
+    /// ... and which they are.
+    pub kv_windows: &'a [usize],
     /// `[layer][level]`.
     pub figures: &'a [Vec<Figures>],
     /// Neurons that tokens miss at each level, all layers together.
@@ -89,6 +93,7 @@ impl Findings<'_> {
                 bytes: self.written.bytes + self.source_bytes(),
             },
             dense: DenseQuality { perplexity: significant(self.perplexity(self.dense)) },
+            kv_formats: self.kv_losses(),
             reuse: axes(),
             layers: self.layers(),
             levels,
@@ -215,11 +220,36 @@ impl Findings<'_> {
     }
 
     fn loss(&self, level: usize) -> Loss {
-        let rises = self.losses[level].iter().zip(self.dense).map(|(level, dense)| level - dense);
-        let windows = self.predicted().zip(&self.held_out.text_of).zip(rises);
-        let windows: Vec<Window> =
-            windows.map(|((tokens, &text), rise)| Window { text, tokens, rise }).collect();
-        Loss::of(&windows)
+        let all: Vec<usize> = (0..self.held_out.tokens.len()).collect();
+        self.loss_over(&all, self.losses[level].iter().zip(self.dense).map(|(level, dense)| level - dense))
+    }
+
+    /// The loss of what rises so in these windows.
+    fn loss_over(&self, windows: &[usize], rises: impl Iterator<Item = f64>) -> Loss {
+        let predicted: Vec<usize> = self.predicted().collect();
+        let of_window = |(&window, rise): (&usize, f64)| Window {
+            text: self.held_out.text_of[window],
+            tokens: predicted[window],
+            rise,
+        };
+        Loss::of(&windows.iter().zip(rises).map(of_window).collect::<Vec<_>>())
+    }
+
+    /// What keys and values in blocks lose beside the dense level; a loss without a bound is none.
+    fn kv_losses(&self) -> Vec<KvLoss> {
+        let dense = self.menu.levels.iter().position(|level| level.kind == LevelKind::Dense);
+        let Some(dense) = dense.map(|dense| &self.losses[dense]) else { return Vec::new() };
+        let of_format = |(format, losses): &(KvFormat, Vec<f64>)| {
+            let rises = losses.iter().zip(self.kv_windows).map(|(loss, &window)| loss - dense[window]);
+            let loss = self.loss_over(self.kv_windows, rises);
+            Some(KvLoss {
+                format: format.name().to_owned(),
+                perplexity_change_fraction: significant(loss.change),
+                perplexity_change_fraction_upper: significant(loss.upper?.min(LOSS_MAX)),
+                perplexity_change_fraction_of_texts: loss.of_texts.into_iter().map(significant).collect(),
+            })
+        };
+        self.kv.iter().filter_map(of_format).collect()
     }
 
     /// Bytes that one token reads to decide, and operations that deciding costs.

@@ -105,6 +105,19 @@ impl Windows {
         windows
     }
 
+    /// Some of the windows, in order, of about so many tokens in all: of every text the same share, spread over it, and one at
+    /// least.
+    pub fn some(&self, tokens_max: usize) -> Vec<usize> {
+        let share = (tokens_max as f64 / self.count().max(1) as f64).min(1.0);
+        let mut some = Vec::new();
+        for of_text in self.text_of.chunk_by(|a, b| a == b) {
+            let first = self.text_of.partition_point(|text| *text < of_text[0]);
+            let kept = ((of_text.len() as f64 * share).round() as usize).max(1);
+            some.extend((0..kept).map(|i| first + i * of_text.len() / kept));
+        }
+        some
+    }
+
     /// Tokens of all windows.
     pub fn count(&self) -> usize {
         self.tokens.iter().map(Vec::len).sum()
@@ -136,6 +149,16 @@ mod tests {
         let texts = Texts::built_in();
         assert_eq!((texts.calibration.len(), texts.held_out.len()), (4, 4));
         assert_ne!(hash(&texts.calibration), hash(&texts.held_out));
+    }
+
+    #[test]
+    fn some_windows_are_of_every_text_and_from_all_of_it() {
+        let windows =
+            Windows { tokens: vec![vec![0; 100]; 9], text_of: vec![0, 0, 0, 0, 0, 0, 1, 1, 3] };
+        assert_eq!(windows.some(900), (0..9).collect::<Vec<_>>());
+        assert_eq!(windows.some(2000), (0..9).collect::<Vec<_>>());
+        assert_eq!(windows.some(450), [0, 2, 4, 6, 8]);
+        assert_eq!(windows.some(1), [0, 6, 8]);
     }
 
     #[test]

@@ -370,6 +370,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
                 "level",
                 format!("{}, perplexity {:+.2} %", plan.quality.level, e.perplexity_change_fraction * 100.0),
             ),
+            ("keys and values", plan.quality.kv_format.clone()),
             ("memory", format!("at most {}", show(plan.memory.limit_bytes))),
             ("context", format!("{} tokens", plan.context.tokens)),
             ("decode", format!("{:.1} tok/s", e.decode_tokens_per_second)),

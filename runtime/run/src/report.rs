@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use flashplan::Stage;
 use flashplan::internals::machine::OTHERS_MAX;
-use plans::Plan;
+use plans::{KvFormat, Plan};
 use plans::names::{self, duration};
 use plans::size::show;
 use serde::Serialize;
@@ -26,6 +26,8 @@ pub(super) struct About<'a> {
     pub(super) model: &'a str,
     pub(super) device: &'a str,
     pub(super) level: &'a str,
+    /// How keys and values are stored.
+    pub(super) kv: KvFormat,
     /// Whether the level selects neurons.
     pub(super) selects: bool,
     /// How a generation ended; nothing was generated: none.
@@ -34,7 +36,8 @@ pub(super) struct About<'a> {
 
 impl<'a> About<'a> {
     pub(super) fn new(model: &'a str, plan: &'a Plan, ended: Option<(usize, Ended)>) -> Self {
-        Self { model, device: &plan.target.device, level: &plan.quality.level, selects: selects(plan), ended }
+        let (device, quality) = (&plan.target.device, &plan.quality);
+        Self { model, device, level: &quality.level, kv: quality.kv(), selects: selects(plan), ended }
     }
 }
 
@@ -50,11 +53,13 @@ struct Row {
 
 /// The table of a run, and in sentences what it was and what of it needs saying.
 pub(super) fn text(about: &About<'_>, f: &Figures) -> String {
+    let in_blocks = format!(", keys and values in {}", about.kv.name());
     let mut text = format!(
-        "{} on {}: level `{}`, at most {} of memory\n\n{}\n",
+        "{} on {}: level `{}`{}, at most {} of memory\n\n{}\n",
         about.model,
         about.device,
         about.level,
+        if about.kv.has_blocks() { &in_blocks } else { "" },
         show(f.memory_limit_bytes),
         table(about, f)
     );
@@ -361,9 +366,20 @@ mod tests {
         model: "oxide-dense",
         device: "amd-epyc-2c-24g",
         level: "sign",
+        kv: KvFormat::F16,
         selects: true,
         ended: Some((100, Ended::Length)),
     };
+
+    #[test]
+    fn keys_and_values_in_blocks_are_named_beside_the_level() {
+        for (kv, begins) in [
+            (KvFormat::F32, "oxide-dense on amd-epyc-2c-24g: level `sign`, at most"),
+            (KvFormat::Q8_0, "oxide-dense on amd-epyc-2c-24g: level `sign`, keys and values in Q8_0, at most"),
+        ] {
+            assert!(text(&About { kv, ..ABOUT }, &figures()).starts_with(begins), "{kv:?}");
+        }
+    }
 
     #[test]
     fn a_run_that_the_plan_is_for() {
