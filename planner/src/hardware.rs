@@ -2,10 +2,10 @@
 //!
 //! Nothing here is fitted: rates are looked up, and between measured points they are interpolated.
 
-use plans::{Backend, KvFormat};
 use plans::device::{Device, KernelSpeed, LONG_ROW_VALUES, ReadSpeed, SHORT_ROW_VALUES};
 use plans::engine::{CHUNK_TOKENS_ASSUMED, PROMPT_TOKENS};
 use plans::terms::Factors;
+use plans::{Backend, KvFormat};
 
 use crate::units::Shared;
 

@@ -1,6 +1,5 @@
 //! What a plan says to people: time and memory term by term, and who decided what.
 
-use plans::{KvFormat, Model, Plan};
 use plans::expectation::{self, Stream};
 use plans::layout::Phases;
 use plans::memory::kv_bytes_per_token;
@@ -8,6 +7,7 @@ use plans::model::{KvLoss, Level};
 use plans::names::{self, duration};
 use plans::size::show;
 use plans::terms::Factors;
+use plans::{KvFormat, Model, Plan};
 use terminal::Rows;
 
 use crate::cost::Work;

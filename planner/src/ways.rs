@@ -523,8 +523,7 @@ fn io_cores(device: &Device, pool: &[u32], compute: &[u32]) -> Vec<(Vec<u32>, bo
 
 /// Seconds of a token besides its layers, and for its context at the mean position of the measured run.
 fn once_seconds(model: &Model, limits: &Limits, r: &Rates) -> f64 {
-    let context =
-        cost::context_seconds(model, limits.kv, r) * cost::mean_position(limits.context);
+    let context = cost::context_seconds(model, limits.kv, r) * cost::mean_position(limits.context);
     cost::rest(model, r).seconds() + context
 }
 

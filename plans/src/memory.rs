@@ -342,8 +342,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         fixed_bytes: (model.parts.fixed_bytes - left + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
         hot_bytes: slots(c.hot_neurons),
         cold_bytes: slots(c.cold_slots),
-        kv_bytes: (c.sequences * c.context_tokens * kv_bytes_per_token(a, c.kv))
-            .next_multiple_of(PAGE_BYTES),
+        kv_bytes: (c.sequences * c.context_tokens * kv_bytes_per_token(a, c.kv)).next_multiple_of(PAGE_BYTES),
         state_bytes: c.sequences.saturating_mul(state_bytes(a)).next_multiple_of(PAGE_BYTES),
         activations_bytes: activations.bytes(),
         prompt_bytes: activations.prompt.bytes(),

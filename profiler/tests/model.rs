@@ -17,8 +17,8 @@ use flashplan::internals::container::{
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::reference::{Observer, Reference, Selector};
 use kernels::best;
-use plans::{KvFormat, Policy};
 use plans::model::{LevelKind, Model};
+use plans::{KvFormat, Policy};
 use profiler::Context;
 use profiler::model::{ModelOptions, Profile, Summary, Weights, profile};
 use tempfile::TempDir;

@@ -35,7 +35,7 @@ fn planned(format: &str) -> Plan {
 #[test]
 fn a_token_of_context_takes_whole_blocks_and_what_is_saved_goes_to_neurons() {
     let [half, bytes, nibbles] = ["F16", "Q8_0", "Q4_0"].map(planned);
-    let rows = 4 * 2 * 8 * 1024; // layers, keys and values, heads, tokens
+    let rows = 4 * 2 * 8 * 256; // layers, keys and values, heads, tokens
     for (plan, row) in [(&half, 128), (&bytes, 68), (&nibbles, 36)] {
         assert_eq!(plan.memory.kv_bytes, rows * row);
         assert!(plan.memory.prefill_total_bytes <= 48 << 20);
@@ -84,7 +84,10 @@ fn formats_without_a_measurement_and_heads_that_are_no_whole_blocks_are_refused_
         (narrow.model.architecture.heads, narrow.model.architecture.kv_heads) = (32, 32);
         narrow.model.architecture.head_width = 16;
         let why = refused(&narrow, format);
-        assert!(why.contains("in blocks of 32, and the heads of small are 16 wide; take f16 or f32"), "{why}");
+        assert!(
+            why.contains("in blocks of 32, and the heads of small are 16 wide; take f16 or f32"),
+            "{why}"
+        );
     }
 }
 

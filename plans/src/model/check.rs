@@ -4,7 +4,6 @@ use super::{
     Architecture, ContainerIdentity, DenseQuality, KvLoss, LayerActivity, Level, LevelKind, LevelLayer,
     Model, ModelProvenance, Parts, Recurrent, ReuseAxes,
 };
-use crate::{KvFormat, SCHEMA};
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, LOSSLESS_MAX,
     NEURONS_MAX, TEXT_BYTES_MAX,
@@ -12,6 +11,7 @@ use crate::check::{
 use crate::device::check::ORIGINS;
 use crate::expectation::{QUANTILES, over_mean_max};
 use crate::layout::BundleLayout;
+use crate::{KvFormat, SCHEMA};
 
 /// Functions between gate and up.
 const FUNCTIONS: [&str; 5] = ["relu", "silu", "drelu", "gelu", "swiglu-oai"];
@@ -58,7 +58,8 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
     parts(of_parts, a, &at.key("parts"))?;
     at.key("dense").key("perplexity").number(*perplexity, 1.0, PERPLEXITY_MAX)?;
     at.key("kv_formats").each(of_kv, |at, loss| kv_loss(loss, model, at))?;
-    let twice = (1..of_kv.len()).find(|&index| of_kv[..index].iter().any(|l| l.format == of_kv[index].format));
+    let twice =
+        (1..of_kv.len()).find(|&index| of_kv[..index].iter().any(|l| l.format == of_kv[index].format));
     at.key("kv_formats").holds(twice.is_none(), || "name a format twice; name each once".to_owned())?;
     reuse(of_reuse, &at.key("reuse"))?;
     let layers = at.key("layers");

@@ -288,10 +288,10 @@ impl Sweep<'_> {
         let formats = kv_formats(source.config());
         let activation = source.config().activation();
         for (at, &(_, format)) in formats.iter().enumerate() {
-            let in_format = Layer { kv: Some(format), ..weights };
+            weights.kv = Some(format);
             let mut stream = state.kv.part(at, formats.len());
-            in_format.attention(&mut stream, &mut go_on)?;
-            in_format.feed_forward(&mut stream, &mut |seen| seen.activate(activation), &mut go_on)?;
+            weights.attention(&mut stream, &mut go_on)?;
+            weights.feed_forward(&mut stream, &mut |seen| seen.activate(activation), &mut go_on)?;
             state.kv.put(at, &stream);
         }
         Ok(listener.figures(recording))

@@ -3,14 +3,14 @@
 use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::config::Role;
 use flashplan::internals::model::source::SourceModel;
-use plans::{KvFormat, Policy};
 use plans::check::{LOSS_MAX, LOSSLESS_MAX};
 use plans::file::significant;
 use plans::layout::BundleLayout;
 use plans::model::{
-    ContainerIdentity, DenseQuality, KvLoss, LayerActivity, Level, LevelKind, LevelLayer, Model, ModelProvenance,
-    Parts, ReuseAxes,
+    ContainerIdentity, DenseQuality, KvLoss, LayerActivity, Level, LevelKind, LevelLayer, Model,
+    ModelProvenance, Parts, ReuseAxes,
 };
+use plans::{KvFormat, Policy};
 
 use super::evaluate::Figures;
 use super::level::Menu;

@@ -153,8 +153,7 @@ mod tests {
 
     #[test]
     fn some_windows_are_of_every_text_and_from_all_of_it() {
-        let windows =
-            Windows { tokens: vec![vec![0; 100]; 9], text_of: vec![0, 0, 0, 0, 0, 0, 1, 1, 3] };
+        let windows = Windows { tokens: vec![vec![0; 100]; 9], text_of: vec![0, 0, 0, 0, 0, 0, 1, 1, 3] };
         assert_eq!(windows.some(900), (0..9).collect::<Vec<_>>());
         assert_eq!(windows.some(2000), (0..9).collect::<Vec<_>>());
         assert_eq!(windows.some(450), [0, 2, 4, 6, 8]);

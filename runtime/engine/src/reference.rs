@@ -11,9 +11,7 @@ use crate::model::config::{
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
-use kernels::{
-    Format, Kernels, Matrix, Rotation, dequantise, matrix_vector, quantise, rms_norm, softmax,
-};
+use kernels::{Format, Kernels, Matrix, Rotation, dequantise, matrix_vector, quantise, rms_norm, softmax};
 
 /// Hears each feed-forward network as it runs.
 pub trait Observer {

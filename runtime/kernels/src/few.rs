@@ -154,9 +154,7 @@ pub(super) fn add<
                 (true, 2..) => {
                     piece.add::<V, _, N, _, 2, UNITS>(y, &unpack, &load, &store, &spread, &multiply)
                 }
-                (true, _) => {
-                    piece.add::<V, _, N, _, 1, UNITS>(y, &unpack, &load, &store, &spread, &multiply)
-                }
+                (true, _) => piece.add::<V, _, N, _, 1, UNITS>(y, &unpack, &load, &store, &spread, &multiply),
                 (false, _) => piece.add::<V, _, N, _, 1, 1>(y, &unpack, &load, &store, &spread, &multiply),
             };
         }

@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 
 use flashplan::Stage;
 use flashplan::internals::machine::OTHERS_MAX;
-use plans::{KvFormat, Plan};
 use plans::names::{self, duration};
 use plans::size::show;
+use plans::{KvFormat, Plan};
 use serde::Serialize;
 use terminal::Rows;
 
@@ -375,7 +375,10 @@ mod tests {
     fn keys_and_values_in_blocks_are_named_beside_the_level() {
         for (kv, begins) in [
             (KvFormat::F32, "oxide-dense on amd-epyc-2c-24g: level `sign`, at most"),
-            (KvFormat::Q8_0, "oxide-dense on amd-epyc-2c-24g: level `sign`, keys and values in Q8_0, at most"),
+            (
+                KvFormat::Q8_0,
+                "oxide-dense on amd-epyc-2c-24g: level `sign`, keys and values in Q8_0, at most",
+            ),
         ] {
             assert!(text(&About { kv, ..ABOUT }, &figures()).starts_with(begins), "{kv:?}");
         }

@@ -30,7 +30,8 @@ fn every_format_gives_the_references_numbers_and_equal_bits_in_all_plans() {
         for (at, (kv, _)) in FORMATS.into_iter().enumerate() {
             let mut first: Option<[Vec<Vec<f32>>; 2]> = None;
             for knobs in all_knobs(&backends(&container)) {
-                let mut engine = start(&container, &plan(&container, "dense", &Knobs { kv, ..knobs.clone() }));
+                let mut engine =
+                    start(&container, &plan(&container, "dense", &Knobs { kv, ..knobs.clone() }));
                 let decoded = decode(&mut engine).unwrap();
                 let mut prompt = Vec::new();
                 engine.prefill(&rows(&TOKENS), Some(&mut |_, row| prompt.push(row.to_vec()))).unwrap();
