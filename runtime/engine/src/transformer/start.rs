@@ -110,8 +110,9 @@ impl Transformer {
             chunk: plan.prefill.chunk_tokens as usize,
             prompt_rows: a.prompt,
             decode_rows: None,
-            rows: Vec::with_capacity(plan.prefill.chunk_tokens.max(plan.context.sequences) as usize),
+            rows: Vec::with_capacity(plan.prefill.chunk_tokens.max(plan.decode_rows()) as usize),
             sequences: plan.context.sequences as usize,
+            step_rows: plan.decode_rows() as usize,
             routes: None,
             always_on: plan.quality.always_on_neurons.clone(),
             stamp: 0,
@@ -346,6 +347,15 @@ impl Sizes {
             return Err(plan_error(
                 "context.tokens",
                 format!("is {}, and the model was made for {}", plan.context.tokens, d.config.context),
+            ));
+        }
+        if plan.draft_tokens() > 0 && d.config.recurrent().is_some() {
+            return Err(plan_error(
+                "speculation.draft_tokens",
+                format!(
+                    "is {}, and this model's recurrent state cannot go back to where a draft fails",
+                    plan.draft_tokens()
+                ),
             ));
         }
         let parts = shape.layout.reads_of_slice();
