@@ -18,7 +18,7 @@ use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Limits, Question, measured_run};
 use crate::room::on_pages;
 use crate::rules::{self, Prompt};
-use crate::{surface, terms, together};
+use crate::{speculation, surface, terms, together};
 
 /// Bytes that a prompt's rows may take of what is left over.
 const PROMPT_SPARE: i64 = 1 << 24;
@@ -77,6 +77,7 @@ impl Decided {
             slice_neurons: self.slice_neurons,
             context_tokens: u64::from(limits.context),
             sequences: u64::from(limits.sequences),
+            draft_tokens: u64::from(limits.draft_tokens),
             kv_value_bytes: limits.kv_value_bytes(),
             compute_threads: self.cores.len().max(self.prompt.cores.len()) as u64,
             backend: self.read.backend,
@@ -194,6 +195,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
         rates: Some(terms::rates(question, level, d)),
         terms: Some(terms::terms(question, level, d, &memory)),
         together: (limits.sequences > 1).then(|| together(question, level, d)),
+        speculation: speculation::priced(question, &d.decision(level), limits.draft_tokens),
         simple_rule: simple,
     };
     plan.expected.start_seconds = expectation::start_seconds(&plan, &Factors::NONE).map(digits);

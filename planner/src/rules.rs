@@ -105,6 +105,7 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
         slice_neurons: 1,
         context_tokens: u64::from(limits.context),
         sequences: u64::from(limits.sequences),
+        draft_tokens: u64::from(limits.draft_tokens),
         kv_value_bytes: limits.kv_value_bytes(),
         compute_threads: 0,
         backend: plans::Backend::Pread,

@@ -193,6 +193,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
         },
         dense: DenseQuality { perplexity: 5.0 },
         levels,
+        drafts: None,
         reuse,
         layers: vec![
             LayerActivity {

@@ -9,7 +9,7 @@ use flashplan::internals::recording::Recording;
 use serde::{Deserialize, Serialize};
 
 use super::Job;
-use super::batch::{Layer, Stream, losses, row_sizes};
+use super::batch::{Layer, Stream, row_sizes, said};
 use super::evaluate::{Figures, Listener, streams};
 use super::gates::Gates;
 use super::level::{Menu, Predictors};
@@ -51,6 +51,8 @@ pub struct Swept {
     pub dense: Vec<f64>,
     /// Each level: negative log likelihood of every token after the first, `[level][window]`.
     pub levels: Vec<Vec<f64>>,
+    /// The dense level's choice after each token of the held-out text, window after window.
+    pub chosen: Vec<u32>,
 }
 
 /// The results of a layer besides its predictors.
@@ -164,18 +166,21 @@ impl Sweep<'_> {
         }
         let mut go_on = || context.stopped();
         let held_out = texts.held_out;
-        let of_streams = losses(source, &state.levels, &repeated(held_out, streams.len()), true, &mut go_on)?;
-        let of_streams: Vec<&[f64]> = of_streams.chunks(held_out.len()).collect();
+        let repeats = repeated(held_out, streams.len());
+        let of_levels = said(source, &state.levels, &repeats, true, &mut go_on)?;
+        let of_streams: Vec<&[f64]> = of_levels.losses.chunks(held_out.len()).collect();
         let stream_of = |level: usize| streams.iter().position(|levels| levels.contains(&level)).unwrap_or(0);
         let levels: Vec<Vec<f64>> =
             (0..menu.levels.len()).map(|level| of_streams[stream_of(level)].to_vec()).collect();
         let dense = if texts.source_too {
             let last = state.dense.last(held_out.len(), config.width);
-            losses(source, &last, &repeated(held_out, 1), false, &mut go_on)?
+            said(source, &last, &repeated(held_out, 1), false, &mut go_on)?.losses
         } else {
             levels[0].clone()
         };
-        Ok(Swept { orders, figures, missing, dense, levels })
+        let tokens = held_out.iter().map(Vec::len).sum();
+        let chosen = of_levels.chosen.chunks(tokens).nth(stream_of(0)).unwrap_or_default().to_vec();
+        Ok(Swept { orders, figures, missing, dense, levels, chosen })
     }
 
     /// The calibration text through a layer: the order of its neurons, and the predictors of its experts.

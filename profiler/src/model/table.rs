@@ -8,8 +8,8 @@ use plans::check::{LOSS_MAX, LOSSLESS_MAX};
 use plans::file::significant;
 use plans::layout::BundleLayout;
 use plans::model::{
-    ContainerIdentity, DenseQuality, LayerActivity, Level, LevelKind, LevelLayer, Model, ModelProvenance,
-    Parts, ReuseAxes,
+    ContainerIdentity, DenseQuality, Drafts, LayerActivity, Level, LevelKind, LevelLayer, Model,
+    ModelProvenance, Parts, ReuseAxes,
 };
 
 use super::evaluate::Figures;
@@ -62,6 +62,8 @@ pub struct Findings<'a> {
     pub dense: &'a [f64],
     /// ... and by each level: `[level][window]`.
     pub losses: &'a [Vec<f64>],
+    /// Drafts that the dense model keeps, on the same windows.
+    pub drafts: Option<Drafts>,
     /// `[layer][level]`.
     pub figures: &'a [Vec<Figures>],
     /// Neurons that tokens miss at each level, all layers together.
@@ -89,6 +91,7 @@ impl Findings<'_> {
                 bytes: self.written.bytes + self.source_bytes(),
             },
             dense: DenseQuality { perplexity: significant(self.perplexity(self.dense)) },
+            drafts: self.drafts.clone(),
             reuse: axes(),
             layers: self.layers(),
             levels,
