@@ -200,6 +200,7 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
     if let Some(tokens) = draft_tokens {
         at.key("draft_tokens").count(*tokens, 1, DRAFT_TOKENS_MAX as u64)?;
     }
+    at.key("draft_tokens_auto").free(*draft_tokens_auto);
     at.key("draft_tokens_auto").holds(!draft_tokens_auto || draft_tokens.is_none(), || {
         "and `request.draft_tokens` exclude each other; leave one of them out".to_owned()
     })?;
@@ -666,10 +667,12 @@ fn speculation(speculation: Speculation, plan: &Plan, at: &At<'_>) -> Checked {
         format!("is {draft_tokens} beside {sequences} sequences, and a step has {ROWS_MAX} rows at most; plan with fewer `--slots`")
     })?;
     let most = f64::from(draft_tokens);
-    at.key("drafted_tokens_per_step").number(drafted_tokens_per_step, 0.0, most)?;
+    let drafted = at.key("drafted_tokens_per_step");
+    drafted.number(drafted_tokens_per_step, 0.0, most)?;
+    drafted.note("0 to `speculation.draft_tokens`");
     let brought = at.key("tokens_per_step");
     brought.number(tokens_per_step, 1.0, 1.0 + DRAFT_TOKENS_MAX as f64)?;
-    brought.note("at most one more than `speculation.drafted_tokens_per_step`");
+    brought.note("1 to one more than `speculation.drafted_tokens_per_step`");
     brought.holds(tokens_per_step <= (1.0 + drafted_tokens_per_step) * (1.0 + ROUNDING), || {
         format!("is {tokens_per_step}, and only {drafted_tokens_per_step} tokens are drafted; plan again")
     })?;

@@ -30,6 +30,28 @@ pub(super) struct Step {
     pub(super) counters: Counters,
 }
 
+/// Tokens that passed in one step, whose logits are there: a token and its draft.
+#[derive(Debug, Default)]
+struct LastStep {
+    tokens: Vec<u32>,
+    /// So many of them the text has.
+    taken: usize,
+}
+
+impl LastStep {
+    /// Tokens that the sequence has and the text does not.
+    fn ahead(&self) -> usize {
+        self.tokens.len() - self.taken
+    }
+
+    /// Takes the next token of the draft if it is this one; whether it is.
+    fn take(&mut self, token: u32) -> bool {
+        let right = self.tokens.get(self.taken) == Some(&token);
+        self.taken += usize::from(right);
+        right
+    }
+}
+
 /// A running plan.
 #[derive(Debug)]
 pub(super) struct Session<'engine> {
@@ -46,8 +68,8 @@ pub(super) struct Session<'engine> {
     pub(super) steps: Vec<Step>,
     /// Of the logits after every decoded token of the sequence.
     logits: u64,
-    /// Tokens of the last step of the first sequence, whose logits are there, and how many of them the text has.
-    step: (Vec<u32>, usize),
+    /// The last step of the first sequence.
+    last: LastStep,
     /// Whether steps had drafts, or would have had.
     pub(super) drafts: bool,
 }
@@ -71,7 +93,7 @@ impl<'engine> Session<'engine> {
             prefilled: (0, Duration::ZERO),
             steps: Vec::with_capacity(plan.context.tokens as usize),
             logits: 0,
-            step: (Vec::with_capacity(plan.decode_rows() as usize), 0),
+            last: LastStep::default(),
             drafts: false,
         }
     }
@@ -164,17 +186,11 @@ impl<'engine> Session<'engine> {
         self.batch.engine().step_rows()
     }
 
-    /// Tokens of a draft that were decoded and that the text does not have.
-    fn ahead(&self) -> usize {
-        let (tokens, taken) = &self.step;
-        tokens.len() - taken
-    }
-
     /// Forgets what was decoded of a draft beyond the text.
     fn settle(&mut self) -> Result<(), Error> {
         let position = self.position(0);
-        self.step.0.clear();
-        self.step.1 = 0;
+        self.last.tokens.clear();
+        self.last.taken = 0;
         self.batch.rewind(0, position)
     }
 
@@ -226,7 +242,7 @@ impl<'engine> Session<'engine> {
 
     /// Tokens that a sequence has.
     pub(super) fn position(&self, sequence: usize) -> usize {
-        self.batch.positions()[sequence] - if sequence == 0 { self.ahead() } else { 0 }
+        self.batch.positions()[sequence] - if sequence == 0 { self.last.ahead() } else { 0 }
     }
 
     /// Whether sequences are more than their keys and values.
@@ -258,7 +274,7 @@ impl<'engine> Session<'engine> {
 
     /// The logits of the last prefill, or after the last token that was decoded.
     pub(super) fn last_logits(&self) -> &[f32] {
-        self.row(self.step.1.saturating_sub(1))
+        self.row(self.last.taken.saturating_sub(1))
     }
 
     /// Dense logits after every token of a new sequence.
@@ -291,11 +307,9 @@ impl<'engine> Session<'engine> {
     pub(super) fn go_on(&mut self, text: &[u32]) -> Result<&[f32], Failure> {
         let Some(&token) = text.last() else { return Ok(self.last_logits()) };
         self.drafts |= self.draft_tokens() > 0;
-        let (tokens, taken) = &mut self.step;
-        if tokens.get(*taken) != Some(&token) {
+        if !self.last.take(token) {
             return self.step(text, token, self.draft_tokens());
         }
-        *taken += 1;
         if let Some(step) = self.steps.last_mut() {
             step.tokens += 1;
         }
@@ -315,8 +329,8 @@ impl<'engine> Session<'engine> {
         }
         self.batch.decode(&rows[..count])?;
         let time = clock.elapsed();
-        self.step.0.extend(rows[..count].iter().map(|&(_, token)| token));
-        self.step.1 = 1;
+        self.last.tokens.extend(rows[..count].iter().map(|&(_, token)| token));
+        self.last.taken = 1;
         let counters = self.counters().since(&before);
         self.steps.push(Step { position, tokens: 1, drafted: count - 1, time, counters });
         Ok(self.heard())

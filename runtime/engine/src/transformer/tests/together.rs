@@ -69,7 +69,7 @@ pub(super) fn check(container: &Container, name: &str, level: &str, all: &[Knobs
     for activations in ["f32", "q8"] {
         let expected = alone(&mut planned(container, level, activations, &all[0]));
         assert!(expected.iter().flatten().flatten().all(|logit| logit.is_finite()));
-        for knobs in all {
+        for (number, knobs) in all.iter().enumerate() {
             let knobs = Knobs { sequences: 3, ..knobs.clone() };
             let mut engine = planned(container, level, activations, &knobs);
             let found = together(&mut engine);
@@ -77,6 +77,10 @@ pub(super) fn check(container: &Container, name: &str, level: &str, all: &[Knobs
             // and one by itself in a plan for several
             assert!(alone(&mut engine) == expected, "{name} {level} {activations} {knobs:?}");
             drop(engine);
+            // every second one, for time: each differs from the others in most
+            if number % 2 == 1 {
+                continue;
+            }
             let knobs = Knobs { sequences: 2, draft: 4, ..knobs };
             let mut engine = planned(container, level, activations, &knobs);
             drafts::check(&mut engine, &expected, &format!("{name} {level} {activations} {knobs:?}"));
