@@ -18,7 +18,7 @@ use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Limits, Question, measured_run};
 use crate::room::on_pages;
 use crate::rules::{self, Prompt};
-use crate::{surface, terms, together};
+use crate::{speculation, surface, terms, together};
 
 /// Bytes that a prompt's rows may take of what is left over.
 const PROMPT_SPARE: i64 = 1 << 24;
@@ -78,6 +78,7 @@ impl Decided {
             context_tokens: u64::from(limits.context),
             sequences: u64::from(limits.sequences),
             kv: limits.kv,
+            draft_tokens: u64::from(limits.draft_tokens),
             compute_threads: self.cores.len().max(self.prompt.cores.len()) as u64,
             backend: self.read.backend,
             depth: u64::from(self.read.depth),
@@ -194,6 +195,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
         rates: Some(terms::rates(question, level, d)),
         terms: Some(terms::terms(question, level, d, &memory)),
         together: (limits.sequences > 1).then(|| together(question, level, d)),
+        speculation: speculation::priced(question, &d.decision(level), limits.draft_tokens),
         simple_rule: simple,
     };
     plan.expected.start_seconds = expectation::start_seconds(&plan, &Factors::NONE).map(digits);

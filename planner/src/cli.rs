@@ -61,6 +61,10 @@ pub struct Cli {
     /// Sequences that `run` keeps in memory at a time, each with a context of its own, 8 at most [default: 1]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub slots: Option<u32>,
+    /// Verify drafts of up to K tokens, 1 to 7, that the text's own past suggests, in one step with the next token: the text stays the
+    /// same; `auto`: as many as raise the planned speed by more than a fifth, or none [default: off]
+    #[arg(long, value_name = "auto|off|K", value_parser = drafts, help_heading = "Choices")]
+    pub speculate: Option<Drafting>,
     /// Memory kept free inside the limit for what `run --serve` takes while it answers, as a schema's grammar, e.g. 4M [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Limits")]
     pub reserve: Option<u64>,
@@ -116,6 +120,30 @@ pub struct Cli {
     /// Say on standard error what is done; twice: what is decided, too
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Report")]
     pub verbose: u8,
+}
+
+/// The drafts that are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drafting {
+    /// As many tokens as pay.
+    Auto,
+    /// None.
+    Off,
+    /// So many tokens.
+    Tokens(u32),
+}
+
+fn drafts(text: &str) -> Result<Drafting, String> {
+    match text {
+        "auto" => Ok(Drafting::Auto),
+        "off" => Ok(Drafting::Off),
+        _ => text
+            .parse()
+            .ok()
+            .filter(|&tokens| tokens > 0)
+            .map(Drafting::Tokens)
+            .ok_or_else(|| "it is `auto`, `off`, or the most tokens of a draft, such as 3".to_owned()),
+    }
 }
 
 /// Goals: the figure that is made best.
@@ -263,6 +291,11 @@ impl Cli {
             cores: self.cores.as_ref().map(|cores| cores.0.clone()),
             context_tokens: self.context,
             sequences: self.slots,
+            draft_tokens: match self.speculate {
+                Some(Drafting::Tokens(tokens)) => Some(tokens),
+                _ => None,
+            },
+            draft_tokens_auto: self.speculate == Some(Drafting::Auto),
             reserve_bytes: self.reserve.filter(|&bytes| bytes > 0),
             perplexity_change_fraction_max: file::significant(self.max_loss / 100.0),
             level: of(&|q| q.level.clone()).or_else(|| self.level.clone()),
@@ -281,9 +314,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn core_lists_are_ranges_and_ids() {
+    fn core_lists_are_ranges_and_ids_and_drafts_have_a_number() {
         assert_eq!(cores("0-3,6").map(|c| c.0), Ok(vec![0, 1, 2, 3, 6]));
         assert_eq!(cores("2,1,2").map(|c| c.0), Ok(vec![1, 2]));
+        assert_eq!(
+            ["auto", "off", "3"].map(|of| drafts(of).unwrap()),
+            [Drafting::Auto, Drafting::Off, Drafting::Tokens(3)]
+        );
+        assert!(["0", "-1", "on", ""].iter().all(|bad| drafts(bad).is_err_and(|e| e.contains("such as 3"))));
         for bad in ["", "3-1", "a", "1,,2", "-1", "0-99999999"] {
             assert!(cores(bad).is_err_and(|e| e.contains("0-3,6")), "{bad}");
         }

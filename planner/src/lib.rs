@@ -6,6 +6,7 @@
 //! cost      the equations; every price in a plan comes from here
 //! terms     the same prices in parts, for `run` to put together at the rates of its hour
 //! together  what several sequences give that decode together
+//! speculation  what drafts give, and whether they pay
 //! rules, ways, layers  what there is to choose among: levels, cores, reads, prompts; what a layer may cache
 //! bands, space, queue    bounds of many ways at once, made when they are needed
 //! room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
@@ -34,6 +35,7 @@ pub mod reads;
 pub mod surface;
 
 pub mod cost;
+pub mod speculation;
 pub mod terms;
 pub mod together;
 
@@ -102,9 +104,28 @@ pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
     let question = request::resolve(inputs, request)?;
     let space = space::Space::new(&question);
     Ok(match search::best_in(&question, &space)? {
+        Some(solved) if request.draft_tokens_auto => {
+            let with_drafts = with_drafts_that_pay(&question, &solved)?;
+            Answer::Plan(Box::new(with_drafts.unwrap_or(solved)))
+        }
         Some(solved) => Answer::Plan(Box::new(solved)),
         None => Answer::Infeasible(Box::new(explain::explain(&question, &space))),
     })
+}
+
+/// The best plan with the drafts that pay in the best plan without; `None` where none do, or no longer in the memory that they leave.
+fn with_drafts_that_pay(
+    question: &request::Question<'_>,
+    without: &Solved,
+) -> Result<Option<Solved>, PlanError> {
+    let speed = without.plan.expected.decode_tokens_per_second;
+    let Some(drafts) = speculation::pays(&without.drafts, speed) else { return Ok(None) };
+    let question =
+        question.within(request::Limits { draft_tokens: drafts.draft_tokens, ..question.limits.clone() });
+    let found = search::best_in(&question, &space::Space::new(&question))?;
+    Ok(found.filter(|found| {
+        found.plan.speculation.is_some_and(|drafts| speculation::pays(&[drafts], speed).is_some())
+    }))
 }
 
 /// The plan of any request, that of the simple rule included; the inner error says in a sentence why there is none.

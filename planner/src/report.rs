@@ -15,6 +15,7 @@ use crate::hardware;
 use crate::request::{Inputs, as_requested, measured_run};
 use crate::rules;
 use crate::search::Solved;
+use crate::speculation::SPEED_ERROR_FRACTION;
 
 /// The plan in a nutshell, each figure with what it holds for: the words of `run`'s report, for the run that it is to be
 /// compared with.
@@ -47,6 +48,17 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
         let speeds = speeds.collect::<Vec<_>>().join(", ");
         row("decode, sequences together", format!("{speeds} tok/s of one, of two, and so on"));
     }
+    if let Some(drafts) = &plan.speculation {
+        row(
+            names::WITH_DRAFTS,
+            format!(
+                "{:.1} tok/s, {:.2} tokens a step, of text as the profile's; drafts of up to {}",
+                drafts.decode_tokens_per_second, drafts.tokens_per_step, drafts.draft_tokens
+            ),
+        );
+    } else if plan.request.draft_tokens_auto {
+        row(names::WITH_DRAFTS, no_drafts(inputs));
+    }
     match of_run.and_then(|of| of.latency_seconds) {
         Some(of) => names::TOKEN.into_iter().zip([of.p50, of.p90, of.p99]).for_each(|(name, seconds)| {
             row(name, duration(seconds));
@@ -74,6 +86,17 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     }
     row("best simple rule", simple);
     rows.to_string()
+}
+
+/// Why `--speculate auto` takes no drafts.
+fn no_drafts(inputs: &Inputs) -> String {
+    if inputs.model.architecture.recurrent.is_some() {
+        return "none: the model's recurrent state cannot go back to where a draft fails".to_owned();
+    }
+    format!(
+        "none: no length is planned to be faster by more than {:.0} %, by which plans are wrong; --explain has them all",
+        SPEED_ERROR_FRACTION * 100.0
+    )
 }
 
 /// Why a plan tells no percentiles.
@@ -162,11 +185,42 @@ fn as_profiled(plan: &Plan, stream: &Stream) -> Option<String> {
 /// Tables of time and memory, and the decisions by who made them.
 pub fn explanation(inputs: &Inputs, solved: &Solved) -> String {
     format!(
-        "Time of a token, in milliseconds\n{}\n\nMemory\n{}\n\n{}",
+        "Time of a token, in milliseconds\n{}\n\nMemory\n{}\n\n{}{}",
         time(solved),
         memory(solved),
-        decisions(inputs, solved)
+        decisions(inputs, solved),
+        drafts(solved)
     )
+}
+
+/// What drafts of each length would give, beside nothing of them; nothing where the profile does not know.
+fn drafts(solved: &Solved) -> String {
+    if solved.drafts.is_empty() {
+        return String::new();
+    }
+    let without = solved.plan.expected.decode_tokens_per_second;
+    let mut table =
+        Rows::headed(&["drafts of up to", "drafted a step", "tokens a step", "tok/s", "times as fast"]);
+    table.row(["none", "0", "1", &format!("{without:.1}"), "1"].map(str::to_owned));
+    for of in &solved.drafts {
+        table.row([
+            of.draft_tokens.to_string(),
+            format!("{:.2}", of.drafted_tokens_per_step),
+            format!("{:.2}", of.tokens_per_step),
+            format!("{:.1}", of.decode_tokens_per_second),
+            format!("{:.2}", of.decode_tokens_per_second / without),
+        ]);
+    }
+    let taken = match (&solved.plan.speculation, solved.plan.request.draft_tokens_auto) {
+        (Some(of), false) => format!("Drafts of up to {} tokens are asked for.", of.draft_tokens),
+        (Some(of), true) => format!("Drafts of up to {} tokens are taken.", of.draft_tokens),
+        (None, true) => format!(
+            "No drafts are taken: {:.2} times as fast is the least that is sure.",
+            1.0 + SPEED_ERROR_FRACTION
+        ),
+        (None, false) => "No drafts are asked for; --speculate auto takes them where they pay.".to_owned(),
+    };
+    format!("\n\nDrafts, of text as the profile's\n{table}\n{taken}")
 }
 
 fn time(solved: &Solved) -> String {

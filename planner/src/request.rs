@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use plans::check::BYTES_MAX;
-use plans::engine::SEQUENCES_MAX;
+use plans::engine::{DRAFT_TOKENS_MAX, ROWS_MAX, SEQUENCES_MAX};
 use plans::file::significant;
 use plans::layout::{Part, Phases};
 use plans::model::{KvLoss, Level, LevelKind};
@@ -81,6 +81,8 @@ pub struct Limits {
     pub context: u32,
     /// Sequences in memory at a time.
     pub sequences: u32,
+    /// Tokens of a draft, at most; 0: none are drafted.
+    pub draft_tokens: u32,
     /// Kept free for a server, whole pages.
     pub reserve_bytes: u64,
     /// Allowed rise of perplexity, as a fraction.
@@ -206,6 +208,7 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
             "--slots {sequences} is impossible; there may be 1 to {most} sequences at a time"
         ));
     }
+    let draft_tokens = draft_tokens(model, request, sequences)?;
     match (request.first_token_seconds_max, request.prompt_tokens) {
         (Some(_), None) => {
             return wrong(
@@ -309,6 +312,7 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
         cores_chosen: request.cores.is_some(),
         context,
         sequences,
+        draft_tokens,
         reserve_bytes: reserve_bytes.next_multiple_of(PAGE_BYTES),
         loss_max,
         level: request.level.clone(),
@@ -338,6 +342,36 @@ fn refused(kv: KvFormat, model: &Model) -> Option<String> {
             model.name
         )
     })
+}
+
+/// Tokens of a draft that are asked for; `--speculate auto` looks for them when there is a plan without.
+fn draft_tokens(model: &Model, request: &Request, sequences: u32) -> Result<u32, PlanError> {
+    let wrong = |sentence: String| Err(PlanError::Request(sentence));
+    let (asked, most) = (request.draft_tokens.unwrap_or(0), DRAFT_TOKENS_MAX as u32);
+    if asked == 0 && !request.draft_tokens_auto {
+        return Ok(0);
+    }
+    if asked > 0 && model.architecture.recurrent.is_some() {
+        return wrong(format!(
+            "--speculate {asked} is impossible with {}: its recurrent state cannot go back to where a draft fails; leave it out",
+            model.name
+        ));
+    }
+    if model.drafts.is_none() && model.architecture.recurrent.is_none() {
+        return wrong(
+            "--speculate needs to know how much of a draft the model keeps, and model.toml has no [drafts]; profile the model again, or leave it out"
+                .to_owned(),
+        );
+    }
+    if asked > most {
+        return wrong(format!("--speculate {asked} is impossible; a draft has 1 to {most} tokens"));
+    }
+    if (sequences + asked) as usize > ROWS_MAX {
+        return wrong(format!(
+            "--speculate {asked} beside --slots {sequences} is impossible; a step has {ROWS_MAX} rows at most, one for each of both"
+        ));
+    }
+    Ok(asked)
 }
 
 /// The limits of `--min-prefill` and `--max-ttft`; the former is for the prompt of the measured run.

@@ -106,6 +106,7 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
         context_tokens: u64::from(limits.context),
         sequences: u64::from(limits.sequences),
         kv: limits.kv,
+        draft_tokens: u64::from(limits.draft_tokens),
         compute_threads: 0,
         backend: plans::Backend::Pread,
         depth: 0,

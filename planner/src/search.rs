@@ -1,6 +1,6 @@
 //! The search for the best plan: enumerate the ways, dismiss what is beaten, let Z3 choose among the rest.
 
-use plans::plan::{Objective, Plan, SimpleRule};
+use plans::plan::{Objective, Plan, SimpleRule, Speculation};
 
 use crate::assemble::{self, Decided};
 use crate::cost::{self, DecodePrice};
@@ -14,6 +14,7 @@ use crate::room::{regions_within, with_page_tables};
 use crate::simple_rule;
 use crate::solve::{self, Outcome};
 use crate::space::{Space, Way};
+use crate::speculation;
 use crate::tables::{Bound, Mode, Tables};
 use crate::verify::verify;
 use crate::ways::Ways;
@@ -52,6 +53,8 @@ pub struct Solved {
     pub priced: usize,
     /// Levels with policies, and what became of each.
     pub levels: Fates,
+    /// What drafts of one token, of two, and so on give with these decisions; none where the profile has not measured it.
+    pub drafts: Vec<Speculation>,
 }
 
 /// Levels by name, and what became of each.
@@ -271,6 +274,7 @@ impl Search<'_> {
         let nothing = SimpleRule { decode_tokens_per_second: 0.0, memory_peak_bytes: 0 };
         let plan = assemble::plan(question, level, &decided, simple.unwrap_or(nothing));
         verify(question, &plan, &decided, candidate.ticks as f64 * field.tick_seconds)?;
+        let drafts = speculation::all(question, &decided.decision(level));
         Ok(Solved {
             plan,
             price: cost::decode(question, &decided.decision(level)),
@@ -282,6 +286,7 @@ impl Search<'_> {
             ways: field.count(),
             priced: fastest.priced,
             levels: self.fates(fastest, candidate.way),
+            drafts,
             tables,
         })
     }

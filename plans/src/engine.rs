@@ -67,6 +67,15 @@ pub const SAMPLING_PASSES: usize = 3;
 /// Sequences that may be in memory at a time, a token of each of which passes a layer together.
 pub const SEQUENCES_MAX: usize = 8;
 
+/// Rows that pass a layer together while decoding, at most: a token of each sequence, and the tokens of drafts.
+pub const ROWS_MAX: usize = SEQUENCES_MAX;
+
+/// Tokens of a draft, at most.
+pub const DRAFT_TOKENS_MAX: usize = ROWS_MAX - 1;
+
+/// Bytes that a row of a draft takes beside the engine for each token of the vocabulary: its logits.
+pub const DRAFT_VOCABULARY_BYTES: u64 = 4;
+
 /// Bytes that a sequence takes beside the engine, where a server answers in it: for each token of the vocabulary its logits, those
 /// after its prompt, and the two words of each candidate for its next token.
 pub const SEQUENCE_VOCABULARY_BYTES: u64 = 4 * 4;

@@ -4,8 +4,8 @@
 //! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
 
 use crate::engine::{
-    ADDED, SEQUENCE_BYTES, SEQUENCE_CONTEXT_BYTES, SEQUENCE_VOCABULARY_BYTES, SUMS, TRANSPOSED,
-    TRANSPOSED_WORDS, rounded_words, sum_words,
+    ADDED, DRAFT_VOCABULARY_BYTES, SEQUENCE_BYTES, SEQUENCE_CONTEXT_BYTES, SEQUENCE_VOCABULARY_BYTES, SUMS,
+    TRANSPOSED, TRANSPOSED_WORDS, rounded_words, sum_words,
 };
 use crate::layout::Part;
 use crate::model::{Architecture, LevelKind, Model};
@@ -33,6 +33,8 @@ pub struct Choices<'a> {
     pub sequences: u64,
     /// How keys and values are stored.
     pub kv: KvFormat,
+    /// Tokens of a draft, which pass a layer together with those.
+    pub draft_tokens: u64,
     /// Compute threads.
     pub compute_threads: u64,
     /// How flash is read.
@@ -51,6 +53,13 @@ pub struct Choices<'a> {
     pub embedding_rows: bool,
     /// Kept free for what comes and goes while a server runs.
     pub reserve_bytes: u64,
+}
+
+impl Choices<'_> {
+    /// Rows that pass a layer together while decoding.
+    pub fn rows(&self) -> u64 {
+        self.sequences + self.draft_tokens
+    }
 }
 
 /// Bytes of the embedding that stay in the file where its rows are read: whole pages of it.
@@ -92,27 +101,27 @@ fn sequence_bytes(a: &Architecture, context_tokens: u64) -> u64 {
 /// Elements (of four bytes) of each activation buffer; the runtime takes exactly these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activations {
-    /// Elements of one token's row of each sequence while decoding.
+    /// Elements of the rows that pass a layer together while decoding: of each sequence a token's, and those of a draft.
     pub decode: Rows,
     /// Elements of a chunk of a prompt: over the cold region.
     pub prompt: Rows,
     /// The guess at the next layer's input, `[width]`.
     pub next_input: u64,
-    /// A vector of each sequence rounded to 8 bits, twice: at most the width, attention's width, a shared expert's neurons or
+    /// A vector of each decoding row rounded to 8 bits, twice: at most the width, attention's width, a shared expert's neurons or
     /// 4096.
     pub rounded: u64,
-    /// Predictor scores and the positions named, `[2, routed neurons]`; of several sequences `[2, sequences, neurons of a layer]`,
+    /// Predictor scores and the positions named, `[2, routed neurons]`; of several rows `[2, rows, neurons of a layer]`,
     /// for what any of them requests, and who does.
     pub candidates: u64,
     /// Predictor hidden layer and sign bits; at most the width or 4096, four times.
     pub predictor: u64,
     /// Positions requested, where each is found, and those computed next, `[4, neurons of a layer]`.
     pub requested: u64,
-    /// Rows of nibbles that are added up later, `[sequences, `[`ADDED`]`, width]`, where down is transposed.
+    /// Rows of nibbles that are added up later, `[rows, `[`ADDED`]`, width]`, where down is transposed.
     pub waiting: u64,
     /// The values of the neurons requested, rounded, where down is not transposed: `[routed neurons]`, [`rounded_words`] of them.
     pub values_rounded: u64,
-    /// Logits, `[sequences, vocabulary]`.
+    /// Logits, `[rows, vocabulary]`.
     pub logits: u64,
 }
 
@@ -134,11 +143,11 @@ pub struct Rows {
     pub rotations: u64,
     /// Router logits and the weight of each expert, `[2, rows + 1, experts]`.
     pub router: u64,
-    /// Neuron values: `[routed neurons]` when decoding, of several sequences `[sequences, neurons of a layer]`; of a prompt `[cluster, rows]`, at least [`TRANSPOSED`] neurons' and,
+    /// Neuron values: `[routed neurons]` when decoding, of several rows `[rows, neurons of a layer]`; of a prompt `[cluster, rows]`, at least [`TRANSPOSED`] neurons' and,
     /// rounded, their values once more where [`Architecture::transposes_down`], and at least a slice's and all once more,
     /// packed, where down is not transposed.
     pub neurons: u64,
-    /// Sums of a feed-forward block: `[sequences, `[`SUMS`]`, `[`sum_words`]`(width)]` when decoding where down is transposed, `[rows * experts used, width]` of a mixture's
+    /// Sums of a feed-forward block: `[rows, `[`SUMS`]`, `[`sum_words`]`(width)]` when decoding where down is transposed, `[rows * experts used, width]` of a mixture's
     /// prompt.
     pub sums: u64,
     /// Rows of a prompt by expert, `[rows * experts used]`.
@@ -165,7 +174,7 @@ impl Activations {
         } else {
             c.cluster_neurons.max(c.slice_neurons).saturating_mul(2)
         };
-        let rows = c.sequences;
+        let rows = c.rows();
         // nine bytes are sixteen nibbles and their scale's share
         let waiting = rows * (ADDED as u64 * width * 9 / 16).div_ceil(4);
         let sums = rows * (SUMS * sum_words(width as usize)) as u64;
@@ -337,7 +346,8 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
             + backend_bytes(device, c)
             + model.parts.tokenizer_bytes
             // of each sequence but the first, which every run has
-            + (c.sequences - 1) * sequence_bytes(a, c.context_tokens),
+            + (c.sequences - 1) * sequence_bytes(a, c.context_tokens)
+            + c.draft_tokens * DRAFT_VOCABULARY_BYTES * u64::from(a.vocabulary),
         reserve_bytes: c.reserve_bytes,
         fixed_bytes: (model.parts.fixed_bytes - left + c.level_resident_bytes).next_multiple_of(PAGE_BYTES),
         hot_bytes: slots(c.hot_neurons),
@@ -396,6 +406,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         context_tokens: u64::from(plan.context.tokens),
         sequences: u64::from(plan.context.sequences),
         kv: plan.quality.kv(),
+        draft_tokens: u64::from(plan.draft_tokens()),
         compute_threads: plan.decode.compute_cores.len().max(plan.prefill.compute_cores.len()) as u64,
         backend: plan.read.backend,
         depth: u64::from(plan.read.depth),

@@ -39,6 +39,9 @@ pub struct Model {
     /// What keys and values in blocks lose; absent: not measured, and not planned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kv_formats: Vec<KvLoss>,
+    /// How much of a draft the model keeps, on the held-out text; absent: not measured, and no drafts are planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drafts: Option<Drafts>,
     /// The axes of every miss-rate surface below.
     pub reuse: ReuseAxes,
     /// How each layer fires, on held-out text.
@@ -258,6 +261,17 @@ pub struct KvLoss {
     pub perplexity_change_fraction_upper: f64,
     /// The rise on each held-out text.
     pub perplexity_change_fraction_of_texts: Vec<f64>,
+/// Drafts by prompt lookup on held-out text, verified by the dense model: of at most one token, of two, and so on up to seven.
+///
+/// The model has read the text and not its own answer, so that behind the first token that it would have chosen otherwise nothing is
+/// counted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drafts {
+    /// By the most tokens of a draft: tokens that were drafted for a step, steps without a draft among them; the mean.
+    pub drafted_tokens: Vec<f64>,
+    /// Of them those that the model would have chosen.
+    pub kept_tokens: Vec<f64>,
 }
 
 /// The axes of every miss-rate surface.
@@ -530,6 +544,7 @@ impl Contract for Model {
         ("[container]", "The flash container."),
         ("[dense]", "The source file computed dense, on the held-out text."),
         ("[[kv_formats]]", "What keys and values in blocks lose, beside the dense level."),
+        ("[drafts]", "Tokens that the text's own past suggests, and those of them that the model chooses."),
         ("[reuse]", "Axes of the miss-rate surfaces: miss_fraction[share][cached]."),
         ("[[layers]]", "How each layer fires: P(gate > 0 and up > 0), P(gate > 0), neurons per token."),
         ("[[levels]]", "The menu of quality levels; every figure is from held-out text."),

@@ -3,6 +3,10 @@
 
 /// Tokens decoded in a second.
 pub const DECODE: &str = "decode";
+/// The same where drafts are verified.
+pub const WITH_DRAFTS: &str = "decode, with drafts";
+/// Tokens that a step of decoding brings: one, and those of a draft that are kept.
+pub const TOKENS_PER_STEP: &str = "tokens a step";
 /// Time of a decoded token that half of them, nine in ten, and 99 in a hundred do not exceed.
 pub const TOKEN: [&str; 3] = ["token, P50", "token, P90", "token, P99"];
 /// Prompt tokens taken in a second.

@@ -49,6 +49,9 @@ pub struct Plan {
     /// Expected speed of several sequences that decode together; absent where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub together: Option<Together>,
+    /// Tokens that are drafted from the text itself and decoded together with the next one; absent: none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Speculation>,
     /// The best simple rule, priced with the same cost model: fill by frequency, all cores.
     pub simple_rule: SimpleRule,
 }
@@ -141,6 +144,12 @@ pub struct Request {
     /// `--slots`: sequences that are in memory at a time; absent: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequences: Option<u32>,
+    /// `--speculate K`: tokens of a draft; absent: none, or as many as pay with `draft_tokens_auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_tokens: Option<u32>,
+    /// `--speculate auto`: as many tokens of a draft as pay, or none; absent: `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draft_tokens_auto: bool,
     /// `--reserve`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve_bytes: Option<u64>,
@@ -182,6 +191,8 @@ impl Default for Request {
             cores: None,
             context_tokens: None,
             sequences: None,
+            draft_tokens: None,
+            draft_tokens_auto: false,
             reserve_bytes: None,
             perplexity_change_fraction_max: 0.01,
             level: None,
@@ -521,6 +532,22 @@ pub struct Together {
     pub decode_tokens_per_second: Vec<f64>,
 }
 
+/// Speculation by prompt lookup: the tokens that followed the text's last ones where these stood before are decoded together with
+/// the next token, in one step, and are kept as far as the model chooses the same. The text is the one without it, to the bit.
+/// The figures are for text like the profile's held-out one; other text repeats itself more, or less.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Speculation {
+    /// Tokens of a draft, at most; so many rows pass a layer together beyond one of each sequence.
+    pub draft_tokens: u32,
+    /// Tokens that are drafted for a step, steps without a draft among them; the mean.
+    pub drafted_tokens_per_step: f64,
+    /// Tokens that a step brings: one, and those of the draft that are kept; the mean.
+    pub tokens_per_step: f64,
+    /// Speed of one sequence with drafts, over the run of which `expected.decode_tokens_per_second` is the mean without.
+    pub decode_tokens_per_second: f64,
+}
+
 impl Expected {
     /// Misses of the tokens at [`crate::expectation::QUANTILES`] over those of the mean one; `None` where the profile
     /// has not measured it.
@@ -576,6 +603,16 @@ impl Quality {
 }
 
 impl Plan {
+    /// Tokens of a draft, at most; 0 where none are drafted.
+    pub fn draft_tokens(&self) -> u32 {
+        self.speculation.map_or(0, |speculation| speculation.draft_tokens)
+    }
+
+    /// Rows that pass a layer together while decoding, at most: a token of each sequence, and those of a draft.
+    pub fn decode_rows(&self) -> u32 {
+        self.context.sequences.saturating_add(self.draft_tokens())
+    }
+
     /// Neurons that a prompt's tokens meet together.
     pub fn prefill_cluster_neurons(&self) -> u32 {
         match self.prefill.cluster_neurons {
@@ -642,6 +679,7 @@ impl Contract for Plan {
         ("[rates]", "The rates that are assumed; `run` measures them again before it starts."),
         ("[terms]", "What the expected times are made of, by what each part depends on."),
         ("[together]", "What several sequences give together: of one, of two, and so on."),
+        ("[speculation]", "Tokens drafted from the text itself and decoded together with the next one."),
         ("[simple_rule]", "The best simple rule, priced alike: fill by frequency, all cores."),
     ];
 

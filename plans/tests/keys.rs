@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use expect_test::expect_file;
 use plans::file::{Contract, read};
-use plans::model::{KvLoss, LevelKind, Recurrent};
-use plans::plan::{Feature, Together};
+use plans::model::{Drafts, KvLoss, LevelKind, Recurrent};
+use plans::plan::{Feature, Speculation, Together};
 use plans::terms::{Factors, StartTerms};
 use plans::{Backend, Calibration, Device, Model, Plan};
 
@@ -191,6 +191,7 @@ fn every_figure(model: &mut Model) {
         }];
     }
     model.provenance.routes = Some("hash".to_owned());
+    model.drafts = Some(Drafts { drafted_tokens: vec![0.5; 7], kept_tokens: vec![0.25; 7] });
 }
 
 fn every_request(plan: &mut Plan) {
@@ -208,6 +209,13 @@ fn every_request(plan: &mut Plan) {
         let speed = plan.expected.decode_tokens_per_second;
         plan.together = Some(Together { decode_tokens_per_second: vec![speed, speed] });
     }
+    r.draft_tokens = Some(1);
+    plan.speculation = Some(Speculation {
+        draft_tokens: 1,
+        drafted_tokens_per_step: 0.5,
+        tokens_per_step: 1.25,
+        decode_tokens_per_second: 1.0,
+    });
     r.reserve_bytes = Some(4096);
     r.level = Some("dense".to_owned());
     r.instruction_set = Some("scalar".to_owned());

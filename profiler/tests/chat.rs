@@ -66,6 +66,22 @@ fn a_conversation_is_had_through_pipes_and_at_a_terminal() {
     lasts(&here);
     refusals(&here);
     interrupted(&here);
+    drafted(&here);
+}
+
+/// With drafts the same is said, and as much of it is held.
+fn drafted(here: &Profiled) {
+    let typed = format!("{FIRST}\n{FIRST}; {FIRST}; {FIRST};\n/reset\n{FIRST}\n");
+    let talks = |plan: &[&str]| {
+        here.plan("chat.toml", &[&["--mem", "40M", "--level", "exact-gate"], plan].concat());
+        [&["-n", "40"][..], &["-n", "30", "--temp", "0.7", "--repeat-penalty", "1.1", "--seed", "5"]]
+            .map(|options| talk(here, options, &typed))
+    };
+    let ([greedy, drawn], with) = (talks(&[]), talks(&["--speculate", "5"]));
+    for (without, with) in [greedy, drawn].iter().zip(&with) {
+        assert_eq!(with.said, without.said);
+        assert_eq!(with.read_and_held(), without.read_and_held());
+    }
 }
 
 const FIRST: &str = "let x = 1";

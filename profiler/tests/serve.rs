@@ -367,6 +367,77 @@ fn several_are_answered_together_and_each_as_if_alone() {
 }
 
 #[test]
+fn drafts_change_no_answer() {
+    let here = Profiled::kept("oxide-dense");
+    std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
+    let round = "let x = 1;\nlet y = 2;\n".repeat(5);
+    let schema = json!({
+        "type": "object", "additionalProperties": false, "required": ["a", "b"],
+        "properties": { "a": { "type": "string", "maxLength": 20 }, "b": { "type": "integer", "minimum": 1, "maximum": 99 } },
+    });
+    let mut asked: Vec<(&str, Value)> = vec![
+        ("completions", json!({ "prompt": round, "max_tokens": 60, "logprobs": 5 })),
+        (
+            "completions",
+            json!({ "prompt": round, "max_tokens": 40, "n": 3, "temperature": 0.6, "seed": 3, "logprobs": 2 }),
+        ),
+        (
+            "completions",
+            json!({ "prompt": round, "max_tokens": 40, "presence_penalty": 0.5, "frequency_penalty": 0.3 }),
+        ),
+        (
+            "chat/completions",
+            json!({ "messages": said(&round), "max_tokens": 60, "logprobs": true, "top_logprobs": 3 }),
+        ),
+        (
+            "chat/completions",
+            json!({ "messages": said(&round), "temperature": 1.2, "seed": 5, "n": 2, "response_format": format(&schema) }),
+        ),
+    ];
+    let answered = |server: &Server, (path, body): &(&str, Value)| {
+        server.post(&format!("/v1/{path}"), body)["choices"].clone()
+    };
+    here.plan("chat.toml", &["--mem", "40M", "--context", "512", "--reserve", "10M"]);
+    let server = Server::start(&here, "127.0.0.1:0", &[]);
+    // texts that end an answer in its middle, wherever a draft is then
+    let whole = answered(&server, &asked[0]);
+    let whole: Vec<char> = whole[0]["text"].as_str().unwrap().chars().collect();
+    for at in [20, 33] {
+        let stop: String = whole[at..at + 3].iter().collect();
+        asked.push(("completions", json!({ "prompt": round, "max_tokens": 60, "stop": [stop] })));
+    }
+    let expected: Vec<Value> = asked.iter().map(|asked| answered(&server, asked)).collect();
+    server.end();
+
+    let same = ["--mem", "40M", "--context", "512", "--reserve", "10M", "--quality", "chat.toml"];
+    here.plan("chat.toml", &[&same[..], &["--slots", "2", "--speculate", "3"]].concat());
+    let server = Server::start(&here, "127.0.0.1:0", &["--sessions", "kept"]);
+    // three at a time on two seats, each in another order
+    thread::scope(|scope| {
+        for client in 0..3 {
+            let (server, asked, expected) = (&server, &asked, &expected);
+            scope.spawn(move || {
+                for turn in 0..asked.len() {
+                    let at = (3 * client + turn) % asked.len();
+                    assert_eq!(answered(server, &asked[at]), expected[at], "{}", asked[at].1);
+                }
+            });
+        }
+    });
+    let metrics = server.get("/metrics");
+    let metric = |name: &str| -> f64 {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("flashplan_{name} ")));
+        line.unwrap_or_else(|| panic!("{name}: {metrics}")).parse().unwrap()
+    };
+    let (drafted, kept) = (metric("drafted_tokens_total"), metric("kept_tokens_total"));
+    assert!(kept > 50.0 && kept <= drafted, "{metrics}");
+    assert!(metric("decoded_tokens_total") > metric("decode_steps_total") + kept, "{metrics}");
+    assert!(metric("memory_peak_bytes") <= metric("memory_limit_bytes"), "{metrics}");
+    let told = server.end();
+    assert!(!told.iter().any(|line| line.contains("warning")), "{told:#?}");
+}
+
+#[test]
 fn a_model_with_a_recurrent_state_answers_each_prompt_as_if_it_were_the_first() {
     let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
     here.profile(&programs::fixture("golden/architectures/lfm2.gguf"), &[]);

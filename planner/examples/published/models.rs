@@ -194,6 +194,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
         dense: DenseQuality { perplexity: 5.0 },
         kv_formats: vec![],
         levels,
+        drafts: None,
         reuse,
         layers: vec![
             LayerActivity {

@@ -186,6 +186,7 @@ pub(crate) fn model(layers: u32) -> Model {
             level("sign", LevelKind::Sign, 0.004, 0.2, u64::from(layers * neurons) * 64),
             level("low-rank", LevelKind::LowRank, 0.02, 0.12, u64::from(layers) * (256 << 10)),
         ],
+        drafts: None,
         reuse,
         layers: vec![activity; layers as usize],
     }

@@ -1,7 +1,7 @@
 //! The ranges of the values of a `model.toml`, each by itself and beside the others.
 
 use super::{
-    Architecture, ContainerIdentity, DenseQuality, KvLoss, LayerActivity, Level, LevelKind, LevelLayer,
+    Architecture, ContainerIdentity, DenseQuality, Drafts, KvLoss, LayerActivity, Level, LevelKind, LevelLayer,
     Model, ModelProvenance, Parts, Recurrent, ReuseAxes,
 };
 use crate::check::{
@@ -9,6 +9,7 @@ use crate::check::{
     NEURONS_MAX, TEXT_BYTES_MAX,
 };
 use crate::device::check::ORIGINS;
+use crate::engine::DRAFT_TOKENS_MAX;
 use crate::expectation::{QUANTILES, over_mean_max};
 use crate::layout::BundleLayout;
 use crate::{KvFormat, SCHEMA};
@@ -45,6 +46,7 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
         container: of_container,
         dense: DenseQuality { perplexity },
         kv_formats: of_kv,
+        drafts: of_drafts,
         reuse: of_reuse,
         layers: of_layers,
         levels: of_levels,
@@ -61,6 +63,9 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
     let twice =
         (1..of_kv.len()).find(|&index| of_kv[..index].iter().any(|l| l.format == of_kv[index].format));
     at.key("kv_formats").holds(twice.is_none(), || "name a format twice; name each once".to_owned())?;
+    if let Some(of_drafts) = of_drafts {
+        drafts(of_drafts, &at.key("drafts"))?;
+    }
     reuse(of_reuse, &at.key("reuse"))?;
     let layers = at.key("layers");
     layers.length(of_layers.len(), a.layers as usize, "`architecture.layers` says")?;
@@ -68,6 +73,24 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
     bundles(model, at)?;
     container(of_container, model, &at.key("container"))?;
     levels(of_levels, model, &at.key("levels"))
+}
+
+/// A mean for each length of a draft, of which no more is kept than was drafted.
+fn drafts(drafts: &Drafts, at: &At<'_>) -> Checked {
+    let Drafts { drafted_tokens, kept_tokens } = drafts;
+    for (key, tokens) in [("drafted_tokens", drafted_tokens), ("kept_tokens", kept_tokens)] {
+        let at = at.key(key);
+        at.length(tokens.len(), DRAFT_TOKENS_MAX, "a step has rows for")?;
+        at.each(tokens, |at, &tokens| at.number(tokens, 0.0, DRAFT_TOKENS_MAX as f64))?;
+    }
+    let most_of =
+        |(at, (drafted, kept)): (usize, (&f64, &f64))| *drafted <= (at + 1) as f64 && kept <= drafted;
+    let at = at.key("kept_tokens");
+    at.note("no more than `drafts.drafted_tokens`, and those no more than their place in the list");
+    at.holds(drafted_tokens.iter().zip(kept_tokens).enumerate().all(most_of), || {
+        "has more than were drafted, or more were drafted than a draft has; profile the model again"
+            .to_owned()
+    })
 }
 
 fn provenance(provenance: &ModelProvenance, at: &At<'_>) -> Checked {

@@ -4,13 +4,13 @@
 
 use super::{
     CachePlan, Context, DecodePlan, Expected, Floor, MemoryPlan, Plan, PlanProvenance, PrefillPlan, Quality,
-    ReadPlan, Request, SimpleRule, Target, Together, UnitShare, mean_position, measured_run,
+    ReadPlan, Request, SimpleRule, Speculation, Target, Together, UnitShare, mean_position, measured_run,
 };
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, CORES_MAX, Checked, INSTRUCTION_SETS, KV_FORMATS, LAYERS_MAX,
     LOSS_MAX, NEURONS_MAX, SECONDS_MAX, TOKENS_PER_SECOND_MAX, UNITS, number,
 };
-use crate::engine::SEQUENCES_MAX;
+use crate::engine::{DRAFT_TOKENS_MAX, ROWS_MAX, SEQUENCES_MAX};
 use crate::expectation::{QUANTILES, over_mean_max};
 use crate::layout::PARTS;
 use crate::model::check::{PERPLEXITY_CHANGE_MIN, level_name};
@@ -47,6 +47,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
         rates: of_rates,
         terms: of_terms,
         together: of_together,
+        speculation: of_speculation,
         simple_rule: of_simple_rule,
     } = plan;
     at.key("schema").count(*schema, SCHEMA.into(), SCHEMA.into())?;
@@ -73,6 +74,9 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
         terms::check::terms(of_terms, plan, &at.key("terms"))?;
     }
     together(of_together.as_ref(), plan, &at.key("together"))?;
+    if let Some(of_speculation) = of_speculation {
+        speculation(*of_speculation, plan, &at.key("speculation"))?;
+    }
     let at = &at.key("simple_rule");
     let SimpleRule { decode_tokens_per_second, memory_peak_bytes } = *of_simple_rule;
     at.key("decode_tokens_per_second").number(decode_tokens_per_second, 0.0, TOKENS_PER_SECOND_MAX)?;
@@ -150,6 +154,8 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
         cores,
         context_tokens,
         sequences,
+        draft_tokens,
+        draft_tokens_auto,
         reserve_bytes,
         perplexity_change_fraction_max,
         level,
@@ -191,6 +197,13 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
     if let Some(sequences) = sequences {
         at.key("sequences").count(*sequences, 1, SEQUENCES_MAX as u64)?;
     }
+    if let Some(tokens) = draft_tokens {
+        at.key("draft_tokens").count(*tokens, 1, DRAFT_TOKENS_MAX as u64)?;
+    }
+    at.key("draft_tokens_auto").free(*draft_tokens_auto);
+    at.key("draft_tokens_auto").holds(!draft_tokens_auto || draft_tokens.is_none(), || {
+        "and `request.draft_tokens` exclude each other; leave one of them out".to_owned()
+    })?;
     if let Some(bytes) = reserve_bytes {
         at.key("reserve_bytes").count(*bytes, 1, BYTES_MAX)?;
     }
@@ -642,6 +655,28 @@ fn together(together: Option<&Together>, plan: &Plan, at: &At<'_>) -> Checked {
     at.holds(speeds.first().is_none_or(|speed| (speed / one - 1.0).abs() <= ROUNDING), || {
         format!("begins with another speed than the {one} of one sequence; plan again")
     })
+}
+
+/// Drafts whose rows pass a layer together with a token of each sequence.
+fn speculation(speculation: Speculation, plan: &Plan, at: &At<'_>) -> Checked {
+    let Speculation { draft_tokens, drafted_tokens_per_step, tokens_per_step, decode_tokens_per_second } =
+        speculation;
+    let sequences = plan.context.sequences;
+    at.key("draft_tokens").count(draft_tokens, 1, DRAFT_TOKENS_MAX as u64)?;
+    at.key("draft_tokens").holds(plan.decode_rows() as usize <= ROWS_MAX, || {
+        format!("is {draft_tokens} beside {sequences} sequences, and a step has {ROWS_MAX} rows at most; plan with fewer `--slots`")
+    })?;
+    let most = f64::from(draft_tokens);
+    let drafted = at.key("drafted_tokens_per_step");
+    drafted.number(drafted_tokens_per_step, 0.0, most)?;
+    drafted.note("0 to `speculation.draft_tokens`");
+    let brought = at.key("tokens_per_step");
+    brought.number(tokens_per_step, 1.0, 1.0 + DRAFT_TOKENS_MAX as f64)?;
+    brought.note("1 to one more than `speculation.drafted_tokens_per_step`");
+    brought.holds(tokens_per_step <= (1.0 + drafted_tokens_per_step) * (1.0 + ROUNDING), || {
+        format!("is {tokens_per_step}, and only {drafted_tokens_per_step} tokens are drafted; plan again")
+    })?;
+    at.key("decode_tokens_per_second").above_zero(decode_tokens_per_second, TOKENS_PER_SECOND_MAX)
 }
 
 /// All of some percentiles or none, each at least the one before.

@@ -715,18 +715,26 @@ pub fn batch_tokens(c: &flashplan::internals::model::config::Config) -> usize {
     BATCH_TOKENS * c.experts() / c.experts_used()
 }
 
-/// The sum of `-ln p` of each window's tokens after the first, given the last layer's output; it meets the head
-/// rounded if `rounds`.
+/// What a model makes of windows of text.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Said {
+    /// The sum of `-ln p` of each window's tokens after the first.
+    pub losses: Vec<f64>,
+    /// After each token the likeliest next one, `[tokens]`; of equal ones the lowest number.
+    pub chosen: Vec<u32>,
+}
+
+/// The likelihood of windows, and the model's own choices, given the last layer's output; it meets the head rounded if `rounds`.
 ///
 /// # Errors
 /// Those of `go_on`.
-pub fn losses<E>(
+pub fn said<E>(
     source: &SourceModel<'_>,
     stream: &Stream,
     windows: &[&[u32]],
     rounds: bool,
     go_on: &mut dyn FnMut() -> Result<(), E>,
-) -> Result<Vec<f64>, E> {
+) -> Result<Said, E> {
     let c = source.config();
     let times = if rounds { times_rounded } else { times };
     let head = source.output().unwrap_or_else(|| source.token_embedding());
@@ -734,7 +742,7 @@ pub fn losses<E>(
     for (i, window) in windows.iter().enumerate() {
         next.extend(window[1..].iter().map(|&token| Some((i, token))).chain([None]));
     }
-    let mut losses = vec![0.0; windows.len()];
+    let mut said = Said { losses: vec![0.0; windows.len()], chosen: Vec::with_capacity(next.len()) };
     for (x, next) in stream.x.chunks(HEAD_TOKENS * c.width).zip(next.chunks(HEAD_TOKENS)) {
         go_on()?;
         let normed = normed_rows(x, source.output_norm(), c.width, c.norm_epsilon);
@@ -743,14 +751,26 @@ pub fn losses<E>(
             *logit *= c.logit_scale;
             *logit = c.logit_softcap.map_or(*logit, |bound| bound * (*logit / bound).tanh());
         });
-        let of_token: Vec<Option<(usize, f64)>> = (logits.par_chunks(head.rows).zip(next))
-            .map(|(logits, next)| next.map(|(i, token)| (i, negative_log_likelihood(logits, token))))
+        let of_token: Vec<(u32, Option<(usize, f64)>)> = (logits.par_chunks(head.rows).zip(next))
+            .map(|(logits, next)| {
+                let loss = next.map(|(i, token)| (i, negative_log_likelihood(logits, token)));
+                (likeliest(logits), loss)
+            })
             .collect();
-        for (i, loss) in of_token.into_iter().flatten() {
-            losses[i] += loss;
+        for (chosen, loss) in of_token {
+            said.chosen.push(chosen);
+            if let Some((i, loss)) = loss {
+                said.losses[i] += loss;
+            }
         }
     }
-    Ok(losses)
+    Ok(said)
+}
+
+/// The token with the highest logit, of equal ones the lowest number.
+fn likeliest(logits: &[f32]) -> u32 {
+    let better = |best: usize, at: usize| if logits[at] > logits[best] { at } else { best };
+    (0..logits.len()).reduce(better).unwrap_or(0) as u32
 }
 
 /// Each channel's sum over its last `count` positions, window after window: `[tokens, channels]`.
@@ -872,7 +892,8 @@ mod tests {
                     .feed_forward(&mut stream, &mut |expert| expert.activate(activation), &mut go_on)
                     .unwrap();
             }
-            let found = losses(&source, &stream, &windows, false, &mut go_on).unwrap();
+            let Said { losses: found, chosen } = said(&source, &stream, &windows, false, &mut go_on).unwrap();
+            let mut chosen = chosen.into_iter();
             for (window, found) in windows.iter().zip(found) {
                 let kv_format = format.unwrap_or(Format::F32);
                 let mut reference = Reference::new(&source, best()).with_kv_format(kv_format);
@@ -880,6 +901,10 @@ mod tests {
                 for (i, &token) in window.iter().enumerate() {
                     let logits = reference.step(token, &mut ());
                     loss += window.get(i + 1).map_or(0.0, |&next| negative_log_likelihood(&logits, next));
+                    let chosen = chosen.next().unwrap();
+                    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    // sums in another order may swap what is nearly alike
+                    assert!(logits[chosen as usize] >= best - 1e-3, "{model}: {chosen} after token {i}");
                 }
                 // a value that lies between two steps goes to either
                 let near = if format.is_some() { 1e-3 } else { 1e-4 };

@@ -13,7 +13,7 @@ use huggingface::{Conversion, FolderError, Quantisation, made_of};
 use plans::size::show;
 
 use super::ModelOptions;
-use super::batch::{Layer, Stream, losses};
+use super::batch::{Layer, Stream, said};
 use super::loss::{Loss, Window};
 use super::text::{Texts, Windows};
 use crate::device::storage::free_bytes;
@@ -234,7 +234,7 @@ fn dense(
         weights.feed_forward(&mut stream, &mut |expert| expert.activate(activation), &mut go_on)?;
         bar.inc(1);
     }
-    Ok(losses(source, &stream, &windows, false, &mut go_on)?)
+    Ok(said(source, &stream, &windows, false, &mut go_on)?.losses)
 }
 
 /// A note on how a file's weights were quantised, where they were here.

@@ -11,7 +11,7 @@ use plans::KvFormat;
 use serde::{Deserialize, Serialize};
 
 use super::Job;
-use super::batch::{Layer, Stream, losses, row_sizes};
+use super::batch::{Layer, Stream, row_sizes, said};
 use super::evaluate::{Figures, Listener, streams};
 use super::gates::Gates;
 use super::level::{Menu, Predictors};
@@ -55,6 +55,8 @@ pub struct Swept {
     pub levels: Vec<Vec<f64>>,
     /// The same of the dense level with keys and values in each format, by [`Sweep::run`]'s windows for them.
     pub kv: Vec<(KvFormat, Vec<f64>)>,
+    /// The dense level's choice after each token of the held-out text, window after window.
+    pub chosen: Vec<u32>,
 }
 
 /// The results of a layer besides its predictors.
@@ -176,22 +178,25 @@ impl Sweep<'_> {
         }
         let mut go_on = || context.stopped();
         let held_out = texts.held_out;
-        let of_streams = losses(source, &state.levels, &repeated(held_out, streams.len()), true, &mut go_on)?;
-        let of_streams: Vec<&[f64]> = of_streams.chunks(held_out.len()).collect();
+        let repeats = repeated(held_out, streams.len());
+        let of_levels = said(source, &state.levels, &repeats, true, &mut go_on)?;
+        let of_streams: Vec<&[f64]> = of_levels.losses.chunks(held_out.len()).collect();
         let stream_of = |level: usize| streams.iter().position(|levels| levels.contains(&level)).unwrap_or(0);
         let levels: Vec<Vec<f64>> =
             (0..menu.levels.len()).map(|level| of_streams[stream_of(level)].to_vec()).collect();
         let dense = if texts.source_too {
             let last = state.dense.last(held_out.len(), config.width);
-            losses(source, &last, &repeated(held_out, 1), false, &mut go_on)?
+            said(source, &last, &repeated(held_out, 1), false, &mut go_on)?.losses
         } else {
             levels[0].clone()
         };
         let formats = kv_formats(config);
-        let of_formats = losses(source, &state.kv, &texts.for_kv(formats.len()), true, &mut go_on)?;
+        let of_formats = said(source, &state.kv, &texts.for_kv(formats.len()), true, &mut go_on)?.losses;
         let of_formats = of_formats.chunks(kv_windows.len().max(1)).map(<[f64]>::to_vec);
         let kv = formats.into_iter().map(|(format, _)| format).zip(of_formats).collect();
-        Ok(Swept { orders, figures, missing, dense, levels, kv })
+        let tokens = held_out.iter().map(Vec::len).sum();
+        let chosen = of_levels.chosen.chunks(tokens).nth(stream_of(0)).unwrap_or_default().to_vec();
+        Ok(Swept { orders, figures, missing, dense, levels, kv, chosen })
     }
 
     /// The calibration text through a layer: the order of its neurons, and the predictors of its experts.

@@ -21,6 +21,7 @@ pub mod batch;
 pub mod budget;
 pub mod consume;
 pub mod convert;
+pub mod drafts;
 pub mod evaluate;
 pub mod fetch;
 pub mod gates;
@@ -385,6 +386,13 @@ impl Profile {
             losses: &swept.levels,
             kv: &swept.kv,
             kv_windows: &kv_windows,
+            // a recurrent state cannot go back to where a draft fails
+            drafts: source
+                .config()
+                .recurrent()
+                .is_none()
+                .then(|| drafts::measured(&held_out.tokens, &swept.chosen))
+                .flatten(),
             figures: &swept.figures,
             missing: &swept.missing,
         };

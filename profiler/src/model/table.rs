@@ -7,7 +7,7 @@ use plans::check::{LOSS_MAX, LOSSLESS_MAX};
 use plans::file::significant;
 use plans::layout::BundleLayout;
 use plans::model::{
-    ContainerIdentity, DenseQuality, KvLoss, LayerActivity, Level, LevelKind, LevelLayer, Model,
+    ContainerIdentity, DenseQuality, Drafts, KvLoss, LayerActivity, Level, LevelKind, LevelLayer, Model,
     ModelProvenance, Parts, ReuseAxes,
 };
 use plans::{KvFormat, Policy};
@@ -66,6 +66,8 @@ pub struct Findings<'a> {
     pub kv: &'a [(KvFormat, Vec<f64>)],
     /// ... and which they are.
     pub kv_windows: &'a [usize],
+    /// Drafts that the dense model keeps, on the same windows.
+    pub drafts: Option<Drafts>,
     /// `[layer][level]`.
     pub figures: &'a [Vec<Figures>],
     /// Neurons that tokens miss at each level, all layers together.
@@ -94,6 +96,7 @@ impl Findings<'_> {
             },
             dense: DenseQuality { perplexity: significant(self.perplexity(self.dense)) },
             kv_formats: self.kv_losses(),
+            drafts: self.drafts.clone(),
             reuse: axes(),
             layers: self.layers(),
             levels,

@@ -93,6 +93,16 @@ pub enum Error {
         /// Sequences that there is room for.
         sequences: usize,
     },
+    /// More tokens than pass through the model together.
+    #[error(
+        "{rows} tokens do not pass together, for the plan has room for {most}; give fewer, or plan with a larger --speculate"
+    )]
+    Rows {
+        /// Tokens that were given.
+        rows: usize,
+        /// Tokens that there is room for.
+        most: usize,
+    },
     /// A prompt without tokens.
     #[error("a prompt needs one token at least")]
     EmptyPrompt,
@@ -223,6 +233,14 @@ impl Error {
     /// A container that cannot be read or believed.
     pub(crate) fn container(source: ContainerError) -> Self {
         Self::Model { path: source.path().to_owned(), source: Box::new(source) }
+    }
+
+    /// Several tokens in one step of a sequence whose state cannot be cut between them.
+    pub(crate) fn several_of_recurrent(sequence: usize, sequences: usize) -> Self {
+        let problem = format!(
+            "sequence {sequence} is named twice, and a recurrent state is not cut between its tokens"
+        );
+        Self::Sequences { problem, sequences }
     }
 
     pub(crate) fn tokenizer(path: PathBuf, source: TokenizerError) -> Self {

@@ -17,7 +17,7 @@
 //! a neuron whose value is zero is never added. Pinned neurons have the lowest ranks: what stands before the first that
 //! is missing is added up before what completes is waited for.
 //!
-//! Several rows, of as many sequences, have one list: what any of them requests is looked up, read and inserted once, and is
+//! Several rows, of as many sequences or of tokens that follow each other, have one list: what any of them requests is looked up, read and inserted once, and is
 //! computed for each that has requested it. For the others its value is zero, and zeros are never added: a row's sums have the
 //! bits that they have without the others.
 //!
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use plans::Plan;
-use plans::engine::{COMPLETED_CLUSTER, SEQUENCES_MAX, SUMS, sum_words};
+use plans::engine::{COMPLETED_CLUSTER, ROWS_MAX, SUMS, sum_words};
 use plans::layout::{PARTS, Part, Span};
 use plans::memory::Activations;
 use plans::model::LevelKind;
@@ -76,9 +76,9 @@ pub(crate) struct FeedForward {
     pub cluster_neurons: usize,
     /// `[2, chunk + 1, experts]`: logits, then weights; the last row is for looking ahead.
     pub router: Slab<f32>,
-    /// `[routed neurons]`: candidates' ranks, expert after expert. Of several sequences, at the end: who requests each slice.
+    /// `[routed neurons]`: candidates' ranks, expert after expert. Of several rows, at the end: who requests each slice.
     pub selected: Slab<u32>,
-    /// `[routed neurons]`: predictor scores; then values as they are computed, of several sequences `[neurons of a layer, sequences]`.
+    /// `[routed neurons]`: predictor scores; then values as they are computed, of several rows `[neurons of a layer, rows]`.
     pub scores: Slab<f32>,
     /// Hidden layer of a low-rank predictor.
     pub hidden: Slab<f32>,
@@ -93,11 +93,11 @@ pub(crate) struct FeedForward {
     /// `[neurons of a layer]`: slices, or neurons, among the requested that are computed next.
     pub order: Slab<u32>,
     /// `[cluster, chunk]`, and when decoding the gates of what was requested, then its values, `[routed neurons]`, of several
-    /// sequences `[sequences, neurons of a layer]`.
+    /// rows `[rows, neurons of a layer]`.
     pub values: Slab<f32>,
-    /// Partial sums: `[sequences, SUMS, sum_words]` when decoding, unless there are pieces of down; of a mixture's prompt `[chunk * experts used, width]`.
+    /// Partial sums: `[rows, SUMS, sum_words]` when decoding, unless there are pieces of down; of a mixture's prompt `[chunk * experts used, width]`.
     pub sums: Slab<f32>,
-    /// `[sequences]`: active neurons that are added with the next window's.
+    /// `[rows]`: active neurons that are added with the next window's.
     pub waiting: Box<[Waiting]>,
     /// Of pieces of down, the values that they meet, rounded.
     pub values_rounded: Slab<f32>,
@@ -199,7 +199,7 @@ impl FeedForward {
             order,
             values,
             sums,
-            waiting: Waiting::of_each(waiting, plan.context.sequences as usize),
+            waiting: Waiting::of_each(waiting, plan.decode_rows() as usize),
             values_rounded,
             prompt: Prompt::new(plan.prefill_cluster_neurons() as usize, experts, shape, members, gathered),
             activity: Activity::default(),
@@ -221,7 +221,7 @@ impl FeedForward {
         }
     }
 
-    /// One row of each of some sequences, sparse: `out = ffn(x)`, over the neurons that the level names. What was read is cached;
+    /// One row of each of some sequences or several that follow each other, sparse: `out = ffn(x)`, over the neurons that the level names. What was read is cached;
     /// what layer `next` will probably request is read ahead.
     ///
     /// *Shapes*: `x: [rows, width]`, normalised; `out: [rows, width]`.
@@ -609,7 +609,7 @@ fn insert(
 struct Neuron<'a> {
     list: List<'a>,
     /// Of each row, the last one's repeated.
-    x: [Input<'a>; SEQUENCES_MAX],
+    x: [Input<'a>; ROWS_MAX],
     rows: usize,
     kernels: &'a dyn Kernels,
     shape: &'a Shape,

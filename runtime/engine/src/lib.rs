@@ -33,6 +33,7 @@
 //!
 //! The parts that `profile` measures with and tests look into are in [`internals`]. It may change in any version.
 
+mod draft;
 mod error;
 mod fit;
 mod open;
@@ -76,6 +77,7 @@ mod predictor;
 mod reference;
 mod rotary;
 
+pub use draft::draft;
 pub use error::{Error, Mismatch};
 pub use fetch::Replay;
 pub use model::tokenizer::{TextStream, Tokenizer};

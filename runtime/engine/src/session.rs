@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use plans::engine::SEQUENCES_MAX;
+use plans::engine::ROWS_MAX;
 
 use crate::error::Error;
 use crate::fetch::Replay;
@@ -51,7 +51,7 @@ pub struct Engine {
     /// Where the plan's rates are measured again, if it says so.
     points: Option<Points>,
     counters: Counters,
-    /// `[sequences, vocabulary]`; empty while a command is under way.
+    /// `[rows of a step, vocabulary]`; empty while a command is under way.
     logits: Vec<f32>,
 }
 
@@ -60,6 +60,7 @@ pub struct Engine {
 struct Facts {
     context: usize,
     sequences: usize,
+    step_rows: usize,
     vocabulary: usize,
     kv_bytes_per_token: usize,
     recurrent: bool,
@@ -103,7 +104,7 @@ impl Standing {
 enum Command {
     /// Tokens of one sequence from a position on, dense; all logits, or only the last token's.
     Prefill { tokens: Vec<u32>, at: At, each: bool, logits: Vec<f32> },
-    /// One token of each of some sequences, sparse.
+    /// One token of each of some sequences, or several that follow each other, sparse.
     Decode { rows: Few, logits: Vec<f32> },
     /// Bytes from `at` on of the keys and values of some positions, into these.
     KeysAndValues { sequence: usize, positions: Range<usize>, at: usize, bytes: Vec<u8> },
@@ -123,10 +124,10 @@ enum Command {
     Probe { points: Box<Points> },
 }
 
-/// A token of each of some sequences; a list that needs no allocation.
+/// Tokens of some sequences; a list that needs no allocation.
 #[derive(Debug, Clone, Copy, Default)]
 struct Few {
-    rows: [Token; SEQUENCES_MAX],
+    rows: [Token; ROWS_MAX],
     count: usize,
 }
 
@@ -196,6 +197,7 @@ impl Engine {
         let nothing = Facts {
             context: 0,
             sequences: 0,
+            step_rows: 0,
             vocabulary: 0,
             kv_bytes_per_token: 0,
             recurrent: false,
@@ -216,7 +218,7 @@ impl Engine {
         if let Reply::Started(facts) = engine.reply() {
             engine.facts = facts?;
         }
-        engine.logits = vec![0.0; engine.facts.sequences * engine.facts.vocabulary];
+        engine.logits = vec![0.0; engine.facts.step_rows * engine.facts.vocabulary];
         Ok(engine)
     }
 
@@ -243,6 +245,12 @@ impl Engine {
     /// Sequences that there is room for.
     pub fn sequences(&self) -> usize {
         self.facts.sequences
+    }
+
+    /// Tokens that [`Session::decode_each`] and [`Batch::decode`] take together, at most: one of each sequence, and those of the plan's
+    /// drafts.
+    pub fn step_rows(&self) -> usize {
+        self.facts.step_rows
     }
 
     /// Tokens that fit a sequence.
@@ -406,6 +414,16 @@ impl Engine {
         if tokens > context { Err(Error::Context { tokens, context }) } else { Ok(tokens) }
     }
 
+    /// Refuses more tokens than pass together.
+    fn step(&self, rows: usize) -> Result<(), Error> {
+        let most = self.step_rows();
+        match rows {
+            0 => Err(Error::EmptyPrompt),
+            _ if rows > most => Err(Error::Rows { rows, most }),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses to copy what is more than keys and values.
     fn copies(&self) -> Result<(), Error> {
         if self.facts.recurrent { Err(Error::Recurrent) } else { Ok(()) }
@@ -473,6 +491,7 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
     let facts = Facts {
         context: transformer.context(),
         sequences: transformer.sequences(),
+        step_rows: transformer.step_rows(),
         vocabulary: transformer.config().vocabulary,
         kv_bytes_per_token: transformer.kv_bytes_per_token() as usize,
         recurrent: transformer.is_recurrent(),
@@ -576,15 +595,36 @@ impl Session<'_> {
     /// # Errors
     /// Those of [`Session::prefill`].
     pub fn decode(&mut self, token: u32) -> Result<&[f32], Error> {
-        let mut rows = Few::default();
-        rows.push(Token { token, sequence: 0, position: self.standing.position });
-        let done = self.engine.work(|logits| Command::Decode { rows, logits }, |_| ()).map(drop);
-        done.map_err(|error| self.failed(error))?;
-        self.standing.position += 1;
-        Ok(self.logits())
+        self.decode_each(&[token])
     }
 
-    /// The logits `[vocabulary]` of the last [`Session::prefill`] or [`Session::decode`] that was done.
+    /// Takes a few tokens that follow each other through the model together, sparse: the logits `[tokens, vocabulary]` after each,
+    /// which are to the bit those of [`Session::decode`] one after another. Neurons that several of them need are read once, and
+    /// weights pass through memory once.
+    ///
+    /// With it a draft of what comes next is verified in one step: decode the token that is known with the draft behind it, compare
+    /// what each row's logits choose with the draft, and [`Session::rewind`] to behind the last token that was right.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`] without tokens, [`Error::Rows`] for more than [`Engine::step_rows`], [`Error::Sequences`] for more than
+    /// one of a model with recurrent state, before anything is done; those of [`Session::prefill`].
+    pub fn decode_each(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        self.engine.step(tokens.len())?;
+        if tokens.len() > 1 && self.engine.is_recurrent() {
+            return Err(Error::several_of_recurrent(0, self.engine.sequences()));
+        }
+        let mut rows = Few::default();
+        for (position, &token) in (self.standing.position..).zip(tokens) {
+            rows.push(Token { token, sequence: 0, position });
+        }
+        let done = self.engine.work(|logits| Command::Decode { rows, logits }, |_| ()).map(drop);
+        done.map_err(|error| self.failed(error))?;
+        self.standing.position += tokens.len();
+        Ok(&self.engine.logits[..tokens.len() * self.engine.facts.vocabulary])
+    }
+
+    /// The logits `[vocabulary]` of the last [`Session::prefill`] or [`Session::decode`] that was done, or those after the first token
+    /// of a [`Session::decode_each`].
     pub fn logits(&self) -> &[f32] {
         &self.engine.logits[..self.engine.facts.vocabulary]
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! start    every region of the plan is taken at once and filled: fixed, level, hot; no region grows after
 //! prefill  the prompt in chunks, dense, layer by layer, weights unpacked once a chunk; neurons not in memory stream past in large reads
-//! decode   one token of each sequence: embed -> [ norm, mixer, norm, feed-forward ] x layers -> norm -> head -> logits
+//! decode   one token of each sequence, or some that follow each other: embed -> [ norm, mixer, norm, feed-forward ] x layers -> norm -> head -> logits
 //! ```
 
 use std::mem;
@@ -227,8 +227,9 @@ pub(crate) struct Transformer {
     logits: Slab<f32>,
     /// Where the rows at hand stand.
     rows: Vec<At>,
-    /// Sequences there is room for.
+    /// Sequences there is room for, and rows of a step.
     sequences: usize,
+    step_rows: usize,
     /// Experts that tokens visit in place of those that the router would choose.
     routes: Option<Routes>,
     /// Bytes of weights, and of keys and values, that decoding has read.
@@ -237,18 +238,26 @@ pub(crate) struct Transformer {
 }
 
 impl Transformer {
-    /// One token of each of some sequences, sparse: the logits `[rows, vocabulary]` after them. What several of them request is
-    /// read once. The bits of each are those that it has by itself.
+    /// One token of each of some sequences, or several that follow each other, sparse: the logits `[rows, vocabulary]` after them.
+    /// What several of them request is read once. The bits of each are those that it has by itself, after those before it.
     ///
     /// # Errors
     /// If a token or its position is impossible, or a read fails.
     ///
     /// # Panics
-    /// If there are no rows, or several of one sequence.
+    /// If there are no rows or more than the plan has room for, if a sequence's do not follow each other, or if there are several of
+    /// one whose state is recurrent: it passes all layers before the next token comes.
     pub(crate) fn decode(&mut self, rows: &[Token]) -> Result<&[f32], TransformerError> {
         assert!(!rows.is_empty(), "there is a token");
-        let again = |at: usize| rows[..at].iter().any(|row| row.sequence == rows[at].sequence);
-        assert!(!(0..rows.len()).any(again), "a token of each sequence: {rows:?}");
+        assert!(rows.len() <= self.step_rows, "{} rows, and room for {}", rows.len(), self.step_rows);
+        for (at, row) in rows.iter().enumerate() {
+            let before = rows[..at].iter().rev().find(|before| before.sequence == row.sequence);
+            assert!(
+                before.is_none_or(|before| before.position + 1 == row.position),
+                "one after another: {rows:?}"
+            );
+            assert!(before.is_none() || self.states.is_none(), "a token of each sequence: {rows:?}");
+        }
         self.check(rows)?;
         self.enter(Phase::Decode)?;
         self.feed_forward.clock.begin();
@@ -304,7 +313,7 @@ impl Transformer {
         Ok(&self.logits[..self.config.vocabulary])
     }
 
-    /// The logits `[sequences, vocabulary]` of the last decode, or, of one, prefill.
+    /// The logits `[rows, vocabulary]` of the last decode, or, of one, prefill.
     pub(crate) fn logits(&self) -> &[f32] {
         &self.logits
     }
@@ -383,6 +392,11 @@ impl Transformer {
     /// Sequences that fit.
     pub(crate) fn sequences(&self) -> usize {
         self.sequences
+    }
+
+    /// Rows that pass together while decoding.
+    pub(crate) fn step_rows(&self) -> usize {
+        self.step_rows
     }
 
     /// Positions that fit, of each.

@@ -1,5 +1,5 @@
 //! An engine allocates when it starts. After that a token allocates nothing, on no thread, nor does one of each of several
-//! sequences, and a prompt the one copy of its tokens that goes to the engine's thread.
+//! sequences, nor a draft, and a prompt the one copy of its tokens that goes to the engine's thread.
 //!
 //! The allocator counts what any thread of the process requests while it is armed, readers and workers included. There is one
 //! test in this binary, so that no other allocates meanwhile.
@@ -26,7 +26,7 @@ use plans::memory::{
     page_tables_bytes, slot_part, tables_bytes,
 };
 use plans::model::LevelKind;
-use plans::plan::Together;
+use plans::plan::{Speculation, Together};
 use plans::{Backend, Device, PAGE_BYTES, Policy};
 
 /// The system's allocator, which counts what all threads request while it is armed.
@@ -131,6 +131,7 @@ struct Choice {
     blocking: bool,
     embedding_rows: bool,
     sequences: u32,
+    draft: u32,
 }
 
 /// The plan of a choice, for this machine, in `folder`.
@@ -175,6 +176,12 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
     m.fixed_bytes = pages(d.fixed.bytes - left + level_bytes);
     (m.hot_bytes, m.cold_bytes) = (slots_bytes(hot), slots_bytes(cold));
     plan.context.sequences = choice.sequences;
+    plan.speculation = (choice.draft > 0).then_some(Speculation {
+        draft_tokens: choice.draft,
+        drafted_tokens_per_step: 0.0,
+        tokens_per_step: 1.0,
+        decode_tokens_per_second: 1.0,
+    });
     let tokens = u64::from(choice.sequences) * u64::from(plan.context.tokens);
     m.kv_bytes = pages(tokens * kv_bytes_per_token(&a, 4));
     m.io_buffers_bytes = u64::from(plan.read.buffers) * plan.read.buffer_bytes + row_buffer;
@@ -221,6 +228,7 @@ fn choices() -> Vec<Choice> {
             blocking: false,
             embedding_rows: false,
             sequences: 1,
+            draft: 0,
         };
         choices.extend([
             usual,
@@ -229,7 +237,8 @@ fn choices() -> Vec<Choice> {
             Choice { level: "exact-gate", activations: "q8", embedding_rows: true, ..usual },
             Choice { level: "dense", blocking: true, look_ahead: 0, ..usual },
         ]);
-        let several = choices[choices.len() - 5..].iter().map(|&choice| Choice { sequences: 3, ..choice });
+        let several =
+            choices[choices.len() - 5..].iter().map(|&choice| Choice { sequences: 3, draft: 2, ..choice });
         choices.extend(several.collect::<Vec<_>>());
     }
     choices
@@ -315,4 +324,17 @@ fn together(engine: &mut Engine, tokens: &[u32], told: &str) {
             .for_each(|(&(sequence, _), logits)| found[sequence].extend_from_slice(logits));
     }
     assert!(found == alone, "{told}: other logits than alone");
+    // a draft of one of them between the others' tokens, and all of the next tokens of another
+    for (sequence, prompt) in prompts.into_iter().enumerate() {
+        batch.rewind(sequence, prompt.len()).unwrap();
+    }
+    let rows = [(1, 0), (0, 0), (1, 1), (2, 0), (1, 2)];
+    let tokens = rows.map(|(sequence, step)| (sequence, next(sequence, step)));
+    let (done, [count, bytes]) = counted(|| batch.decode(&tokens).map(|_| ()));
+    done.unwrap();
+    assert_eq!(count, 0, "{told}: a draft, first {bytes} bytes");
+    let vocabulary = batch.engine().vocabulary();
+    for ((sequence, step), logits) in rows.into_iter().zip(batch.logits().chunks_exact(vocabulary)) {
+        assert!(logits == &alone[sequence][step * vocabulary..][..vocabulary], "{told}: {sequence} {step}");
+    }
 }

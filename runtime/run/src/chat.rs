@@ -250,7 +250,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
     /// In one line: what was read and written, how fast beside what was planned, and what of the context is taken.
     fn told_of(&mut self, answer: &Answer) -> String {
         let (time, counters) = sums(&self.session.steps);
-        let steps = self.session.steps.len();
+        let steps = figures::tokens_of(&self.session.steps);
         let mut line = format!("[{} in, {} out", count(self.session.prefilled.0), count(answer.tokens));
         if steps > 0 {
             line += &format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64());
@@ -258,10 +258,11 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             let d = &mut self.decoded;
             let routed = d.routed_per_token * d.tokens as f64 + counters.activity.routed as f64;
             d.tokens += steps;
-            d.positions += self.session.steps.iter().map(|step| step.position as f64).sum::<f64>();
+            d.positions += figures::positions_of(&self.session.steps);
             d.routed_per_token = routed / d.tokens as f64;
             if let Some(all) = expectation::of(self.session.plan, d) {
-                line += &format!(" (planned {:.1})", steps as f64 / (all.seconds - before));
+                let times_as_fast = figures::speedup(self.session);
+                line += &format!(" (planned {:.1})", times_as_fast * steps as f64 / (all.seconds - before));
             }
         }
         line += &format!("; context {} of {}]", self.held.len(), self.session.context());

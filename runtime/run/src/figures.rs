@@ -6,7 +6,7 @@ use std::time::Duration;
 use flashplan::internals::machine::{CpuTimes, footprint};
 use flashplan::{Counters, Stage};
 use plans::Plan;
-use plans::expectation::{self, Distribution, Stream};
+use plans::expectation::{self, Distribution, Expectation, Stream};
 use plans::model::LevelKind;
 use plans::plan::measured_run;
 use plans::terms::Factors;
@@ -32,12 +32,20 @@ pub(super) struct Figures {
     /// By the same model at the rates of this hour, as are the others of this name; absent where those were not measured or
     /// the plan does not know what its times are made of.
     pub(super) decode_tokens_per_second_this_hour: Option<f64>,
-    /// Of a decoded token.
+    /// Of a decoded token; tokens of one step have an equal share of it.
     pub(super) latency_seconds: Option<Distribution>,
-    /// Absent, as the next, where the plan knows mean tokens only.
+    /// Absent, as the next, where the plan knows mean tokens only, or there were drafts.
     pub(super) latency_seconds_predicted: Option<Distribution>,
     pub(super) latency_seconds_this_hour: Option<Distribution>,
     pub(super) decode_tokens: usize,
+    /// Steps that brought them: as many, unless drafts were kept.
+    pub(super) decode_steps: usize,
+    /// Absent, as the next three, where the plan has no drafts or they were not used: tokens drafted, and those of them that were kept.
+    pub(super) drafted_tokens: Option<usize>,
+    pub(super) kept_tokens: Option<usize>,
+    pub(super) tokens_per_step: Option<f64>,
+    /// Of text as the profile's.
+    pub(super) tokens_per_step_predicted: Option<f64>,
     pub(super) decode_first_position: Option<usize>,
     pub(super) decode_last_position: Option<usize>,
     /// How many times decoding began with empty slots.
@@ -111,9 +119,33 @@ pub(super) fn sums(steps: &[Step]) -> (Duration, Counters) {
     (steps.iter().map(|step| step.time).sum(), all)
 }
 
-/// How steps differ in something; `None` of none.
+/// Tokens that steps have brought.
+pub(super) fn tokens_of(steps: &[Step]) -> usize {
+    steps.iter().map(|step| step.tokens).sum()
+}
+
+/// Rows that passed in them, those of drafts that were not kept among them.
+fn rows_of(steps: &[Step]) -> usize {
+    steps.iter().map(|step| 1 + step.drafted).sum()
+}
+
+/// The sum of the tokens' positions.
+pub(super) fn positions_of(steps: &[Step]) -> f64 {
+    let of_step = |step: &Step| (step.position..step.position + step.tokens).sum::<usize>() as f64;
+    steps.iter().map(of_step).sum()
+}
+
+/// How many times as fast the plan expects decoding to be with the drafts that a session uses as without.
+pub(super) fn speedup(session: &Session<'_>) -> f64 {
+    let plan = session.plan;
+    let speculation = plan.speculation.filter(|_| session.drafts);
+    speculation.map_or(1.0, |with| with.decode_tokens_per_second / plan.expected.decode_tokens_per_second)
+}
+
+/// How tokens differ in something of which each of a step has an equal share; `None` of none.
 fn of_steps(steps: &[Step], value: impl Fn(&Step) -> f64) -> Option<Distribution> {
-    Distribution::of(steps.iter().map(value).collect())
+    let of_step = |step: &Step| std::iter::repeat_n(value(step) / step.tokens as f64, step.tokens);
+    Distribution::of(steps.iter().flat_map(of_step).collect())
 }
 
 /// The figures of a session so far; `texts` is how many times it began with an empty cache.
@@ -124,15 +156,20 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
     let (plan, steps) = (session.plan, &session.steps);
     let (time, counters) = sums(steps);
     let e = &plan.expected;
-    let count = steps.len() as f64;
+    let (tokens, rows) = (tokens_of(steps), rows_of(steps));
+    let count = tokens as f64;
+    let speculation = plan.speculation.filter(|_| session.drafts && !steps.is_empty());
+    // reads, hits and a token's percentiles are planned for steps of one row
+    let alone = |expected: Expectation| Some(expected).filter(|_| speculation.is_none());
+    let times_as_fast = speedup(session);
     let decoded = |value: f64| (!steps.is_empty()).then_some(value);
     let routed = counters.activity.routed.max(1) as f64;
     let stream = Stream {
-        tokens: steps.len(),
-        positions: steps.iter().map(|step| step.position as f64).sum(),
+        tokens,
+        positions: positions_of(steps),
         starts: texts,
         prompted: session.prefilled.0 > 0,
-        routed_per_token: counters.activity.routed as f64 / count.max(1.0),
+        routed_per_token: counters.activity.routed as f64 / (rows as f64).max(1.0),
     };
     let looked_up = (counters.looked_up.max(1)) as f64 / count;
     let expected = expectation::of(plan, &stream);
@@ -156,14 +193,21 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
         start_seconds_predicted: expectation::start_seconds(plan, &Factors::NONE),
         start_seconds_this_hour: factors.and_then(|factors| expectation::start_seconds(plan, &factors)),
         decode_tokens_per_second: decoded(count / time.as_secs_f64()),
-        decode_tokens_per_second_predicted: expected.map(|expected| expected.tokens_per_second),
-        decode_tokens_per_second_this_hour: this_hour.map(|expected| expected.tokens_per_second),
+        decode_tokens_per_second_predicted: expected
+            .map(|expected| times_as_fast * expected.tokens_per_second),
+        decode_tokens_per_second_this_hour: this_hour
+            .map(|expected| times_as_fast * expected.tokens_per_second),
         latency_seconds: of_steps(steps, |step| step.time.as_secs_f64()),
-        latency_seconds_predicted: expected.and_then(|expected| expected.latency_seconds),
-        latency_seconds_this_hour: this_hour.and_then(|expected| expected.latency_seconds),
-        decode_tokens: steps.len(),
+        latency_seconds_predicted: expected.and_then(alone).and_then(|expected| expected.latency_seconds),
+        latency_seconds_this_hour: this_hour.and_then(alone).and_then(|expected| expected.latency_seconds),
+        decode_tokens: tokens,
+        decode_steps: steps.len(),
+        drafted_tokens: speculation.map(|_| rows - steps.len()),
+        kept_tokens: speculation.map(|_| tokens - steps.len()),
+        tokens_per_step: speculation.map(|_| count / steps.len() as f64),
+        tokens_per_step_predicted: speculation.map(|speculation| speculation.tokens_per_step),
         decode_first_position: steps.iter().map(|step| step.position).min(),
-        decode_last_position: steps.iter().map(|step| step.position).max(),
+        decode_last_position: steps.iter().map(|step| step.position + step.tokens - 1).max(),
         cold_starts: if stream.prompted && plan.cache.slice_neurons > 1 { 0 } else { texts },
         prefill_tokens_per_second: prefilled(prompt as f64 / first_token),
         prefill_tokens_per_second_predicted: rate(prompt_seconds),
@@ -174,11 +218,13 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
         time_to_first_token_seconds_predicted: prompt_seconds,
         time_to_first_token_seconds_this_hour: prompt_this_hour,
         bytes_read_per_token: decoded(counters.read_bytes as f64 / count),
-        bytes_read_per_token_predicted: expected.map(|expected| expected.bytes_read_per_token),
+        bytes_read_per_token_predicted: expected
+            .and_then(alone)
+            .map(|expected| expected.bytes_read_per_token),
         hit_fraction: decoded(counters.hit_fraction()),
-        hit_fraction_predicted: expected.map(|expected| expected.hit_fraction),
+        hit_fraction_predicted: expected.and_then(alone).map(|expected| expected.hit_fraction),
         miss_fraction: of_steps(steps, |step| step.counters.missing as f64 / looked_up),
-        miss_fraction_predicted: expected.and_then(|expected| expected.miss_fraction),
+        miss_fraction_predicted: expected.and_then(alone).and_then(|expected| expected.miss_fraction),
         memory_peak_bytes: footprint(None).map_err(failure)?.peak_bytes(),
         memory_peak_bytes_predicted: e.memory_peak_bytes,
         memory_limit_bytes: plan.memory.limit_bytes,

@@ -42,6 +42,7 @@ pub(super) fn generate(
     out.say(&tokenizer.decode(prompt))?;
 
     let (mut tokens, mut text) = (Vec::new(), String::new());
+    let mut all = prompt.to_vec();
     let mut failed = Ok(());
     let mut next = match session.prefill(prompt) {
         Ok(logits) => sampler.sample(logits),
@@ -55,6 +56,7 @@ pub(super) fn generate(
             break Ended::Length;
         }
         tokens.push(next);
+        all.push(next);
         if tokenizer.is_end(next) {
             break Ended::EndOfText;
         }
@@ -67,7 +69,7 @@ pub(super) fn generate(
         if prompt.len() + tokens.len() > session.context() {
             break Ended::ContextFull;
         }
-        match session.decode(next) {
+        match session.go_on(&all) {
             Ok(logits) => next = sampler.sample(logits),
             Err(failure) => {
                 failed = Err(failure);

@@ -19,6 +19,10 @@ impl Held {
         self.tokens.len()
     }
 
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
     /// Those at the beginning that are as any prefill makes them.
     pub(super) fn prefilled(&self) -> &[u32] {
         &self.tokens[..self.prefilled]

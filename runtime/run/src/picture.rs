@@ -161,7 +161,7 @@ mod tests {
         let time = Stage::ALL.iter().map(|&stage| times.of(stage)).sum();
         let mut counters = Counters::default();
         (counters.times, counters.waited, counters.traffic.rows) = (times, waited, rows);
-        Step { position, time, counters }
+        Step { position, tokens: 1, drafted: 0, time, counters }
     }
 
     const RATES: Rates = Rates {

@@ -86,6 +86,10 @@ fn table(about: &About<'_>, f: &Figures) -> String {
         f.decode_tokens_per_second,
         speed,
     )];
+    if f.tokens_per_step.is_some() {
+        let several: fn(f64) -> String = |value| format!("{value:.2}");
+        rows.push(row(names::TOKENS_PER_STEP, f.tokens_per_step_predicted, f.tokens_per_step, several));
+    }
     let of_tokens = [f.latency_seconds_predicted, f.latency_seconds_this_hour, f.latency_seconds];
     let percentiles = of_tokens.map(|of| of.map(|of| [of.p50, of.p90, of.p99]));
     for (quantile, name) in names::TOKEN.into_iter().enumerate() {
@@ -162,6 +166,13 @@ fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
     {
         let this_hour = f.decode_tokens_per_second_this_hour.map(|hour| measured / hour - 1.0);
         sentences.push(compared(measured / predicted - 1.0, this_hour));
+    }
+    if let (Some(drafted), Some(kept)) = (f.drafted_tokens, f.kept_tokens) {
+        sentences.push(format!(
+            "Of {} that the text itself suggested, {kept} were kept in {}; how many are is planned for text as the profile's.",
+            count(drafted, "token"),
+            count(f.decode_steps, "step")
+        ));
     }
     if let Some(hour) = f.hour.as_ref().filter(|hour| hour.in_plan) {
         sentences.push(hour.sentence());
@@ -305,6 +316,11 @@ mod tests {
             }),
             latency_seconds_this_hour: None,
             decode_tokens: 99,
+            decode_steps: 99,
+            drafted_tokens: None,
+            kept_tokens: None,
+            tokens_per_step: None,
+            tokens_per_step_predicted: None,
             decode_first_position: Some(64),
             decode_last_position: Some(162),
             cold_starts: 1,

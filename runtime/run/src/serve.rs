@@ -1,7 +1,7 @@
 //! An endpoint for other programs: what `OpenAI`'s and Anthropic's clients ask is answered under the plan.
 //!
 //! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and has a `seat` for each of the plan's
-//! sequences, which keeps what two requests have in common. Those who sit answer together, a token each; they come and go between
+//! sequences, which keeps what two requests have in common. Those who sit answer together, a token each, and what is kept of a draft; they come and go between
 //! tokens, and while a prompt is read the others have half of the time. Between both threads is a queue of bounded length. What is asked is a
 //! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses` and `anthropic`. An `answer` goes
 //! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
@@ -26,13 +26,14 @@ mod teller;
 mod tools;
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flashplan::internals::machine::footprint;
-use flashplan::{Sampler, Sampling, StopHandle};
+use flashplan::{Sampler, Sampling, StopHandle, draft};
 use plans::size::show;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -382,33 +383,39 @@ impl<'engine> Desk<'_, 'engine> {
         self.end(at)
     }
 
-    /// Decodes a token of every answer that is being written; whether there are any.
+    /// Decodes a token of every answer that is being written, and drafts of what follows as far as there is room for rows; whether
+    /// there are any.
     fn write_some(&mut self) -> Result<bool, Failure> {
         self.free()?;
-        let mut tokens = Vec::with_capacity(self.seats.len());
-        for (at, seat) in self.seats.iter().enumerate() {
-            let choice = seat.answering.as_ref().and_then(|answering| answering.choice.as_ref());
-            tokens.extend(choice.map(|choice| (at, choice.next)));
-        }
-        if tokens.is_empty() {
+        let writing: Vec<usize> = (0..self.seats.len()).filter(|&at| self.seats[at].writes()).collect();
+        if writing.is_empty() {
             return Ok(false);
         }
-        match self.session.decode_each(&tokens) {
+        let (most, mut left) =
+            (self.session.draft_tokens(), self.session.step_rows().saturating_sub(writing.len()));
+        let (mut rows, mut of_seats) = (Vec::with_capacity(self.session.step_rows()), Vec::new());
+        for &at in &writing {
+            let seat = &mut self.seats[at];
+            let Some(next) = seat.next() else { continue };
+            seat.held.decoded(next);
+            let first = rows.len();
+            let room = self.session.context() - seat.held.len();
+            rows.push((at, next));
+            rows.extend(draft(seat.held.tokens(), most.min(left).min(room)).map(|token| (at, token)));
+            left -= rows.len() - first - 1;
+            of_seats.push((at, first..rows.len()));
+        }
+        match self.session.decode_each(&rows) {
             Ok((time, counters)) => {
-                self.metrics.decoded(tokens.len(), time, &counters.times);
-                for &(at, token) in &tokens {
-                    self.seats[at].held.decoded(token);
-                    if let Some(answering) = &mut self.seats[at].answering {
-                        let (steps, all) = answering.work.decoded;
-                        answering.work.decoded = (steps + 1, all + time);
-                    }
+                self.metrics.decoded(of_seats.len(), time, &counters.times);
+                let mut kept = 0;
+                for (at, of_seat) in &of_seats {
+                    kept += self.take(*at, &rows, of_seat.clone(), time)?;
                 }
-                for (row, &(at, _)) in tokens.iter().enumerate() {
-                    self.go_on(at, Some(row))?;
-                }
+                self.metrics.drafted(rows.len() - of_seats.len(), kept);
             }
             Err(Failure::Stopped) => {
-                for &(at, _) in &tokens {
+                for (at, _) in of_seats {
                     self.seats[at].held.truncate(self.session.position(at));
                     self.end_choice(at, Ended::Interrupt)?;
                 }
@@ -416,6 +423,41 @@ impl<'engine> Desk<'_, 'engine> {
             Err(failure) => return Err(self.fail(failure)),
         }
         Ok(true)
+    }
+
+    /// Goes on with an answer by its rows of a step, which took such a time: by the logits after the token that was known, and then by
+    /// those after each token of the draft that is the one chosen before it. The engine forgets the rest; how many were kept.
+    fn take(
+        &mut self,
+        at: usize,
+        rows: &[(usize, u32)],
+        of_seat: Range<usize>,
+        time: Duration,
+    ) -> Result<usize, Failure> {
+        let writes = |seat: &Seat<'_>| {
+            let answering = seat.answering.as_ref()?;
+            Some((answering.number, answering.choice.as_ref()?.index))
+        };
+        let answer = writes(&self.seats[at]);
+        let (mut kept, mut took) = (0, time);
+        for row in of_seat.clone() {
+            let seat = &mut self.seats[at];
+            if row > of_seat.start {
+                // the answer may be over, and another one of the seat's begun
+                if writes(seat) != answer || seat.next() != Some(rows[row].1) {
+                    break;
+                }
+                seat.held.decoded(rows[row].1);
+                kept += 1;
+            }
+            if let Some(answering) = &mut seat.answering {
+                let (tokens, all) = answering.work.decoded;
+                answering.work.decoded = (tokens + 1, all + std::mem::take(&mut took));
+            }
+            self.go_on(at, Some(row))?;
+        }
+        self.session.forget(at, self.seats[at].held.len())?;
+        Ok(kept)
     }
 
     /// The engine's failure is the end of all answers.

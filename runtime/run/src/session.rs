@@ -1,23 +1,55 @@
-//! Sequences of tokens with a clock: every token's time and counters are kept. What names no sequence works on the first.
+//! Sequences of tokens with a clock: every step's time and counters are kept. What names no sequence works on the first.
+//!
+//! A step brings one token, unless the plan has drafts: then what the text's own past suggests is decoded with the token that is
+//! known, and its logits wait for the tokens that are chosen by them. Each token is drawn from its own row of logits, which are those
+//! that it would have without drafts; where it is another than was drafted, the rest of the draft is forgotten. No text changes.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use flashplan::internals::machine::{CpuTimes, footprint};
-use flashplan::{Batch, Counters, Engine, Error, Model, Replay, Tokenizer};
+use flashplan::{Batch, Counters, Engine, Error, Model, Replay, Tokenizer, draft};
 use plans::Plan;
+use plans::engine::ROWS_MAX;
 use plans::size::show;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::hour::Hour;
 use super::{Failure, failure};
 
-/// One decoded token.
+/// A step of decoding: a token, and those of its draft that were kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
+    /// Of the first token.
     pub(super) position: usize,
+    /// Tokens that it brought so far.
+    pub(super) tokens: usize,
+    /// Tokens that were drafted and decoded with the first.
+    pub(super) drafted: usize,
     pub(super) time: Duration,
     pub(super) counters: Counters,
+}
+
+/// Tokens that passed in one step, whose logits are there: a token and its draft.
+#[derive(Debug, Default)]
+struct LastStep {
+    tokens: Vec<u32>,
+    /// So many of them the text has.
+    taken: usize,
+}
+
+impl LastStep {
+    /// Tokens that the sequence has and the text does not.
+    fn ahead(&self) -> usize {
+        self.tokens.len() - self.taken
+    }
+
+    /// Takes the next token of the draft if it is this one; whether it is.
+    fn take(&mut self, token: u32) -> bool {
+        let right = self.tokens.get(self.taken) == Some(&token);
+        self.taken += usize::from(right);
+        right
+    }
 }
 
 /// A running plan.
@@ -36,6 +68,10 @@ pub(super) struct Session<'engine> {
     pub(super) steps: Vec<Step>,
     /// Of the logits after every decoded token of the sequence.
     logits: u64,
+    /// The last step of the first sequence.
+    last: LastStep,
+    /// Whether steps had drafts, or would have had.
+    pub(super) drafts: bool,
 }
 
 impl<'engine> Session<'engine> {
@@ -57,6 +93,8 @@ impl<'engine> Session<'engine> {
             prefilled: (0, Duration::ZERO),
             steps: Vec::with_capacity(plan.context.tokens as usize),
             logits: 0,
+            last: LastStep::default(),
+            drafts: false,
         }
     }
 
@@ -138,6 +176,24 @@ impl<'engine> Session<'engine> {
         (self.prefilled, self.logits) = ((0, Duration::ZERO), 0);
     }
 
+    /// Tokens that may be drafted for a step, at most.
+    pub(super) fn draft_tokens(&self) -> usize {
+        self.plan.draft_tokens() as usize
+    }
+
+    /// Rows that a step has room for, of all sequences.
+    pub(super) fn step_rows(&self) -> usize {
+        self.batch.engine().step_rows()
+    }
+
+    /// Forgets what was decoded of a draft beyond the text.
+    fn settle(&mut self) -> Result<(), Error> {
+        let position = self.position(0);
+        self.last.tokens.clear();
+        self.last.taken = 0;
+        self.batch.rewind(0, position)
+    }
+
     /// How many sequences there are.
     pub(super) fn sequences(&self) -> usize {
         self.batch.sequences()
@@ -145,13 +201,15 @@ impl<'engine> Session<'engine> {
 
     /// Goes on with a sequence by the prefill of tokens; the logits after the last, and the time it took.
     pub(super) fn read(&mut self, sequence: usize, tokens: &[u32]) -> Result<(&[f32], Duration), Failure> {
+        self.settle()?;
         let clock = Instant::now();
         let logits = self.batch.prefill(sequence, tokens)?;
         Ok((logits, clock.elapsed()))
     }
 
-    /// One token of each of some sequences through decode; their logits are [`Session::row`] by row. Its time and counters.
+    /// Tokens of some sequences through decode together; their logits are [`Session::row`] by row. Its time and counters.
     pub(super) fn decode_each(&mut self, tokens: &[(usize, u32)]) -> Result<(Duration, Counters), Failure> {
+        self.settle()?;
         let (before, clock) = (self.counters(), Instant::now());
         self.batch.decode(tokens)?;
         Ok((clock.elapsed(), self.counters().since(&before)))
@@ -165,12 +223,14 @@ impl<'engine> Session<'engine> {
 
     /// Keeps the first `kept` tokens of a sequence, or as many fewer as its state can go back to: how many.
     pub(super) fn forget(&mut self, sequence: usize, kept: usize) -> Result<usize, Failure> {
+        self.settle()?;
         self.batch.rewind(sequence, kept)?;
         Ok(self.position(sequence))
     }
 
     /// Lets a sequence begin with the first tokens of another one, or with as many fewer as that one could go back to: how many.
     pub(super) fn share(&mut self, from: usize, to: usize, tokens: usize) -> Result<usize, Failure> {
+        self.settle()?;
         self.batch.share(from, to, tokens)?;
         Ok(self.position(to))
     }
@@ -182,7 +242,7 @@ impl<'engine> Session<'engine> {
 
     /// Tokens that a sequence has.
     pub(super) fn position(&self, sequence: usize) -> usize {
-        self.batch.positions()[sequence]
+        self.batch.positions()[sequence] - if sequence == 0 { self.last.ahead() } else { 0 }
     }
 
     /// Whether sequences are more than their keys and values.
@@ -197,6 +257,7 @@ impl<'engine> Session<'engine> {
         tokens: Range<usize>,
         each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.settle()?;
         self.batch.keys_and_values(sequence, tokens, each)
     }
 
@@ -207,12 +268,13 @@ impl<'engine> Session<'engine> {
         tokens: usize,
         each: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.settle()?;
         self.batch.restore(sequence, tokens, each)
     }
 
-    /// The logits of the last prefill or decode.
+    /// The logits of the last prefill, or after the last token that was decoded.
     pub(super) fn last_logits(&self) -> &[f32] {
-        self.row(0)
+        self.row(self.last.taken.saturating_sub(1))
     }
 
     /// Dense logits after every token of a new sequence.
@@ -237,12 +299,46 @@ impl<'engine> Session<'engine> {
 
     /// One token through decode; the logits after it.
     pub(super) fn decode(&mut self, token: u32) -> Result<&[f32], Failure> {
-        let (position, before) = (self.batch.positions()[0], self.counters());
-        let clock = Instant::now();
-        self.batch.decode(&[(0, token)])?;
+        self.step(&[token], token, 0)
+    }
+
+    /// The last token of a text, of which the first sequence has the others, through decode, if it was not drafted; the logits after
+    /// it. With it goes a draft, as far as the plan and the context have room for it.
+    pub(super) fn go_on(&mut self, text: &[u32]) -> Result<&[f32], Failure> {
+        let Some(&token) = text.last() else { return Ok(self.last_logits()) };
+        self.drafts |= self.draft_tokens() > 0;
+        if !self.last.take(token) {
+            return self.step(text, token, self.draft_tokens());
+        }
+        if let Some(step) = self.steps.last_mut() {
+            step.tokens += 1;
+        }
+        Ok(self.heard())
+    }
+
+    /// A token of the first sequence through decode, with a draft of at most so many tokens of what follows the text, whose last it is.
+    fn step(&mut self, text: &[u32], token: u32, most: usize) -> Result<&[f32], Failure> {
+        self.settle()?;
+        let position = self.position(0);
+        let most = most.min(self.context().saturating_sub(position + 1));
+        let (before, clock) = (self.counters(), Instant::now());
+        let (mut rows, mut count) = ([(0, token); ROWS_MAX], 1);
+        for drafted in draft(text, most) {
+            rows[count].1 = drafted;
+            count += 1;
+        }
+        self.batch.decode(&rows[..count])?;
         let time = clock.elapsed();
-        self.steps.push(Step { position, time, counters: self.counters().since(&before) });
-        self.logits = xxh3_64_with_seed(bytemuck::cast_slice(self.row(0)), self.logits);
-        Ok(self.row(0))
+        self.last.tokens.extend(rows[..count].iter().map(|&(_, token)| token));
+        self.last.taken = 1;
+        let counters = self.counters().since(&before);
+        self.steps.push(Step { position, tokens: 1, drafted: count - 1, time, counters });
+        Ok(self.heard())
+    }
+
+    /// The logits after the last token, which are counted.
+    fn heard(&mut self) -> &[f32] {
+        self.logits = xxh3_64_with_seed(bytemuck::cast_slice(self.last_logits()), self.logits);
+        self.last_logits()
     }
 }

@@ -1,4 +1,4 @@
-//! The report on every token: a line each as CSV, and a picture of where their time went.
+//! The report on every token, or every step where it brings several: a line each as CSV, and a picture of where their time went.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::{Failure, failure};
 type Column = (&'static str, fn(&Step) -> String);
 
 /// The columns before the stages'.
-const COLUMNS: [Column; 21] = [
+const COLUMNS: [Column; 23] = [
     ("position", |s| s.position.to_string()),
     ("seconds", |s| s.time.as_secs_f64().to_string()),
     ("neurons_routed", |s| s.counters.activity.routed.to_string()),
@@ -35,9 +35,11 @@ const COLUMNS: [Column; 21] = [
     ("memory_kv_bytes", |s| s.counters.traffic.kv.to_string()),
     ("memory_rows_bytes", |s| s.counters.traffic.rows.to_string()),
     ("io_wait_seconds", |s| s.counters.waited.as_secs_f64().to_string()),
+    ("tokens", |s| s.tokens.to_string()),
+    ("drafted_tokens", |s| s.drafted.to_string()),
 ];
 
-/// One line per decoded token, and a picture of them beside it, `.svg`, where it is a file.
+/// One line for each step, and a picture of them beside it, `.svg`, where it is a file.
 ///
 /// # Errors
 /// If a file cannot be written; nothing is left of it then.

@@ -125,12 +125,13 @@ pub(super) fn write(
             ControlFlow::Continue(token) => token,
             ControlFlow::Break(ended) => break ended,
         };
-        let done = session.decode(token).map(|_| ());
+        held.decoded(token);
+        let done = session.go_on(held.tokens()).map(|_| ());
         if done.is_err() {
             held.truncate(session.position(0));
         }
         match done {
-            Ok(()) => held.decoded(token),
+            Ok(()) => {}
             Err(Failure::Stopped) => break Ended::Interrupt,
             Err(failure) => return Err(failure),
         }

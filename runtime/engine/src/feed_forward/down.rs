@@ -43,14 +43,14 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Nobody in each of some sequences, which share room for rows.
-    pub(crate) fn of_each(mut rows: Slab<f32>, sequences: usize) -> Box<[Self]> {
-        let each = rows.len() / sequences;
+    /// Nobody in each of some rows, which share room for rows.
+    pub(crate) fn of_each(mut rows: Slab<f32>, count: usize) -> Box<[Self]> {
+        let each = rows.len() / count;
         let of_one = |left: usize| {
             let after = rows.split_off(if left == 0 { rows.len() } else { each });
             Self { count: 0, indices: [0; ADDED], rows: mem::replace(&mut rows, after) }
         };
-        (0..sequences).rev().map(of_one).collect()
+        (0..count).rev().map(of_one).collect()
     }
 
     /// Nobody waits any more.

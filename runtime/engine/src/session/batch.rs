@@ -52,24 +52,24 @@ impl<'engine> Batch<'engine> {
         self.prompt(sequence, tokens, true, heard)
     }
 
-    /// Takes one token of each of some sequences, `(sequence, token)`, through the model together, sparse. The logits
-    /// `[tokens, vocabulary]` after them.
+    /// Takes tokens of some sequences, `(sequence, token)`, through the model together, sparse. The logits `[tokens, vocabulary]`
+    /// after them. Of a sequence that is named several times they follow each other, as in
+    /// [`Session::decode_each`](super::Session::decode_each).
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`] without tokens, [`Error::Sequences`] for a sequence that there is not or that is named twice,
-    /// [`Error::Token`] and [`Error::Context`], before anything is done; [`Error::Read`] and [`Error::Stopped`] on the way. All
+    /// [`Error::EmptyPrompt`] without tokens, [`Error::Rows`] for more than [`Engine::step_rows`], [`Error::Sequences`] for a sequence
+    /// that there is not or, of a model with recurrent state, that is named twice, [`Error::Token`] and [`Error::Context`], before anything is done; [`Error::Read`] and [`Error::Stopped`] on the way. All
     /// sequences stay where they were; of a model with recurrent state those named go back to where their last prompts ended.
     pub fn decode(&mut self, tokens: &[(usize, u32)]) -> Result<&[f32], Error> {
-        if tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
+        self.engine.step(tokens.len())?;
         let mut rows = Few::default();
         for (index, &(sequence, token)) in tokens.iter().enumerate() {
             let At { position, .. } = self.at(sequence)?;
-            if tokens[..index].iter().any(|&(other, _)| other == sequence) {
-                return Err(self.wrong(format!("sequence {sequence} is named twice")));
+            let before = tokens[..index].iter().filter(|&&(other, _)| other == sequence).count();
+            if before > 0 && self.engine.is_recurrent() {
+                return Err(Error::several_of_recurrent(sequence, self.sequences()));
             }
-            rows.push(Token { token, sequence: sequence as u32, position });
+            rows.push(Token { token, sequence: sequence as u32, position: position + before });
         }
         let done = self.engine.work(|logits| Command::Decode { rows, logits }, |_| ()).map(drop);
         for &(sequence, _) in tokens {
@@ -174,7 +174,7 @@ impl<'engine> Batch<'engine> {
         self.engine.counters()
     }
 
-    /// The logits of the last [`Batch::prefill`] or [`Batch::decode`] that was done, in front: `[sequences, vocabulary]`.
+    /// The logits of the last [`Batch::prefill`] or [`Batch::decode`] that was done, in front: `[tokens, vocabulary]`.
     pub fn logits(&self) -> &[f32] {
         &self.engine.logits
     }

@@ -185,21 +185,22 @@ fn a_restore_that_fails_leaves_the_sequence_where_it_was() {
     assert_eq!(session.prefill(&TOKENS[3..]).unwrap(), expected);
 }
 
-/// Room for several sequences.
-fn for_sequences(plan: &mut plans::Plan, container: &crate::container::Container) {
-    let knobs = Knobs { hot: 3, cold: 5, sequences: 3, ..Knobs::default() };
+/// Room for several sequences and a draft.
+fn for_rows(plan: &mut plans::Plan, container: &crate::container::Container, sequences: u32, draft: u32) {
+    let knobs = Knobs { hot: 3, cold: 5, sequences, draft, ..Knobs::default() };
     let several = crate::transformer::tests::plan(container, "sign", &knobs);
     (plan.context, plan.memory) = (several.context, several.memory);
     plan.expected.memory_peak_bytes = several.expected.memory_peak_bytes;
     let speed = plan.expected.decode_tokens_per_second;
-    plan.together = Some(plans::plan::Together { decode_tokens_per_second: vec![speed; 3] });
+    plan.together = Some(plans::plan::Together { decode_tokens_per_second: vec![speed; sequences as usize] });
+    plan.speculation = several.speculation;
 }
 
 #[test]
 fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
     let folder = tempfile::tempdir().unwrap();
     let (model, _) = files(folder.path(), |_| ());
-    let (model, plan) = files(folder.path(), |plan| for_sequences(plan, &model.container));
+    let (model, plan) = files(folder.path(), |plan| for_rows(plan, &model.container, 3, 0));
     let mut engine = Engine::start(&model, &plan).unwrap();
     let vocabulary = engine.vocabulary();
     let mut session = engine.session();
@@ -217,14 +218,14 @@ fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
     assert_eq!(batch.positions(), [TOKENS.len() + 1, 0, TOKENS.len() + 1]);
     // what a caller gets wrong changes nothing
     assert!(matches!(batch.decode(&[]), Err(Error::EmptyPrompt)));
-    let wrong =
-        [batch.decode(&[(0, 1), (0, 2)]).err(), batch.decode(&[(3, 1)]).err(), batch.share(1, 1, 0).err()];
-    let said = wrong.map(|error| error.unwrap().to_string());
-    assert!(said[0].starts_with("sequence 0 is named twice; the plan has 3"), "{said:?}");
+    assert!(matches!(batch.decode(&[(0, 1); 4]), Err(Error::Rows { rows: 4, most: 3 })));
+    let said =
+        [batch.decode(&[(3, 1)]).err(), batch.share(1, 1, 0).err()].map(|error| error.unwrap().to_string());
     assert!(
-        said[1].starts_with("there is no sequence 3;") && said[2].starts_with("sequence 1 has"),
+        said[0].starts_with("there is no sequence 3;") && said[1].starts_with("sequence 1 has"),
         "{said:?}"
     );
+    assert_eq!(batch.positions(), [TOKENS.len() + 1, 0, TOKENS.len() + 1]);
     assert!(matches!(batch.share(1, 0, 1), Err(Error::Sequence { requested: 1, position: 0 })));
     assert!(matches!(batch.prefill(3, &TOKENS), Err(Error::Sequences { .. })));
     assert!(matches!(batch.decode(&[(0, 1), (1, vocabulary as u32)]), Err(Error::Token { .. })));
@@ -255,6 +256,54 @@ fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
     batch.rewind(0, TOKENS.len()).unwrap();
     assert!(matches!(batch.decode(&[(0, 7), (1, 3)]), Err(Error::Context { .. })));
     assert_eq!(batch.positions()[0], TOKENS.len());
+}
+
+#[test]
+fn a_draft_in_one_step_gives_what_its_tokens_give_one_by_one_and_what_is_refused_leaves_no_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, _) = files(folder.path(), |_| ());
+    let (model, plan) = files(folder.path(), |plan| for_rows(plan, &model.container, 2, 2));
+    let mut engine = Engine::start(&model, &plan).unwrap();
+    assert_eq!((engine.step_rows(), engine.sequences()), (4, 2));
+    let stop = engine.stop_handle();
+    let mut session = engine.session();
+    session.prefill(&TOKENS[..4]).unwrap();
+    let expected: Vec<f32> =
+        TOKENS[4..8].iter().flat_map(|&token| session.decode(token).unwrap().to_vec()).collect();
+    session.rewind(4);
+    assert_eq!(session.decode_each(&TOKENS[4..8]).unwrap(), expected);
+    assert_eq!((session.position(), session.logits().len() * 4), (8, expected.len()));
+    // the second token of the draft is wrong
+    session.rewind(4);
+    let vocabulary = session.logits().len();
+    let [first, second, right] = TOKENS[4..7] else { panic!("three") };
+    let found = session.decode_each(&[first, second, right + 1]).unwrap();
+    assert_eq!(found[..2 * vocabulary], expected[..2 * vocabulary]);
+    session.rewind(6);
+    assert_eq!(session.decode_each(&[right, TOKENS[7]]).unwrap(), &expected[2 * vocabulary..]);
+    // a batch has rows of both, in any order that keeps each one's
+    let mut batch = engine.batch();
+    batch.prefill(0, &TOKENS[..4]).unwrap();
+    batch.share(0, 1, 4).unwrap();
+    let of = |row: usize| &expected[row * vocabulary..][..vocabulary];
+    let logits = batch.decode(&[(1, first), (0, first), (0, second), (1, second)]).unwrap();
+    assert_eq!(logits, [of(0), of(0), of(1), of(1)].concat());
+    assert_eq!(batch.positions(), [6, 6]);
+    // nothing of a step that is refused or stopped is there
+    assert!(matches!(batch.decode(&[(0, 1); 5]), Err(Error::Rows { rows: 5, most: 4 })));
+    assert!(matches!(batch.decode(&[(0, 1), (0, u32::MAX)]), Err(Error::Token { .. })));
+    stop.stop();
+    assert!(matches!(batch.decode(&[(0, 1), (0, 2)]), Err(Error::Stopped)));
+    stop.resume();
+    assert_eq!(batch.positions(), [6, 6]);
+    assert_eq!(batch.decode(&[(0, right)]).unwrap(), of(2));
+    let (mut session, context) = (engine.session(), plan.contract().context.tokens as usize);
+    assert!(matches!(session.decode_each(&[]), Err(Error::EmptyPrompt)));
+    assert!(matches!(session.decode_each(&[1; 5]), Err(Error::Rows { .. })));
+    session.prefill(&vec![1; context - 2]).unwrap();
+    assert!(matches!(session.decode_each(&[1; 3]), Err(Error::Context { .. })));
+    assert_eq!(session.position(), context - 2);
+    session.decode_each(&[1; 2]).unwrap();
 }
 
 #[test]
@@ -436,6 +485,10 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
     assert_eq!(session.position(), 0);
     session.prefill(&TOKENS[..6]).unwrap();
     assert_eq!(session.decode(7).unwrap(), first);
+    // a state cannot be cut where a draft fails
+    let several = session.decode_each(&[7, 9]).unwrap_err().to_string();
+    assert!(several.starts_with("sequence 0 is named twice, and a recurrent state is not cut"), "{several}");
+    assert_eq!(session.position(), 7);
     // keys and values are not all
     let handed = session.keys_and_values(0..3, |_| Ok::<(), Error>(()));
     assert!(matches!(handed, Err(Error::Recurrent)), "{handed:?}");
@@ -444,6 +497,7 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
 
     let mut batch = engine.batch();
     batch.prefill(0, &TOKENS[..6]).unwrap();
+    assert!(matches!(batch.decode(&[(0, 7), (0, 9)]), Err(Error::Sequences { .. })));
     batch.decode(&[(0, 7)]).unwrap();
     for (asked, given) in [(7, 7), (6, 6), (5, 0)] {
         assert_eq!(batch.rewound(0, asked).unwrap(), given);
@@ -460,4 +514,10 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
     batch.rewind(1, 3).unwrap();
     assert_eq!(batch.positions(), [6, 0]);
     assert_eq!(batch.decode(&[(0, 7)]).unwrap(), first);
+    drop(engine);
+    // nor does a plan with drafts start
+    let knobs = Knobs { sequences: 1, draft: 2, ..knobs };
+    let (model, plan) = files_of(folder.path(), &source, "dense", &knobs, |_| ());
+    let refused = Engine::start(&model, &plan).unwrap_err().to_string();
+    assert!(refused.contains("speculation.draft_tokens is 2, and this model's recurrent state"), "{refused}");
 }

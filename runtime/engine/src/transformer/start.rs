@@ -109,8 +109,9 @@ impl Transformer {
             chunk: plan.prefill.chunk_tokens as usize,
             prompt_rows: a.prompt,
             decode_rows: None,
-            rows: Vec::with_capacity(plan.prefill.chunk_tokens.max(plan.context.sequences) as usize),
+            rows: Vec::with_capacity(plan.prefill.chunk_tokens.max(plan.decode_rows()) as usize),
             sequences: plan.context.sequences as usize,
+            step_rows: plan.decode_rows() as usize,
             routes: None,
             always_on: plan.quality.always_on_neurons.clone(),
             stamp: 0,
@@ -355,6 +356,15 @@ impl Sizes {
                     "is {}, whose blocks are of {} values, and this model's heads are {of_head} wide",
                     plan.quality.kv_format,
                     plan.quality.kv().block_values()
+                ),
+            ));
+        }
+        if plan.draft_tokens() > 0 && d.config.recurrent().is_some() {
+            return Err(plan_error(
+                "speculation.draft_tokens",
+                format!(
+                    "is {}, and this model's recurrent state cannot go back to where a draft fails",
+                    plan.draft_tokens()
                 ),
             ));
         }

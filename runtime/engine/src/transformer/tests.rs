@@ -9,6 +9,7 @@ use plans::file::parse;
 use plans::layout::{Part, Phases, Span};
 use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, state_bytes, tables_bytes};
 use plans::model::LevelKind;
+use plans::plan::Speculation;
 use plans::{PAGE_BYTES, Policy};
 
 use std::fs::File;
@@ -34,6 +35,7 @@ use kernels::{best, dequantise, quantise};
 mod architectures;
 mod by_layer;
 mod down_rows;
+mod drafts;
 mod gate_threshold;
 mod index;
 mod kv_formats;
@@ -330,6 +332,7 @@ pub(crate) struct Knobs {
     pub(crate) context: u32,
     pub(crate) sequences: u32,
     pub(crate) kv: KvFormat,
+    pub(crate) draft: u32,
 }
 
 impl Default for Knobs {
@@ -353,6 +356,7 @@ impl Default for Knobs {
             context: 32,
             sequences: 1,
             kv: KvFormat::F32,
+            draft: 0,
         }
     }
 }
@@ -378,6 +382,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan.decode.cluster_neurons = k.cluster;
     plan.prefill.chunk_tokens = k.chunk;
     (plan.context.tokens, plan.context.sequences) = (k.context, k.sequences);
+    plan.speculation = speculation(k.draft);
     (plan.read.buffers, plan.read.buffer_bytes) = (k.buffers, k.buffer_bytes);
     (plan.read.gap_bytes, plan.read.depth, plan.read.backend) = (k.gap_bytes, k.depth, k.backend);
     (plan.read.look_ahead, plan.read.blocking, plan.read.phases) = (k.look_ahead, k.blocking, k.phases);
@@ -405,6 +410,17 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     (m.decode_total_bytes, m.prefill_total_bytes) = (m.decode_sum(), m.prefill_sum());
     plan.expected.memory_peak_bytes = plan.memory.prefill_total_bytes;
     plan
+}
+
+/// Drafts of so many tokens.
+pub(crate) fn speculation(draft_tokens: u32) -> Option<Speculation> {
+    let nothing = Speculation {
+        draft_tokens,
+        drafted_tokens_per_step: 0.0,
+        tokens_per_step: 1.0,
+        decode_tokens_per_second: 1.0,
+    };
+    (draft_tokens > 0).then_some(nothing)
 }
 
 pub(crate) fn rows(tokens: &[u32]) -> Vec<Token> {

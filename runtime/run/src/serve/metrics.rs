@@ -31,6 +31,8 @@ struct Numbers {
     answer_tokens: u64,
     decoded_tokens: u64,
     decode_steps: u64,
+    drafted_tokens: u64,
+    kept_tokens: u64,
     decode_seconds: f64,
     first_token_seconds: f64,
     requested_neurons: u64,
@@ -81,7 +83,16 @@ impl Metrics {
         self.change(|numbers| numbers.waiting = numbers.waiting.saturating_sub(1));
     }
 
-    /// So many tokens were decoded together in such a time.
+    /// Of so many tokens that were drafted and decoded with others so many were kept.
+    pub(super) fn drafted(&self, drafted: usize, kept: usize) {
+        self.change(|numbers| {
+            numbers.drafted_tokens += drafted as u64;
+            numbers.kept_tokens += kept as u64;
+            numbers.decoded_tokens += kept as u64;
+        });
+    }
+
+    /// So many tokens were decoded together in such a time, drafts left out.
     pub(super) fn decoded(&self, tokens: usize, time: Duration, stages: &StageTimes) {
         self.change(|numbers| {
             numbers.decoded_tokens += tokens as u64;
@@ -139,8 +150,18 @@ impl Metrics {
             ),
             ("answer_tokens_total", "Tokens of answers.", n.answer_tokens as f64),
             ("decoded_tokens_total", "Tokens decoded.", n.decoded_tokens as f64),
-            ("decode_steps_total", "Steps of decoding, of a token of each answer.", n.decode_steps as f64),
+            (
+                "decode_steps_total",
+                "Steps of decoding, of a token of each answer and drafts.",
+                n.decode_steps as f64,
+            ),
             ("decode_seconds_total", "Seconds of decoding.", n.decode_seconds),
+            (
+                "drafted_tokens_total",
+                "Tokens drafted from the text itself and verified.",
+                n.drafted_tokens as f64,
+            ),
+            ("kept_tokens_total", "Tokens of drafts that were kept.", n.kept_tokens as f64),
             (
                 "first_token_seconds_total",
                 "Seconds to the first token, over all answers.",

@@ -61,6 +61,11 @@ impl Seat<'_> {
         self.answering.as_ref().is_some_and(|answering| answering.choice.is_some())
     }
 
+    /// The token of its answer that is chosen and not decoded yet.
+    pub(super) fn next(&self) -> Option<u32> {
+        Some(self.answering.as_ref()?.choice.as_ref()?.next)
+    }
+
     /// The state of the seat, for a prompt of whose tokens that are the same so many can be kept.
     pub(super) fn found(&self, prompt: &[u32], kept_of: impl Fn(usize) -> usize) -> Found {
         // the last token is prefilled in any case, for its logits

@@ -531,7 +531,8 @@ fn reference_and_engine_compute_what_transformers_computes() {
         }
         let temporary = tempfile::tempdir().unwrap();
         let container = container(temporary.path(), &source);
-        let knobs = Knobs { hot: 20, cold: 40, chunk: 7, context: 64, buffers: 9, ..Knobs::default() };
+        let draft = if source.config().recurrent().is_some() { 0 } else { 4 };
+        let knobs = Knobs { hot: 20, cold: 40, chunk: 7, context: 64, buffers: 9, draft, ..Knobs::default() };
         let mut engine = start(&container, &plan(&container, "dense", &knobs));
         let rows = rows(&index.tokens);
         let decoded: Vec<Vec<f32>> =
@@ -540,6 +541,12 @@ fn reference_and_engine_compute_what_transformers_computes() {
         let mut prompt = Vec::new();
         engine.prefill(&rows, Some(&mut |_, logits| prompt.push(logits.to_vec()))).unwrap();
         check("prefill", &prompt);
+        // windows, sinks and bounds of scores see what they see of one token after another
+        for together in rows.chunks(1 + draft as usize) {
+            let found = engine.decode(together).unwrap();
+            let expected = &decoded[together[0].position..][..together.len()];
+            assert!(found == expected.concat(), "{name}: {} tokens in a step", together.len());
+        }
     }
 }
 

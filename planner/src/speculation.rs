@@ -1,0 +1,91 @@
+//! What drafts give: tokens that the text's own past suggests, decoded together with the next one and kept as far as they are right.
+//!
+//! ```text
+//! speed_k = (1 + kept_k) / ((1 - drafted_k / k) t_1 + drafted_k / k t_(k + 1))
+//!
+//! k           tokens of a draft, at most; a step without a draft has one row, and one with a draft is taken to have k + 1
+//! drafted_k   tokens that are drafted for a step, kept_k those of them that are kept: the profile's, on held-out text
+//! t_rows      a step of so many rows, `together.rs`
+//! ```
+//!
+//! Rows of one text have more in common than `together` assumes of several texts: steps with drafts are priced too long rather than
+//! too short. How much is kept depends on the text, and more than anything else does. So nobody gets drafts who has not asked for
+//! them, and `auto` takes them only where the speed that is planned rises by more than plans are wrong.
+
+use plans::engine::{DRAFT_TOKENS_MAX, ROWS_MAX};
+use plans::file::significant;
+use plans::model::Drafts;
+use plans::plan::Speculation;
+
+use crate::cost::{self, Decision};
+use crate::request::Question;
+use crate::together;
+
+/// How far a planned speed is off at the median, over the models and limits of `docs/benchmarks.md`.
+pub const SPEED_ERROR_FRACTION: f64 = 0.2;
+
+/// What drafts of at most so many tokens give; `None` where the profile has not measured what is kept of them.
+pub fn priced(question: &Question<'_>, d: &Decision<'_>, draft_tokens: u32) -> Option<Speculation> {
+    let Drafts { drafted_tokens, kept_tokens } = question.model.drafts.as_ref()?;
+    let at = (draft_tokens as usize).checked_sub(1)?;
+    let (drafted, kept) = (*drafted_tokens.get(at)?, *kept_tokens.get(at)?);
+    let alone = cost::decode(question, d).mean_seconds(question.limits.context);
+    let rows = draft_tokens + 1;
+    let step = f64::from(rows) / together::tokens_per_second(question, d, rows);
+    let with_draft = drafted / f64::from(draft_tokens);
+    Some(Speculation {
+        draft_tokens,
+        drafted_tokens_per_step: significant(drafted),
+        tokens_per_step: significant(1.0 + kept),
+        decode_tokens_per_second: significant(speed(kept, with_draft, [alone, step])),
+    })
+}
+
+/// Tokens per second where so many are kept of a step's draft, such a share of the steps has one, and a step without and with one
+/// takes so many seconds.
+fn speed(kept: f64, with_draft: f64, [alone, step]: [f64; 2]) -> f64 {
+    (1.0 + kept) / ((1.0 - with_draft) * alone + with_draft * step)
+}
+
+/// What drafts of every length give that there is room for.
+pub fn all(question: &Question<'_>, d: &Decision<'_>) -> Vec<Speculation> {
+    let most = (ROWS_MAX as u32 - question.limits.sequences).min(DRAFT_TOKENS_MAX as u32);
+    (1..=most).filter_map(|tokens| priced(question, d, tokens)).collect()
+}
+
+/// The fastest of some drafts, of equally fast ones the shortest, if it is faster than a speed without by more than plans are wrong.
+pub fn pays(drafts: &[Speculation], without: f64) -> Option<Speculation> {
+    let speed = |of: &Speculation| of.decode_tokens_per_second;
+    let fastest =
+        drafts.iter().copied().reduce(|best, of| if speed(&of) > speed(&best) { of } else { best })?;
+    (speed(&fastest) > without * (1.0 + SPEED_ERROR_FRACTION)).then_some(fastest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_speed_is_the_tokens_of_all_steps_over_their_time() {
+        // by counting: of ten steps four have a draft and take 3 s, the others 2 s; six tokens are kept in all
+        let tokens = 10.0 + 6.0;
+        let seconds = 4.0 * 3.0 + 6.0 * 2.0;
+        assert!((speed(0.6, 0.4, [2.0, 3.0]) - tokens / seconds).abs() < 1e-12);
+        // nothing drafted, nothing gained or lost
+        assert_eq!(speed(0.0, 0.0, [2.0, 9.0]), 0.5);
+    }
+
+    #[test]
+    fn drafts_pay_where_they_are_faster_by_more_than_plans_are_wrong() {
+        let of = |draft_tokens, decode_tokens_per_second| Speculation {
+            draft_tokens,
+            drafted_tokens_per_step: 1.0,
+            tokens_per_step: 1.5,
+            decode_tokens_per_second,
+        };
+        let drafts = [of(1, 11.0), of(2, 12.5), of(3, 12.5), of(4, 9.0)];
+        assert_eq!(pays(&drafts, 10.0), Some(drafts[1]));
+        assert_eq!(pays(&drafts, 10.5), None, "not by a fifth");
+        assert_eq!(pays(&[], 1.0), None);
+    }
+}
