@@ -304,7 +304,8 @@ impl<'engine> Desk<'_, 'engine> {
         let work = Work { usage, ..Work::default() };
         let (number, after) = (self.answers, Vec::new());
         seat.taken = number;
-        seat.answering = Some(Answering { job, prepared, number, began, work, embedding, after, choice: None });
+        seat.answering =
+            Some(Answering { job, prepared, number, began, work, embedding, after, choice: None });
         Ok(())
     }
 
@@ -348,7 +349,8 @@ impl<'engine> Desk<'_, 'engine> {
             return self.end(at).map(|()| Duration::ZERO);
         }
         let prompt = &answering.prepared.prompt;
-        let mut add = answering.embedding.as_mut().map(|embedding| move |hidden: &[f32]| embedding.add(hidden));
+        let mut add =
+            answering.embedding.as_mut().map(|embedding| move |hidden: &[f32]| embedding.add(hidden));
         let hidden = add.as_mut().map(|add| add as &mut dyn FnMut(&[f32]));
         let time = match turn::read_some(self.session, at, &mut seat.held, prompt, others_wait, hidden) {
             Ok(time) => time,

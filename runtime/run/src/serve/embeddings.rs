@@ -95,11 +95,11 @@ impl Embedding {
         self.pooled.add(hidden);
     }
 
-    /// All of the text's tokens were heard: its number, its vector, and the tokens of the next one.
-    pub(super) fn next(&mut self) -> (usize, Vec<f32>, Option<Vec<u32>>) {
+    /// All of the text's tokens were heard: its vector, and the tokens of the next one.
+    pub(super) fn next(&mut self) -> (Vec<f32>, Option<Vec<u32>>) {
         let pooled = std::mem::replace(&mut self.pooled, Pooled::new(self.pooling));
         self.done += 1;
-        (self.done - 1, pooled.finish(), self.rest.next())
+        (pooled.finish(), self.rest.next())
     }
 }
 
@@ -184,7 +184,10 @@ mod tests {
         };
         let text = |text: &str| Input::Text(text.to_owned());
         assert_eq!(asked(json!({ "input": "a", "user": "me" })), (vec![text("a")], None));
-        assert_eq!(asked(json!({ "input": ["a", "b"], "dimensions": 8 })), (vec![text("a"), text("b")], Some(8)));
+        assert_eq!(
+            asked(json!({ "input": ["a", "b"], "dimensions": 8 })),
+            (vec![text("a"), text("b")], Some(8))
+        );
         assert_eq!(asked(json!({ "input": [1, 2], "model": "m" })).0, [Input::Tokens(vec![1, 2])]);
         assert_eq!(
             asked(json!({ "input": [[1], [2, 3]] })).0,
