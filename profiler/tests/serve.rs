@@ -834,7 +834,7 @@ fn embedded(server: &Server) {
     assert_eq!(vectors(server, &json!(tokens)), found);
     assert_eq!(vectors(server, &json!(tokens[1])), found[1..2]);
     assert_eq!(vectors(server, &json!(texts[1])), found[1..2]);
-    let many = vectors(server, &json!([texts[0]; 40]));
+    let many = vectors(server, &json!(vec![texts[0]; 40]));
     assert!(many.len() == 40 && many.iter().all(|vector| *vector == found[0]));
     let coded =
         server.post(path, &json!({ "input": texts[2], "encoding_format": "base64", "dimensions": width }));
