@@ -499,8 +499,9 @@ impl<'engine> Desk<'_, 'engine> {
             (false, Some(why)) => (End::Broken, Told::Failed(Refusal::broken(why.clone()))),
         };
         let end = if job.told.is_closed() { End::Gone } else { end };
-        job.told.send(told).ok();
+        // before the client hears of it, and asks for more
         self.log.answered(number, at, &work, began.elapsed(), end);
+        job.told.send(told).ok();
         // when it is told to end, too: the next start is what this is for
         if let Some(sessions) = &mut self.sessions {
             sessions.keep(self.session, at, &self.seats[at].held);
