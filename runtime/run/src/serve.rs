@@ -351,7 +351,7 @@ impl<'engine> Desk<'_, 'engine> {
         let prompt = &answering.prepared.prompt;
         let mut add =
             answering.embedding.as_mut().map(|embedding| move |hidden: &[f32]| embedding.add(hidden));
-        let hidden = add.as_mut().map(|add| add as &mut dyn FnMut(&[f32]));
+        let hidden = add.as_mut().map(|add| add as &mut turn::Hear<'_>);
         let time = match turn::read_some(self.session, at, &mut seat.held, prompt, others_wait, hidden) {
             Ok(time) => time,
             Err(Failure::Stopped) => return self.end(at).map(|()| Duration::ZERO),

@@ -29,6 +29,9 @@ pub(super) struct Turn {
 /// Makes the next token of logits, or none to end the answer; it knows the parts of the text so far.
 pub(super) type Choose<'c> = dyn FnMut(Option<&Parts>, &[f32]) -> Result<Option<u32>, Failure> + 'c;
 
+/// Hears the hidden state `[width]` of each token that is prefilled.
+pub(super) type Hear<'h> = dyn FnMut(&[f32]) + 'h;
+
 /// How it went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answered {
@@ -68,7 +71,7 @@ pub(super) fn read_some(
     held: &mut Held,
     prompt: &[u32],
     others_wait: bool,
-    hidden: Option<&mut dyn FnMut(&[f32])>,
+    hidden: Option<&mut Hear<'_>>,
 ) -> Result<Duration, Failure> {
     let chunk = session.plan.prefill.chunk_tokens.max(1) as usize;
     let rest = &prompt[held.len()..];
