@@ -49,7 +49,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo deb man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -90,6 +90,25 @@ demo: build ## profile this machine and the fixture model, plan, run; PROMPT=tex
 deb: build ## a Debian package of the three programs, a systemd unit and man pages, in target/dist
 	@command -v dpkg-deb >/dev/null || { echo "this needs dpkg-deb, which Debian and its relatives have"; exit 1; }
 	@.dist/package $(BIN) target/dist
+
+# a compiler that has musl's standard library, or Debian's with its source
+setup-dist: setup
+	@missing=''; foreign=''; sysroot=$$(rustc --print sysroot 2>/dev/null); \
+	test -d "$$sysroot/lib/rustlib/x86_64-unknown-linux-musl" -a -d "$$sysroot/lib/rustlib/aarch64-unknown-linux-musl" \
+	  || test -d /usr/lib/rustlib/src/rust/library || missing="$$missing rustc-web rust-web-src"; \
+	$(PYTHON) -m pip --version >/dev/null 2>&1 || missing="$$missing python3-pip"; \
+	$(install)
+
+dist: setup-dist ## archives in target/dist: profile and run, static, for x86-64 and 64-bit Arm; plan with Z3 beside it for x86-64
+	@.dist/static target/dist
+
+dist-check: build ## what those archives need of a system, and the three commands and a chat in a fresh Debian; first make dist
+	@missing=''; foreign=''; \
+	command -v qemu-aarch64-static >/dev/null || missing="$$missing qemu-user-static"; \
+	command -v mmdebstrap >/dev/null || missing="$$missing mmdebstrap"; \
+	command -v unshare >/dev/null || missing="$$missing util-linux"; \
+	$(install)
+	@.dist/check target/dist $(BIN)/plan
 
 man: build ## man pages in target/man; for completions see any program's --help
 	@mkdir -p target/man

@@ -261,6 +261,8 @@ pub struct KvLoss {
     pub perplexity_change_fraction_upper: f64,
     /// The rise on each held-out text.
     pub perplexity_change_fraction_of_texts: Vec<f64>,
+}
+
 /// Drafts by prompt lookup on held-out text, verified by the dense model: of at most one token, of two, and so on up to seven.
 ///
 /// The model has read the text and not its own answer, so that behind the first token that it would have chosen otherwise nothing is

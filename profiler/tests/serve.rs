@@ -10,6 +10,9 @@ use std::process::{Child, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::reference::Reference;
+use flashplan::{Pooled, Pooling};
 use serde_json::{Value, json};
 
 use programs::{Profiled, TEMPLATE, done, refused, text};
@@ -149,6 +152,7 @@ fn clients_are_answered_under_the_plan() {
     enforced(&server);
     calls(&here, &server);
     anthropic(&server, first, &one);
+    embedded(&server);
     refusals(&server);
     full(&server);
     hangs_up(&server, first, &one);
@@ -321,6 +325,7 @@ fn several_are_answered_together_and_each_as_if_alone() {
     let plan = here.plan("chat.toml", &["--mem", "40M"]);
     let server = Server::start(&here, "127.0.0.1:0", &[]);
     let expected: Vec<Value> = prompts.iter().map(|prompt| ask(&server, prompt)).collect();
+    let embedded = vectors(&server, &json!(prompts));
     server.end();
 
     let several = here.plan("chat.toml", &["--mem", "40M", "--slots", "3", "--quality", "chat.toml"]);
@@ -335,6 +340,7 @@ fn several_are_answered_together_and_each_as_if_alone() {
     assert!(of("decode_tokens_per_second").iter().all(|&speed| speed > 0.0), "{together}");
     let server = Server::start(&here, "127.0.0.1:0", &["--sessions", "kept"]);
     thread::scope(|scope| {
+        scope.spawn(|| (0..3).for_each(|_| assert_eq!(vectors(&server, &json!(prompts)), embedded)));
         for client in 0..5 {
             let (server, prompts, expected) = (&server, &prompts, &expected);
             scope.spawn(move || {
@@ -862,6 +868,68 @@ fn full(server: &Server) {
     while number("queue_requests") > 0.0 {
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The vectors that a server gives.
+#[track_caller]
+fn vectors(server: &Server, input: &Value) -> Vec<Vec<f32>> {
+    let answer = server.post("/v1/embeddings", &json!({ "input": input }));
+    let of = |item: &Value| serde_json::from_value(item["embedding"].clone()).unwrap();
+    answer["data"].as_array().unwrap().iter().map(of).collect()
+}
+
+fn embedded(server: &Server) {
+    let source = SourceModel::open("../fixtures/models/oxide-dense.gguf").unwrap();
+    let tokenizer = source.tokenizer_data().unwrap().into_tokenizer().unwrap();
+    assert!(!tokenizer.adds_eos(), "nothing comes after a text");
+    let texts = ["let x = 1", "fn main() { println!(\"Hello\"); }", "x"];
+    let tokens = texts.map(|text| tokenizer.encode(text, tokenizer.adds_bos()));
+    let expected = tokens.clone().map(|tokens| {
+        let (mut slow, mut pooled) = (Reference::new(&source, kernels::best()), Pooled::new(Pooling::Last));
+        tokens.iter().for_each(|&token| pooled.add(&slow.hidden(token)));
+        pooled.finish()
+    });
+    let (path, width) = ("/v1/embeddings", source.config().width);
+    let answer = server.post(path, &json!({ "input": texts, "model": "oxide-dense" }));
+    let count: usize = tokens.iter().map(Vec::len).sum();
+    assert_eq!(answer["usage"], json!({ "prompt_tokens": count, "total_tokens": count }));
+    assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!("oxide-dense")));
+    let found = vectors(server, &json!(texts));
+    assert_eq!(found.len(), texts.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found.len(), width);
+        let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-4, "{off}");
+    }
+    // equal texts have equal vectors, to the bit, however they are asked for and whatever was asked before
+    assert_eq!(vectors(server, &json!(tokens)), found);
+    assert_eq!(vectors(server, &json!(tokens[1])), found[1..2]);
+    assert_eq!(vectors(server, &json!(texts[1])), found[1..2]);
+    let many = vectors(server, &json!(vec![texts[0]; 40]));
+    assert!(many.len() == 40 && many.iter().all(|vector| *vector == found[0]));
+    let coded =
+        server.post(path, &json!({ "input": texts[2], "encoding_format": "base64", "dimensions": width }));
+    assert_eq!(coded["data"][0]["embedding"].as_str().unwrap().len(), (4 * width).div_ceil(3) * 4);
+
+    let post = format!("POST {path}");
+    for (body, words) in [
+        (json!({ "input": "a", "dimensions": 8 }), "`dimensions` is 8"),
+        (json!({ "input": "" }), "an empty text"),
+        (json!({ "input": vec!["a"; 2048] }), "the vectors may take"),
+        (json!({ "input": [[1], vec![1; 5000]] }), "text 1 has 5000 tokens"),
+        (json!({ "input": [999_999] }), "there is no token 999999"),
+        (json!({ "input": "a", "colour": "red" }), "`colour` is unknown"),
+    ] {
+        server.refuses(400, &post, &[], &body.to_string(), words);
+    }
+    server.refuses(405, &format!("GET {path}"), &[], "", "does not take GET");
+    // nobody waits for the texts of a client that hangs up
+    let long = json!({ "input": vec![vec![3; 200]; 150] }).to_string();
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.write_all(server.request(&post, &[], &long).as_bytes()).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    drop(stream);
+    assert_eq!(vectors(server, &json!(texts[0])), found[..1]);
 }
 
 fn refusals(server: &Server) {

@@ -1,8 +1,8 @@
 //! The ranges of the values of a `model.toml`, each by itself and beside the others.
 
 use super::{
-    Architecture, ContainerIdentity, DenseQuality, Drafts, KvLoss, LayerActivity, Level, LevelKind, LevelLayer,
-    Model, ModelProvenance, Parts, Recurrent, ReuseAxes,
+    Architecture, ContainerIdentity, DenseQuality, Drafts, KvLoss, LayerActivity, Level, LevelKind,
+    LevelLayer, Model, ModelProvenance, Parts, Recurrent, ReuseAxes,
 };
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, LOSSLESS_MAX,

@@ -105,6 +105,22 @@ impl<'a> Reference<'a> {
     /// # Panics
     /// If the token is not in the vocabulary.
     pub fn step_selected(&mut self, token: u32, selector: &mut dyn Selector) -> Vec<f32> {
+        let hidden = self.hidden_selected(token, selector);
+        let c = self.model.config();
+        let mut logits = self.times(self.model.output().unwrap_or(self.model.token_embedding()), &hidden);
+        logits.iter_mut().for_each(|logit| *logit = bounded(*logit * c.logit_scale, c.logit_softcap));
+        logits
+    }
+
+    /// The hidden state `[width]` after one more token: what the head reads.
+    ///
+    /// # Panics
+    /// If the token is not in the vocabulary.
+    pub fn hidden(&mut self, token: u32) -> Vec<f32> {
+        self.hidden_selected(token, &mut Every(&mut ()))
+    }
+
+    fn hidden_selected(&mut self, token: u32, selector: &mut dyn Selector) -> Vec<f32> {
         let c = self.model.config();
         let mut x = vec![0.0; c.width];
         let embedding = self.model.token_embedding();
@@ -131,10 +147,7 @@ impl<'a> Reference<'a> {
             }
         }
         self.position += 1;
-        let normed = norm(&x, &values(self.model.output_norm()), c.norm_epsilon);
-        let mut logits = self.times(self.model.output().unwrap_or(embedding), &normed);
-        logits.iter_mut().for_each(|logit| *logit = bounded(*logit * c.logit_scale, c.logit_softcap));
-        logits
+        norm(&x, &values(self.model.output_norm()), c.norm_epsilon)
     }
 
     /// `softmax(scale q k^T) v` for each head, over those of the tokens so far that this one sees.

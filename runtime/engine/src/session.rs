@@ -26,6 +26,7 @@ use crate::fit;
 use crate::kv::At;
 use crate::open::Model;
 use crate::plan::Plan;
+use crate::pooling::{Pooled, Pooling};
 use crate::probe::{Points, Probe};
 use crate::routes::{Routes, Routing};
 use crate::stop::StopHandle;
@@ -62,6 +63,8 @@ struct Facts {
     sequences: usize,
     step_rows: usize,
     vocabulary: usize,
+    width: usize,
+    pooling: Pooling,
     kv_bytes_per_token: usize,
     recurrent: bool,
     routing: Option<Routing>,
@@ -102,8 +105,8 @@ impl Standing {
 
 /// Work for the engine's thread.
 enum Command {
-    /// Tokens of one sequence from a position on, dense; all logits, or only the last token's.
-    Prefill { tokens: Vec<u32>, at: At, each: bool, logits: Vec<f32> },
+    /// Tokens of one sequence from a position on, dense.
+    Prefill { tokens: Vec<u32>, at: At, rows: Heard, logits: Vec<f32> },
     /// One token of each of some sequences, or several that follow each other, sparse.
     Decode { rows: Few, logits: Vec<f32> },
     /// Bytes from `at` on of the keys and values of some positions, into these.
@@ -122,6 +125,17 @@ enum Command {
     ReplayReads { depth: usize },
     /// The rates of this hour.
     Probe { points: Box<Points> },
+}
+
+/// What is heard of a prompt's tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    /// The logits after the last.
+    Last,
+    /// The logits after each.
+    Logits,
+    /// The hidden state of each, and no logits.
+    Hidden,
 }
 
 /// Tokens of some sequences; a list that needs no allocation.
@@ -143,7 +157,7 @@ impl Few {
 #[expect(clippy::large_enum_variant, reason = "a token allocates nothing")]
 enum Reply {
     Started(Result<Facts, Error>),
-    /// The logits after one token of a prompt, of which more follow.
+    /// The logits after one token of a prompt, or its hidden state; more follow.
     Row(Vec<f32>),
     Done {
         result: Result<(), Error>,
@@ -199,6 +213,8 @@ impl Engine {
             sequences: 0,
             step_rows: 0,
             vocabulary: 0,
+            width: 0,
+            pooling: Pooling::default(),
             kv_bytes_per_token: 0,
             recurrent: false,
             routing: None,
@@ -261,6 +277,16 @@ impl Engine {
     /// Tokens of the vocabulary.
     pub fn vocabulary(&self) -> usize {
         self.facts.vocabulary
+    }
+
+    /// Values of a hidden state, and so of an embedding.
+    pub fn width(&self) -> usize {
+        self.facts.width
+    }
+
+    /// How the hidden states of a text become its embedding: as the model's file says, otherwise that of the last token.
+    pub fn pooling(&self) -> Pooling {
+        self.facts.pooling
     }
 
     /// Bytes of the keys and values of one token.
@@ -392,7 +418,7 @@ impl Engine {
         &mut self,
         at: At,
         tokens: &[u32],
-        each: bool,
+        rows: Heard,
         heard: impl FnMut(&[f32]),
     ) -> Result<usize, Error> {
         let vocabulary = self.vocabulary();
@@ -404,7 +430,7 @@ impl Engine {
         }
         let count = self.fitting(at, tokens.len())?;
         let tokens = tokens.to_vec();
-        self.work(|logits| Command::Prefill { tokens, at, each, logits }, heard)?;
+        self.work(|logits| Command::Prefill { tokens, at, rows, logits }, heard)?;
         Ok(count)
     }
 
@@ -493,6 +519,8 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
         sequences: transformer.sequences(),
         step_rows: transformer.step_rows(),
         vocabulary: transformer.config().vocabulary,
+        width: transformer.config().width,
+        pooling: transformer.config().pooling.unwrap_or_default(),
         kv_bytes_per_token: transformer.kv_bytes_per_token() as usize,
         recurrent: transformer.is_recurrent(),
         routing: Routing::of(transformer.config()),
@@ -514,12 +542,16 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
     let mut rows = Vec::with_capacity(transformer.context());
     for command in commands {
         match command {
-            Command::Prefill { tokens, at: At { sequence, position }, each, logits } => {
+            Command::Prefill { tokens, at: At { sequence, position }, rows: heard, logits } => {
                 rows.clear();
                 let row = |(position, token)| Token { token, sequence: sequence as u32, position };
                 rows.extend((position..).zip(tokens).map(row));
                 let mut send = |_: usize, row: &[f32]| drop(replies.send(Reply::Row(row.to_vec())));
-                let result = transformer.prefill(&rows, if each { Some(&mut send) } else { None }).map(drop);
+                let result = match heard {
+                    Heard::Last => transformer.prefill(&rows, None).map(drop),
+                    Heard::Logits => transformer.prefill(&rows, Some(&mut send)).map(drop),
+                    Heard::Hidden => transformer.prefill_hidden(&rows, &mut send),
+                };
                 done(&transformer, result, 1, logits);
             }
             Command::Decode { rows: few, logits } => {
@@ -578,7 +610,7 @@ impl Session<'_> {
     /// [`Error::Stopped`] on the way. The sequence stays where it was; of a model with recurrent state
     /// ([`Engine::is_recurrent`]) it goes back to where its last prompt ended.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
-        self.prompt(tokens, false, |_| ())
+        self.prompt(tokens, Heard::Last, |_| ())
     }
 
     /// [`Session::prefill`] with the logits after every token, in order.
@@ -587,7 +619,20 @@ impl Session<'_> {
     /// Those of [`Session::prefill`].
     pub fn prefill_each(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), Error> {
         let mut index = 0..;
-        self.prompt(tokens, true, |logits| each(index.next().unwrap_or(0), logits)).map(drop)
+        self.prompt(tokens, Heard::Logits, |logits| each(index.next().unwrap_or(0), logits)).map(drop)
+    }
+
+    /// The embedding `[width]` of a text's tokens, of length 1: what [`Engine::pooling`] makes of their hidden states, dense, whatever
+    /// the plan's level. It is that of the text alone: the session forgets what it had and has these tokens afterwards, without
+    /// logits.
+    ///
+    /// # Errors
+    /// Those of [`Session::prefill`].
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
+        self.reset();
+        let mut pooled = Pooled::new(self.engine.pooling());
+        self.prompt(tokens, Heard::Hidden, |hidden| pooled.add(hidden))?;
+        Ok(pooled.finish())
     }
 
     /// Takes one token through the model, sparse. The logits `[vocabulary]` after it.
@@ -712,8 +757,8 @@ impl Session<'_> {
         self.engine.replay_reads(depth)
     }
 
-    fn prompt(&mut self, tokens: &[u32], each: bool, heard: impl FnMut(&[f32])) -> Result<&[f32], Error> {
-        let done = self.engine.prompt(At { sequence: 0, position: self.position() }, tokens, each, heard);
+    fn prompt(&mut self, tokens: &[u32], rows: Heard, heard: impl FnMut(&[f32])) -> Result<&[f32], Error> {
+        let done = self.engine.prompt(At { sequence: 0, position: self.position() }, tokens, rows, heard);
         self.standing = Standing::prefilled(done.map_err(|error| self.failed(error))?);
         Ok(self.logits())
     }

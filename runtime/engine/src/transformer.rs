@@ -289,6 +289,44 @@ impl Transformer {
         rows: &[Token],
         mut each: Option<Each<'_>>,
     ) -> Result<&[f32], TransformerError> {
+        self.chunks(rows, |engine, chunk| {
+            if let Some(each) = &mut each {
+                for (row, at) in chunk.enumerate() {
+                    engine.heads(row..row + 1);
+                    each(at, &engine.logits[..engine.config.vocabulary]);
+                }
+            } else if chunk.end == rows.len() {
+                engine.heads(chunk.len() - 1..chunk.len());
+            }
+        })?;
+        Ok(&self.logits[..self.config.vocabulary])
+    }
+
+    /// [`Transformer::prefill`] without logits: `each` hears the number of every row and its hidden state `[width]`, which is what
+    /// the head would read.
+    ///
+    /// # Errors
+    /// As [`Transformer::decode`].
+    ///
+    /// # Panics
+    /// If there are no rows.
+    pub(crate) fn prefill_hidden(&mut self, rows: &[Token], each: Each<'_>) -> Result<(), TransformerError> {
+        self.chunks(rows, |engine, chunk| {
+            let width = engine.config.width;
+            engine.norm_last(0..chunk.len());
+            for (row, at) in chunk.enumerate() {
+                each(at, &engine.normed[row * width..][..width]);
+            }
+        })
+    }
+
+    /// The tokens of one sequence's prompt through all layers, a chunk at a time: `after` hears which rows have passed, whose residual
+    /// stream is there.
+    fn chunks(
+        &mut self,
+        rows: &[Token],
+        mut after: impl FnMut(&mut Self, Range<usize>),
+    ) -> Result<(), TransformerError> {
         assert!(!rows.is_empty(), "a prompt has a token");
         self.check(rows)?;
         self.enter(Phase::Prefill)?;
@@ -296,21 +334,14 @@ impl Transformer {
         let mut done = 0;
         for chunk in rows.chunks(self.chunk) {
             self.forward(chunk)?;
-            if let Some(each) = &mut each {
-                for row in 0..chunk.len() {
-                    self.heads(row..row + 1);
-                    each(done + row, &self.logits[..self.config.vocabulary]);
-                }
-            } else if done + chunk.len() == rows.len() {
-                self.heads(chunk.len() - 1..chunk.len());
-            }
+            after(self, done..done + chunk.len());
             done += chunk.len();
         }
         self.end_states(&rows[rows.len() - 1..]);
         if let Some(states) = &mut self.states {
             states.keep(rows[0].sequence as usize);
         }
-        Ok(&self.logits[..self.config.vocabulary])
+        Ok(())
     }
 
     /// The logits `[rows, vocabulary]` of the last decode, or, of one, prefill.
@@ -660,14 +691,20 @@ impl Transformer {
         outs.zip(&*gates).for_each(|((out, x), &gate)| add(out, x, gate));
     }
 
-    /// `logits = softcap(scale * head(norm(x[row])))` of some rows.
-    fn heads(&mut self, rows: Range<usize>) {
+    /// `hidden = norm(x[row])` of some rows, from the beginning of `normed` on.
+    fn norm_last(&mut self, rows: Range<usize>) {
         let c = &self.config;
         let x = &self.residual[rows.start * c.width..rows.end * c.width];
-        let normed = &mut self.normed[..x.len()];
-        for (x, normed) in x.chunks_exact(c.width).zip(normed.chunks_exact_mut(c.width)) {
+        for (x, normed) in x.chunks_exact(c.width).zip(self.normed.chunks_exact_mut(c.width)) {
             rms_norm(x, self.weights.output_norm(), c.norm_epsilon, normed);
         }
+    }
+
+    /// `logits = softcap(scale * head(norm(x[row])))` of some rows.
+    fn heads(&mut self, rows: Range<usize>) {
+        self.norm_last(rows.clone());
+        let c = &self.config;
+        let normed = &mut self.normed[..rows.len() * c.width];
         let x = Inputs::new(normed, c.width, self.form, &mut self.feed_forward.rounded[0]);
         let (parts, logits) = ([self.weights.output()], &mut self.logits[..rows.len() * c.vocabulary]);
         times(&self.pool, &mut self.fetcher, self.kernels, &parts, x, logits);

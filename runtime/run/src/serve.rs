@@ -3,7 +3,8 @@
 //! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and has a `seat` for each of the plan's
 //! sequences, which keeps what two requests have in common. Those who sit answer together, a token each, and what is kept of a draft; they come and go between
 //! tokens, and while a prompt is read the others have half of the time. Between both threads is a queue of bounded length. What is asked is a
-//! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses` and `anthropic`. An `answer` goes
+//! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses`, `anthropic` and
+//! `embeddings`. An `answer` goes
 //! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
 //! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text. The texts that end it are in `stops`,
 //! what the operator sees in `metrics` and `log`.
@@ -11,6 +12,7 @@
 mod answer;
 mod anthropic;
 mod calls;
+mod embeddings;
 mod grammar;
 mod http;
 mod likelihood;
@@ -38,12 +40,13 @@ use plans::size::show;
 use tokio::sync::mpsc::UnboundedSender;
 
 use self::calls::{Calls, Format};
+use self::embeddings::Embedding;
 use self::grammar::Grammar;
 use self::http::{Door, Site};
 use self::likelihood::Likelihood;
 use self::log::{End, Log};
 use self::metrics::Metrics;
-use self::request::{Ask, Options, Refusal, Request};
+use self::request::{Ask, Input, Options, Refusal, Request};
 use self::seat::{Answering, Found, Seat, Work};
 use self::tools::Tools;
 use super::chat::conversation::{Call, Message, Role};
@@ -87,6 +90,8 @@ enum Told {
     Begins { prompt: usize },
     /// More of a choice, and the likelihoods of the tokens that made it.
     Text { choice: usize, part: Part, text: String, likelihoods: Vec<Likelihood> },
+    /// The next text's embedding.
+    Vector(Vec<f32>),
     /// A tool is called.
     Call { choice: usize, call: Call },
     /// A choice is over; it may have been cut off, or ended by a text.
@@ -206,6 +211,8 @@ struct Prepared {
     grammar: Option<Grammar>,
     /// The reader that tells calls of tools from text, where there are any tools.
     calls: Option<Calls>,
+    /// Where vectors are wanted and no text: those that follow the prompt's.
+    embedding: Option<Embedding>,
 }
 
 /// How an answer calls tools.
@@ -268,7 +275,7 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// Gives a request a free seat, with what is there of its prompt.
     fn begin(&mut self, job: Job, stop: &StopHandle) -> Result<(), Failure> {
-        let prepared = match self.prepare(&job.request) {
+        let mut prepared = match self.prepare(&job.request) {
             Ok(prepared) => prepared,
             Err(refusal) => {
                 // who is no longer there gets no answer, and that is no failure
@@ -280,15 +287,33 @@ impl<'engine> Desk<'_, 'engine> {
         self.draws += job.request.options.choices as u64;
         job.told.send(Told::Begins { prompt: prepared.prompt.len() }).ok();
         let began = Instant::now();
-        let at = self.seat_for(&prepared.prompt)?;
-        let (seat, sessions) = (&mut self.seats[at], self.sessions.as_mut());
-        let wanted = || !job.told.is_closed() && !stop.is_stopped();
-        let cached = turn::open(self.session, at, &mut seat.held, sessions, &prepared.prompt, &wanted)?;
-        let usage = Usage { prompt: prepared.prompt.len(), cached, answer: 0 };
+        let embedding = prepared.embedding.take();
+        let (at, cached) = if embedding.is_some() {
+            // a vector is that of the text alone: nothing is shared
+            let at = self.seat_for(&[])?;
+            self.empty(at)?;
+            (at, 0)
+        } else {
+            let at = self.seat_for(&prepared.prompt)?;
+            let (seat, sessions) = (&mut self.seats[at], self.sessions.as_mut());
+            let wanted = || !job.told.is_closed() && !stop.is_stopped();
+            (at, turn::open(self.session, at, &mut seat.held, sessions, &prepared.prompt, &wanted)?)
+        };
+        let seat = &mut self.seats[at];
+        let texts = embedding.as_ref().map_or(0, Embedding::tokens);
+        let usage = Usage { prompt: prepared.prompt.len() + texts, cached, answer: 0 };
         let work = Work { usage, ..Work::default() };
         let (number, after) = (self.answers, Vec::new());
         seat.taken = number;
-        seat.answering = Some(Answering { job, prepared, number, began, work, after, choice: None });
+        seat.answering =
+            Some(Answering { job, prepared, number, began, work, embedding, after, choice: None });
+        Ok(())
+    }
+
+    /// Lets a seat hold nothing.
+    fn empty(&mut self, at: usize) -> Result<(), Failure> {
+        self.session.forget(at, 0)?;
+        self.seats[at].held.truncate(0);
         Ok(())
     }
 
@@ -309,9 +334,12 @@ impl<'engine> Desk<'_, 'engine> {
     }
 
     /// Reads some of the prompt that waits for longest, and begins its answer if that was all of it; the time that reading took.
+    /// Who has vectors already lets others go first.
     fn read_some(&mut self, stop: &StopHandle) -> Result<Duration, Failure> {
-        let reads =
-            |seat: &Seat<'_>| seat.answering.as_ref().filter(|a| a.choice.is_none()).map(|a| a.number);
+        let reads = |seat: &Seat<'_>| {
+            let reading = seat.answering.as_ref().filter(|a| a.choice.is_none())?;
+            Some((reading.embedding.as_ref().map_or(0, |embedding| embedding.done), reading.number))
+        };
         let waiting = (0..self.seats.len()).filter_map(|at| Some((reads(&self.seats[at])?, at)));
         let Some((_, at)) = waiting.min() else { return Ok(Duration::ZERO) };
         let others_wait =
@@ -322,19 +350,45 @@ impl<'engine> Desk<'_, 'engine> {
             return self.end(at).map(|()| Duration::ZERO);
         }
         let prompt = &answering.prepared.prompt;
-        let time = match turn::read_some(self.session, at, &mut seat.held, prompt, others_wait) {
+        let mut add =
+            answering.embedding.as_mut().map(|embedding| move |hidden: &[f32]| embedding.add(hidden));
+        let hidden = add.as_mut().map(|add| add as &mut turn::Hear<'_>);
+        let time = match turn::read_some(self.session, at, &mut seat.held, prompt, others_wait, hidden) {
             Ok(time) => time,
             Err(Failure::Stopped) => return self.end(at).map(|()| Duration::ZERO),
             Err(failure) => return Err(self.fail(failure)),
         };
         if seat.held.len() == prompt.len() {
-            answering.work.first = answering.began.elapsed();
+            if answering.work.first.is_zero() {
+                answering.work.first = answering.began.elapsed();
+            }
+            if answering.embedding.is_some() {
+                return self.tell_vector(at).map(|()| time);
+            }
             if answering.job.request.options.choices > 1 {
                 answering.after = self.session.last_logits().to_vec();
             }
             self.choose(at, 0)?;
         }
         Ok(time)
+    }
+
+    /// Tells the vector of a text that has been read, and goes on with the next one, or all is told.
+    fn tell_vector(&mut self, at: usize) -> Result<(), Failure> {
+        self.empty(at)?;
+        let Some(answering) = &mut self.seats[at].answering else { return Ok(()) };
+        let Some(embedding) = &mut answering.embedding else { return Ok(()) };
+        let (vector, next) = embedding.next();
+        // who is no longer there is told nothing
+        answering.job.told.send(Told::Vector(vector)).ok();
+        match next {
+            Some(tokens) => answering.prepared.prompt = tokens,
+            None => {
+                answering.work.done = true;
+                return self.end(at);
+            }
+        }
+        Ok(())
     }
 
     /// Begins a choice after the prompt, whose logits the first has just been given by the engine.
@@ -475,18 +529,21 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// An answer is over: it was given, it broke off, or nobody wants it any more. Its seat is free, and its prompt is kept.
     fn end(&mut self, at: usize) -> Result<(), Failure> {
-        let Some(Answering { job, number, began, work, .. }) = self.seats[at].answering.take() else {
+        let Some(Answering { job, number, began, work, embedding, .. }) = self.seats[at].answering.take()
+        else {
             return Ok(());
         };
-        self.metrics.answered(work.usage, work.first);
+        let first = if embedding.is_some() { Duration::ZERO } else { work.first };
+        self.metrics.answered(work.usage, first);
         let (end, told) = match (work.done, &work.broken) {
             (true, _) => (End::Given, Told::Ended(work.usage)),
             (false, None) => (End::Stopped, Told::Failed(Refusal::broken(STOPPING.to_owned()))),
             (false, Some(why)) => (End::Broken, Told::Failed(Refusal::broken(why.clone()))),
         };
         let end = if job.told.is_closed() { End::Gone } else { end };
-        job.told.send(told).ok();
+        // before the client hears of it, and asks for more
         self.log.answered(number, at, &work, began.elapsed(), end);
+        job.told.send(told).ok();
         // when it is told to end, too: the next start is what this is for
         if let Some(sessions) = &mut self.sessions {
             sessions.keep(self.session, at, &self.seats[at].held);
@@ -497,6 +554,9 @@ impl<'engine> Desk<'_, 'engine> {
     /// The prompt's tokens, and how the answer's are drawn; everything that can be known before is checked.
     fn prepare(&self, request: &Request) -> Result<Prepared, Refusal> {
         let tokenizer = self.session.tokenizer();
+        if let Ask::Embeddings { inputs, dimensions } = &request.ask {
+            return self.prepare_embeddings(inputs, *dimensions);
+        }
         let mut calling = Calling::default();
         let (tokens, reasons) = match &request.ask {
             Ask::Conversation(messages) => {
@@ -505,6 +565,7 @@ impl<'engine> Desk<'_, 'engine> {
             }
             Ask::Text(text) => (tokenizer.encode(text, tokenizer.adds_bos()), None),
             Ask::Tokens(tokens) => (tokens.clone(), None),
+            Ask::Embeddings { .. } => unreachable!("they were prepared"),
         };
         if let Some(token) = tokens.iter().find(|&&token| token as usize >= self.session.vocabulary()) {
             let most = self.session.vocabulary() - 1;
@@ -553,7 +614,62 @@ impl<'engine> Desk<'_, 'engine> {
             }
         };
         let turn = Turn { reasons, most, marks: calling.marks };
-        Ok(Prepared { prompt: tokens, turn, sampling, grammar, calls: calling.calls })
+        Ok(Prepared { prompt: tokens, turn, sampling, grammar, calls: calling.calls, embedding: None })
+    }
+
+    /// The tokens of texts that become a vector each.
+    fn prepare_embeddings(&self, inputs: &[Input], dimensions: Option<usize>) -> Result<Prepared, Refusal> {
+        let refused = |message: String| Refusal::invalid(Some("input"), message);
+        let (pooling, width) = self.session.pooling();
+        if let Some(dimensions) = dimensions.filter(|&dimensions| dimensions != width) {
+            let message = format!(
+                "`dimensions` is {dimensions}, and other than the model's {width} are not implemented here; leave it away"
+            );
+            return Err(Refusal::invalid(Some("dimensions"), message));
+        }
+        let (context, vocabulary) = (self.session.context(), self.session.vocabulary());
+        let mut texts = Vec::with_capacity(inputs.len());
+        for (index, input) in inputs.iter().enumerate() {
+            let tokens = self.tokens_of(input);
+            if let Some(token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
+                return Err(refused(format!("there is no token {token}; they go to {}", vocabulary - 1)));
+            }
+            if tokens.is_empty() {
+                return Err(refused(format!("text {index} has no tokens; say something")));
+            }
+            if tokens.len() > context {
+                let count = tokens.len();
+                return Err(refused(format!(
+                    "text {index} has {count} tokens, and the plan's context has room for {context}; cut it, or plan with a larger --context"
+                )));
+            }
+            texts.push(tokens);
+        }
+        let rest = texts.split_off(1);
+        let embedding = Embedding::new(pooling, width, rest);
+        self.has_room("the vectors", embedding.bytes_max).map_err(refused)?;
+        Ok(Prepared {
+            prompt: texts.pop().unwrap_or_default(),
+            turn: Turn { reasons: None, most: 0, marks: None },
+            sampling: self.sampling.clone(),
+            grammar: None,
+            calls: None,
+            embedding: Some(embedding),
+        })
+    }
+
+    /// The tokens of a text as the model expects one: with those of its beginning and its end, if it has them. Tokens are taken as they
+    /// are.
+    fn tokens_of(&self, input: &Input) -> Vec<u32> {
+        let tokenizer = self.session.tokenizer();
+        match input {
+            Input::Tokens(tokens) => tokens.clone(),
+            Input::Text(text) => {
+                let mut tokens = tokenizer.encode(text, tokenizer.adds_bos());
+                tokens.extend(tokenizer.eos().filter(|_| tokenizer.adds_eos()));
+                tokens
+            }
+        }
     }
 
     /// A conversation in the model's template, and how tools are called in the answer. Where a call must be, the answer is that,
@@ -597,21 +713,25 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// A grammar, if there is room for it.
     fn grammar(&self, lark: String) -> Result<Grammar, String> {
-        self.has_room(grammar::bytes_max(&lark))?;
+        self.has_room("its grammar", grammar::bytes_max(&lark))?;
         Grammar::new(lark)
     }
 
-    /// Whether the plan's limit has room for so much more than the process holds now and the grammars of others may still take.
-    fn has_room(&self, bytes: u64) -> Result<(), String> {
+    /// Whether the plan's limit has room for so much more than the process holds now and the grammars and vectors of others may still
+    /// take.
+    fn has_room(&self, what: &str, bytes: u64) -> Result<(), String> {
         let held = footprint(None).map_err(|error| error.to_string())?.resident_bytes;
-        let others = self.seats.iter().filter_map(|seat| seat.answering.as_ref()?.prepared.grammar.as_ref());
-        let others: u64 = others.map(Grammar::bytes_max).sum();
+        let others = self.seats.iter().filter_map(|seat| seat.answering.as_ref()).map(|other| {
+            let grammar = other.prepared.grammar.as_ref().map_or(0, Grammar::bytes_max);
+            grammar + other.embedding.as_ref().map_or(0, |embedding| embedding.bytes_max)
+        });
+        let others: u64 = others.sum();
         let room = self.session.plan.memory.limit_bytes.saturating_sub(held.saturating_add(others));
         if bytes <= room {
             return Ok(());
         }
         Err(format!(
-            "its grammar may take {}, and the plan's limit has {} left; plan again with --reserve {}M",
+            "{what} may take {}, and the plan's limit has {} left; plan again with --reserve {}M",
             show(bytes),
             show(room),
             bytes.div_ceil(1 << 20)

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use flashplan::internals::machine::{CpuTimes, footprint};
-use flashplan::{Batch, Counters, Engine, Error, Model, Replay, Tokenizer, draft};
+use flashplan::{Batch, Counters, Engine, Error, Model, Pooling, Replay, Tokenizer, draft};
 use plans::Plan;
 use plans::engine::ROWS_MAX;
 use plans::size::show;
@@ -205,6 +205,23 @@ impl<'engine> Session<'engine> {
         let clock = Instant::now();
         let logits = self.batch.prefill(sequence, tokens)?;
         Ok((logits, clock.elapsed()))
+    }
+
+    /// Goes on with a sequence by the prefill of tokens whose hidden states are wanted and whose logits are not; the time it took.
+    pub(super) fn read_hidden(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        mut each: impl FnMut(&[f32]),
+    ) -> Result<Duration, Failure> {
+        let clock = Instant::now();
+        self.batch.prefill_hidden(sequence, tokens, |_, hidden| each(hidden))?;
+        Ok(clock.elapsed())
+    }
+
+    /// How hidden states become an embedding, and its numbers.
+    pub(super) fn pooling(&self) -> (Pooling, usize) {
+        (self.batch.engine().pooling(), self.batch.engine().width())
     }
 
     /// Tokens of some sequences through decode together; their logits are [`Session::row`] by row. Its time and counters.

@@ -29,6 +29,9 @@ pub(super) struct Turn {
 /// Makes the next token of logits, or none to end the answer; it knows the parts of the text so far.
 pub(super) type Choose<'c> = dyn FnMut(Option<&Parts>, &[f32]) -> Result<Option<u32>, Failure> + 'c;
 
+/// Hears the hidden state `[width]` of each token that is prefilled.
+pub(super) type Hear<'h> = dyn FnMut(&[f32]) + 'h;
+
 /// How it went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answered {
@@ -57,7 +60,8 @@ pub(super) fn open(
     Ok(kept)
 }
 
-/// Prefills some of what a sequence does not hold of a prompt; the session's logits are then those after it. The time it took.
+/// Prefills some of what a sequence does not hold of a prompt; the session's logits are then those after it, unless somebody hears
+/// the hidden states in their place. The time it took.
 ///
 /// # Errors
 /// The engine's; `held` is true then, too.
@@ -67,12 +71,16 @@ pub(super) fn read_some(
     held: &mut Held,
     prompt: &[u32],
     others_wait: bool,
+    hidden: Option<&mut Hear<'_>>,
 ) -> Result<Duration, Failure> {
     let chunk = session.plan.prefill.chunk_tokens.max(1) as usize;
     let rest = &prompt[held.len()..];
     let most = if others_wait { chunk } else { PREFILLED_AT_ONCE.next_multiple_of(chunk) };
     let piece = &rest[..rest.len().min(most)];
-    let read = session.read(sequence, piece).map(|(_, time)| time);
+    let read = match hidden {
+        None => session.read(sequence, piece).map(|(_, time)| time),
+        Some(each) => session.read_hidden(sequence, piece, each),
+    };
     match &read {
         Ok(_) => held.read(piece),
         Err(_) => held.truncate(session.position(sequence)),
@@ -95,7 +103,7 @@ pub(super) fn read(
     let kept = open(session, 0, held, sessions, prompt, &|| true)?;
     while held.len() < prompt.len() {
         let before = held.len();
-        match read_some(session, 0, held, prompt, false) {
+        match read_some(session, 0, held, prompt, false, None) {
             Ok(time) => {
                 session.prefilled = (session.prefilled.0 + held.len() - before, session.prefilled.1 + time);
             }

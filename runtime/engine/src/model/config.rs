@@ -7,12 +7,15 @@
 //! x = embedding_scale * embedding[token]
 //! for each block:   x += residual_scale * post_norm( mixer( norm(x) ) )
 //!                   x += residual_scale * post_norm( feed_forward( norm(x) ) )
-//! logits = softcap( logit_scale * head( norm(x) ) )
+//! hidden = norm(x)
+//! logits = softcap( logit_scale * head( hidden ) )
 //! ```
 
 use kernels::Activation;
 use plans::model::Recurrent;
 use serde::{Deserialize, Serialize};
+
+use crate::pooling::Pooling;
 
 mod check;
 mod error;
@@ -42,6 +45,9 @@ pub struct Config {
     pub logit_scale: f32,
     /// The bound `c` of the logits, `c tanh(logit / c)`.
     pub logit_softcap: Option<f32>,
+    /// How hidden states become a text's embedding, where the file says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pooling: Option<Pooling>,
     /// The rotary embeddings that the blocks choose from.
     pub ropes: Vec<Rope>,
     /// The blocks, first to last.

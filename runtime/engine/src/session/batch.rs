@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Command, Engine, Few, Standing};
+use super::{Command, Engine, Few, Heard, Standing};
 use crate::error::Error;
 use crate::kv::At;
 use crate::transformer::{Counters, Token};
@@ -33,7 +33,7 @@ impl<'engine> Batch<'engine> {
     /// # Errors
     /// Those of [`Session::prefill`](super::Session::prefill), and [`Error::Sequences`] if there is no such sequence.
     pub fn prefill(&mut self, sequence: usize, tokens: &[u32]) -> Result<&[f32], Error> {
-        self.prompt(sequence, tokens, false, |_| ())?;
+        self.prompt(sequence, tokens, Heard::Last, |_| ())?;
         Ok(&self.engine.logits[..self.engine.vocabulary()])
     }
 
@@ -49,7 +49,23 @@ impl<'engine> Batch<'engine> {
     ) -> Result<(), Error> {
         let mut index = 0..;
         let heard = |logits: &[f32]| each(index.next().unwrap_or(0), logits);
-        self.prompt(sequence, tokens, true, heard)
+        self.prompt(sequence, tokens, Heard::Logits, heard)
+    }
+
+    /// [`Batch::prefill`] without logits: `each` hears the number of every token and its hidden state `[width]`, the model's output
+    /// after the final norm. A [`Pooled`](crate::Pooled) makes a text's embedding of them; a long text can be given in parts.
+    ///
+    /// # Errors
+    /// Those of [`Batch::prefill`].
+    pub fn prefill_hidden(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        let mut index = 0..;
+        let heard = |hidden: &[f32]| each(index.next().unwrap_or(0), hidden);
+        self.prompt(sequence, tokens, Heard::Hidden, heard)
     }
 
     /// Takes tokens of some sequences, `(sequence, token)`, through the model together, sparse. The logits `[tokens, vocabulary]`
@@ -204,11 +220,11 @@ impl<'engine> Batch<'engine> {
         &mut self,
         sequence: usize,
         tokens: &[u32],
-        each: bool,
+        rows: Heard,
         heard: impl FnMut(&[f32]),
     ) -> Result<(), Error> {
         let at = self.at(sequence)?;
-        let done = self.engine.prompt(at, tokens, each, heard);
+        let done = self.engine.prompt(at, tokens, rows, heard);
         let standing = match &done {
             Ok(position) => Standing::prefilled(*position),
             Err(error) => self.standings[sequence].failed(error, self.engine.is_recurrent()),

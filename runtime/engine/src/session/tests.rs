@@ -133,6 +133,62 @@ fn what_is_rewound_leaves_no_trace() {
 }
 
 #[test]
+fn an_embedding_is_that_of_the_reference_and_of_the_text_alone() {
+    let bytes = model(1, kernels::Format::F32);
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let mut slow = crate::reference::Reference::new(&source, kernels::best());
+    let hidden: Vec<Vec<f32>> = TOKENS.iter().map(|&token| slow.hidden(token)).collect();
+    // of a level that leaves neurons out, which a prompt does not
+    let mut engine = engine(|_| ()).unwrap();
+    assert_eq!((engine.pooling(), engine.width()), (Pooling::Last, hidden[0].len()));
+    let mut session = engine.session();
+    let whole = session.embed(&TOKENS).unwrap();
+    assert_eq!(session.position(), TOKENS.len());
+    let length: f32 = whole.iter().map(|value| value * value).sum();
+    assert!((length - 1.0).abs() < 1e-6, "{length}");
+    let last = hidden.last().unwrap();
+    let norm = last.iter().map(|value| value * value).sum::<f32>().sqrt();
+    for (found, expected) in whole.iter().zip(last) {
+        assert!((found - expected / norm).abs() < 1e-5, "{found} for {expected} / {norm}");
+    }
+    // what was there before changes nothing, nor does what goes on after it
+    session.prefill(&TOKENS[3..]).unwrap();
+    session.decode(7).unwrap();
+    assert_eq!(session.embed(&TOKENS).unwrap(), whole);
+    let next = session.decode(7).unwrap().to_vec();
+    session.reset();
+    session.prefill(&TOKENS).unwrap();
+    assert_eq!(session.decode(7).unwrap(), next);
+    assert_ne!(session.embed(&TOKENS[..11]).unwrap(), whole);
+    assert!(matches!(session.embed(&[]), Err(Error::EmptyPrompt)));
+    assert!(matches!(session.embed(&[0; 33]), Err(Error::Context { tokens: 33, context: 32 })));
+
+    // in parts, by any pooling
+    let mut batch = engine.batch();
+    for pooling in [Pooling::Last, Pooling::First, Pooling::Mean] {
+        let mut expected = Pooled::new(pooling);
+        hidden.iter().for_each(|hidden| expected.add(hidden));
+        let expected = expected.finish();
+        let mut of_cuts = Vec::new();
+        for cut in [1, 5, 11, 12] {
+            batch.rewind(0, 0).unwrap();
+            let mut pooled = Pooled::new(pooling);
+            for part in [&TOKENS[..cut], &TOKENS[cut..]] {
+                if !part.is_empty() {
+                    batch.prefill_hidden(0, part, |_, hidden| pooled.add(hidden)).unwrap();
+                }
+            }
+            of_cuts.push(pooled.finish());
+        }
+        assert!(of_cuts.iter().all(|found| *found == of_cuts[0]), "{pooling:?}");
+        for (found, expected) in of_cuts[0].iter().zip(&expected) {
+            assert!((found - expected).abs() < 1e-5, "{pooling:?}: {found} for {expected}");
+        }
+        assert_eq!(of_cuts[0] == whole, pooling == Pooling::Last);
+    }
+}
+
+#[test]
 fn a_restored_prompt_is_the_prompt_to_the_bit_in_an_engine_that_never_read_it() {
     let mut first = engine(|_| ()).unwrap();
     let mut session = first.session();

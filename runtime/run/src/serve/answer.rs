@@ -60,10 +60,12 @@ pub(super) struct Heard {
     pub(super) stop: Option<String>,
 }
 
-/// An answer's choices, put together, and its usage.
+/// An answer's choices or vectors, put together, and its usage.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
     pub(super) choices: Vec<Heard>,
+    /// Of each text, in order.
+    pub(super) vectors: Vec<Vec<f32>>,
     pub(super) usage: Usage,
 }
 
@@ -86,6 +88,7 @@ impl Whole {
                     }
                     heard.likelihoods.extend(likelihoods);
                 }
+                Told::Vector(vector) => whole.vectors.push(vector),
                 Told::Call { choice, call } => whole.choice(choice).calls.push(call),
                 Told::Choice { choice, cut, stop } => {
                     let heard = whole.choice(choice);

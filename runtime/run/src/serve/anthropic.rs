@@ -357,6 +357,7 @@ impl Form for Anthropic {
                 events.push(event("message_stop", json!({})));
             }
             Told::Failed(why) => events.push(event("error", refusal(&why))),
+            Told::Vector(_) => {}
         }
         events
     }

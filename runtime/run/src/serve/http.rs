@@ -27,6 +27,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::answer::{Events, Form, Head, Whole};
 use super::anthropic::{self, Anthropic};
+use super::embeddings::{self, Vectors};
 use super::log::Log;
 use super::metrics::Metrics;
 use super::openai::{self, OpenAi};
@@ -168,6 +169,7 @@ fn router(served: Shared) -> Router {
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
         .route("/v1/responses", post(responses))
+        .route("/v1/embeddings", post(vectors))
         .route(MESSAGES, post(messages))
         .route("/metrics", get(metrics))
         .route("/health", get(health))
@@ -260,7 +262,7 @@ fn is_loopback(host: &str) -> bool {
 
 async fn nothing(request: HttpRequest<Body>) -> Refusal {
     let message = format!(
-        "there is no {}; there are / (a page), /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/models, /health and /metrics",
+        "there is no {}; there are / (a page), /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/messages, /v1/models, /health and /metrics",
         request.uri().path()
     );
     Refusal::of(404, "not_found_error", message)
@@ -362,6 +364,10 @@ async fn responses(State(served): State<Shared>, request: HttpRequest<Body>) -> 
     respond(served, request, Api::Responses).await
 }
 
+async fn vectors(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::Embeddings).await
+}
+
 async fn messages(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
     respond(served, request, Api::Messages).await
 }
@@ -410,6 +416,7 @@ enum Api {
     Text,
     Messages,
     Responses,
+    Embeddings,
 }
 
 impl Api {
@@ -419,6 +426,7 @@ impl Api {
             Self::Text => "cmpl",
             Self::Messages => "msg",
             Self::Responses => "resp",
+            Self::Embeddings => "embd",
         }
     }
 
@@ -428,6 +436,7 @@ impl Api {
             Self::Text => openai::completion(body, model),
             Self::Messages => anthropic::messages(body, model),
             Self::Responses => responses::response(body, model),
+            Self::Embeddings => embeddings::embeddings(body, model),
         }
     }
 
@@ -435,6 +444,7 @@ impl Api {
         match self {
             Self::Messages => Box::new(Anthropic::new(head)),
             Self::Responses => Box::new(Responses::new(head, request)),
+            Self::Embeddings => Box::new(Vectors::new(head.model, request)),
             Self::Chat | Self::Text => Box::new(OpenAi::new(head, self == Self::Chat, request)),
         }
     }

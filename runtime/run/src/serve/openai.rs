@@ -388,7 +388,7 @@ impl Form for OpenAi {
             Told::Begins { .. } if self.chat => (0..self.offsets.len())
                 .map(|choice| self.piece(choice, json!({ "role": "assistant", "content": "" }), &[], None))
                 .collect(),
-            Told::Begins { .. } => Vec::new(),
+            Told::Begins { .. } | Told::Vector(_) => Vec::new(),
             Told::Text { choice, part, text, likelihoods } => {
                 let key = match part {
                     Part::Answer | Part::Call => "content",

@@ -58,6 +58,24 @@ pub(super) enum Ask {
     Text(String),
     /// Tokens to go on with.
     Tokens(Vec<u32>),
+    /// Texts that become a vector each, of so many numbers if that was said.
+    Embeddings { inputs: Vec<Input>, dimensions: Option<usize> },
+}
+
+/// A text that becomes a vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Input {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+impl Input {
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Tokens(tokens) => tokens.is_empty(),
+        }
+    }
 }
 
 /// Content of a message, in one text or in parts.

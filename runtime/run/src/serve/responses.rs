@@ -407,6 +407,7 @@ impl Form for Responses {
                 let error = json!({ "code": why.kind, "message": why.message, "param": why.param });
                 events.push(self.event("error", error));
             }
+            Told::Vector(_) => {}
         }
         events
     }

@@ -9,6 +9,7 @@ use super::super::held::Held;
 use super::super::reasoning::Parts;
 use super::super::turn::Writing;
 use super::super::{Failure, failure};
+use super::embeddings::Embedding;
 use super::grammar::Grammar;
 use super::likelihood::Likelihood;
 use super::stops::Stops;
@@ -83,6 +84,8 @@ pub(super) struct Answering<'t> {
     pub(super) number: u64,
     pub(super) began: Instant,
     pub(super) work: Work,
+    /// Where the prompt is a text to be embedded: what is there of its vector, and the texts after it.
+    pub(super) embedding: Option<Embedding>,
     /// The logits after the prompt, for the choices after the first.
     pub(super) after: Vec<f32>,
     /// The choice that is being written; none while the prompt is read.
@@ -93,7 +96,7 @@ pub(super) struct Answering<'t> {
 #[derive(Default)]
 pub(super) struct Work {
     pub(super) usage: Usage,
-    /// Until the first token.
+    /// Until the first token or vector.
     pub(super) first: Duration,
     /// Tokens that were decoded, and their time, in which others may have been decoded, too.
     pub(super) decoded: (usize, Duration),

@@ -7,6 +7,7 @@ use super::super::config::{
     Pairing, Rope, RopeScaling, Router,
 };
 use super::Keys;
+use crate::pooling::Pooling;
 
 /// The shapes that every architecture has keys for.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +80,7 @@ impl Shapes {
             embedding_scale: 1.0,
             logit_scale: 1.0,
             logit_softcap: None,
+            pooling: pooling(k),
             ropes,
             blocks,
         }
@@ -194,5 +196,19 @@ pub(super) fn router(k: &Keys<'_>, experts: usize) -> Router {
         scale: k.number_or_none("expert_weights_scale").unwrap_or(1.0),
         bias: k.has_tensor("blk.0.ffn_gate_inp.bias"),
         selection_bias: k.has_tensor("blk.0.exp_probs_b.bias"),
+    }
+}
+
+/// How the file says that hidden states become an embedding. 0 is a vector for each token, which is no way to make one of them.
+fn pooling(k: &Keys<'_>) -> Option<Pooling> {
+    match k.whole("pooling_type")? {
+        0 => None,
+        1 => Some(Pooling::Mean),
+        2 => Some(Pooling::First),
+        3 => Some(Pooling::Last),
+        _ => {
+            k.refuse_value("pooling_type", "0 to 3, that of embeddings,");
+            None
+        }
     }
 }

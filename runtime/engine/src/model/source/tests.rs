@@ -5,6 +5,7 @@ use expect_test::{Expect, expect};
 use super::*;
 use crate::model::config::{AttentionBiases, Mixer, Pairing, Rope, RopeScaling};
 use crate::model::writer::{Writer, small_model};
+use crate::pooling::Pooling;
 use kernels::Activation;
 
 const DENSE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-dense.gguf");
@@ -54,6 +55,22 @@ fn a_dense_model_is_resolved() {
     assert_eq!((up.rows, up.columns, up.row(5).bytes[0..4].to_vec()), (6, 4, 20_f32.to_le_bytes().to_vec()));
     assert!(matches!(model.ffn_down(0, 0), Down::Columns(Matrix { rows: 4, columns: 6, .. })), "as usual");
     assert_eq!(model.projections(0).map(|w| w.rows), [4, 2, 2, 4]);
+}
+
+#[test]
+fn a_file_says_how_a_text_becomes_one_vector_and_the_container_remembers_it() {
+    let pooling = |keys: &[(&str, u32)]| {
+        let small = small_model(1);
+        let config = config(&keys.iter().fold(small, |writer, (key, value)| writer.u32(key, *value)));
+        let kept: Config = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
+        assert_eq!(kept, config);
+        config.pooling
+    };
+    assert_eq!(pooling(&[]), None);
+    let poolings = [None, Some(Pooling::Mean), Some(Pooling::First), Some(Pooling::Last)];
+    for (number, expected) in (0..).zip(poolings) {
+        assert_eq!(pooling(&[("llama.pooling_type", number)]), expected, "{number}");
+    }
 }
 
 #[test]
@@ -206,6 +223,12 @@ fn keys_that_change_the_mathematics_are_refused() {
         &small_model(1).f32("llama.attn_logit_softcapping", 50.0),
         expect![
             "key `llama.attn_logit_softcapping` is 50, and only 0 is implemented: give a model without it"
+        ],
+    );
+    check(
+        &small_model(1).u32("llama.pooling_type", 4),
+        expect![
+            "key `llama.pooling_type` is 4, and only 0 to 3, that of embeddings, is implemented: give a model without it"
         ],
     );
     check(

@@ -411,9 +411,14 @@ fn the_engine_computes_every_architecture_as_the_reference_does() {
             .unwrap_or_else(|error| panic!("{}: {error}", case.name));
         let container = container(folder.path(), &source);
         let expected = reference(&source);
-        let squares: f32 = expected.iter().flatten().map(|logit| logit * logit).sum();
-        let size = (squares / (TOKENS.len() * VOCABULARY) as f32).sqrt();
-        let mut first: Option<[Vec<Vec<f32>>; 2]> = None;
+        let size_of = |values: &[Vec<f32>]| {
+            let squares = values.iter().flatten().map(|value| value * value);
+            (squares.clone().sum::<f32>() / squares.count() as f32).sqrt()
+        };
+        let size = size_of(&expected);
+        let mut slow = Reference::new(&source, best());
+        let expected_hidden: Vec<Vec<f32>> = TOKENS.iter().map(|&token| slow.hidden(token)).collect();
+        let mut first: Option<[Vec<Vec<f32>>; 3]> = None;
         for knobs in [
             Knobs { hot: 40, cold: 30, chunk: 5, look_ahead: 1, ..Knobs::default() },
             Knobs { hot: 96, chunk: 12, cores: vec![0, 0], ..Knobs::default() },
@@ -439,8 +444,12 @@ fn the_engine_computes_every_architecture_as_the_reference_does() {
                 let off = distance(found, &expected) / size;
                 assert!(off < SAME, "{}, {what}: off by {off} of {size}", case.name);
             }
-            let same = first.get_or_insert_with(|| [decoded.clone(), prompt.clone()]);
-            assert!(*same == [decoded, prompt], "{}: one quality, the same bits", case.name);
+            let mut hidden = Vec::new();
+            engine.prefill_hidden(&rows(&TOKENS), &mut |_, state| hidden.push(state.to_vec())).unwrap();
+            let off = distance(&hidden, &expected_hidden) / size_of(&expected_hidden);
+            assert!(off < SAME, "{}, hidden states: off by {off}", case.name);
+            let same = first.get_or_insert_with(|| [decoded.clone(), prompt.clone(), hidden.clone()]);
+            assert!(*same == [decoded, prompt, hidden], "{}: one quality, the same bits", case.name);
         }
     }
 }
