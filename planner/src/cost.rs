@@ -21,9 +21,11 @@
 //! Differs from equation 2 (`t_dec = t_comp`): decoding is bound by memory bandwidth in RAM and by flash below that, so
 //! that both stand, and what cannot overlap stands beside them.
 
+use plans::device::LONG_ROW_VALUES;
 use plans::engine::{
-    ALONE, ATTENTION_DISPATCHES, COMPLETED_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN, PROMPT_ACTIVE_ONE_IN,
-    PROMPT_TOKENS, REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES,
+    ADDED, ALONE, ATTENTION_DISPATCHES, COMPLETED_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN,
+    PROMPT_ACTIVE_ONE_IN, PROMPT_TOKENS, REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS,
+    SUMS_PASSES, run_neurons,
 };
 use plans::layout::Part;
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
@@ -353,17 +355,30 @@ pub fn down(model: &Model, level: &Level, (requested, fires): (f64, f64), r: &Ra
     let (bytes, joined) = (rows * model.parts.bundle.down_bytes as f64, SUMS as f64 * width);
     let shared = |products: f64| products >= ALONE as f64;
     let dispatches = f64::from(u8::from(shared(rows * width))) + f64::from(u8::from(shared(joined)));
-    let (flops, rate, in_order) = match (shared(rows * width), in_order(model, level)) {
-        (true, true) => (r.flops, r.dense, true),
-        (true, false) => (r.flops, r.sparse_down, false),
-        (false, _) => (r.flops / r.threads as f64, r.sparse_down_serial, false),
+    // rows that follow each other are added together in whole groups
+    let groups =
+        groups(a.neurons_routed() as f64, a.neurons() as usize, rows) * width / f64::from(LONG_ROW_VALUES);
+    let (flops, rate, group, in_order) = match (shared(rows * width), in_order(model, level)) {
+        (true, true) => (r.flops, r.dense, 0.0, true),
+        (true, false) => (r.flops, r.sparse_down, r.sparse_down_group.0, false),
+        (false, _) => (r.flops / r.threads as f64, r.sparse_down_serial, r.sparse_down_group.1, false),
     };
     Work {
         compute_seconds: compute_seconds(rows * width, flops),
         dispatch_seconds: dispatches * r.dispatch,
         serial_seconds: memory_seconds(SUMS_PASSES as f64 * 4.0 * joined, r.stream_serial),
-        ..moved(in_order, rate.seconds(bytes, width))
+        ..moved(in_order, rate.seconds(bytes, width) + groups * group)
     }
+}
+
+/// Groups of at most [`ADDED`] in which `rows` of `neurons` are added, spread over them: those of a run of neighbours, whose last
+/// group is half full on average. `all` neurons of the layer decide how long runs are.
+fn groups(neurons: f64, all: usize, rows: f64) -> f64 {
+    const GROUP: f64 = ADDED as f64;
+    let runs = neurons / run_neurons(all) as f64;
+    let each = rows / runs.max(1.0);
+    let none = (-each).exp();
+    runs.max(1.0) * (1.0 - none) * (each / GROUP + 0.5 - 0.5 / GROUP).max(1.0)
 }
 
 /// [`down`] where slices hold pieces of it: products with rows as long as a slice has neurons, whose values one thread rounds.

@@ -208,7 +208,7 @@ pub fn rates(question: &Question<'_>, level: &Level, d: &Decided) -> Rates {
         weight_format: exact.then(|| a.weight_format.clone()),
         flops_per_second: measured(r.flops),
         dense_bytes_per_second: measured(r.dense.bytes_per_second()),
-        sparse_bytes_per_second: measured(r.sparse.bytes_per_second()),
+        sparse_bytes_per_second: measured(r.sparse.bytes_per_second()).filter(|_| r.sparse_apart),
         random_read_bytes: random,
         random_reads_per_second: random.map(|bytes| significant(price.random_per_second(bytes as f64))),
         ordered_reads_per_second: (!pinned).then(|| significant(price.ordered_per_second())),

@@ -222,6 +222,8 @@ fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At
             flops_per_second,
             dense_bytes_per_second,
             sparse_bytes_per_second,
+            sparse_down_bytes_per_second,
+            sparse_down_group_seconds,
             prompt_flops_per_second,
             prompt_few_flops_per_second,
             prompt_sparse_flops_per_second,
@@ -251,6 +253,7 @@ fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At
             ("flops_per_second", Some(flops_per_second)),
             ("dense_bytes_per_second", Some(dense_bytes_per_second)),
             ("sparse_bytes_per_second", Some(sparse_bytes_per_second)),
+            ("sparse_down_bytes_per_second", sparse_down_bytes_per_second.as_ref()),
             ("prompt_flops_per_second", prompt_flops_per_second.as_ref()),
             ("prompt_few_flops_per_second", prompt_few_flops_per_second.as_ref()),
             ("prompt_sparse_flops_per_second", prompt_sparse_flops_per_second.as_ref()),
@@ -259,6 +262,7 @@ fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At
             values.map_or(Ok(()), |values| rates(values, threads, &at.key(key)))?;
         }
         for (key, values) in [
+            ("sparse_down_group_seconds", sparse_down_group_seconds.as_ref()),
             ("short_dense_row_seconds", short_dense_row_seconds.as_ref()),
             ("short_dot_row_seconds", short_dot_row_seconds.as_ref()),
             ("short_add_row_seconds", short_add_row_seconds.as_ref()),
