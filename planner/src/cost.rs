@@ -497,18 +497,28 @@ fn prompt_flops(r: &Rates, counts: f64) -> f64 {
 /// [`REGISTER_ROWS`], of which the last is half empty on average.
 pub fn prompt_compute(model: &Model, layer: usize, r: &Rates) -> (f64, f64) {
     const HALF_A_REGISTER: f64 = REGISTER_ROWS as f64 / 2.0;
-    const MEASURED_TOKENS: f64 = PROMPT_TOKENS[0] as f64;
     let (a, activity) = (&model.architecture, &model.layers[layer]);
     let (gate, truly) = (activity.active_gate_fraction, activity.active_true_fraction);
     let (_, _, down) = rows_touched(model, Part::Whole, gate, truly);
     let neuron = 3.0 * compute_seconds(f64::from(a.width), prompt_flops(r, down));
-    let attention = model.parts.attention_layer_bytes as f64 / weight_bytes(model);
     let layer = a.neurons() as f64 * neuron;
-    let attention = compute_seconds(attention, r.prompt_flops.0) + recurrence(model, r);
+    let alone = beside_chunk(r);
+    let attention = prompt_attention(model, r) / alone;
     let met = f64::from(a.experts_used) / f64::from(a.experts);
     let half_empty = if a.experts > 1 { HALF_A_REGISTER * layer } else { 0.0 };
-    let alone = MEASURED_TOKENS / (MEASURED_TOKENS + r.chunk_tokens);
     ((attention + met * layer) * alone, (r.chunk_tokens * (attention + layer) + half_empty) * alone)
+}
+
+/// Share of what many tokens together were measured to take that is the tokens' own.
+fn beside_chunk(r: &Rates) -> f64 {
+    const MEASURED_TOKENS: f64 = PROMPT_TOKENS[0] as f64;
+    MEASURED_TOKENS / (MEASURED_TOKENS + r.chunk_tokens)
+}
+
+/// Seconds that a layer's attention is computed for each token of a chunk.
+fn prompt_attention(model: &Model, r: &Rates) -> f64 {
+    let parameters = model.parts.attention_layer_bytes as f64 / weight_bytes(model);
+    (compute_seconds(parameters, r.prompt_flops.0) + recurrence(model, r)) * beside_chunk(r)
 }
 
 /// Seconds that a layer of a prompt moves through memory, once a chunk.
@@ -525,6 +535,8 @@ pub struct PromptLayers {
     pub compute: Vec<(f64, f64)>,
     /// Seconds that a layer moves through memory, once a chunk.
     pub memory: f64,
+    /// Share of the computing that is attention.
+    pub attention_fraction: f64,
     /// Share of the products that a unit beside the CPU takes.
     pub shared: Shared,
 }
@@ -547,7 +559,10 @@ impl PromptLayers {
                 (*token, *once) = (shared.compute_seconds(*token), shared.compute_seconds(*once));
             }
         }
-        Self { compute, memory, shared }
+        let attention = compute.len() as f64 * prompt_attention(model, r);
+        let all: f64 = (0..compute.len()).map(|layer| prompt_compute(model, layer, r).0).sum();
+        let attention_fraction = if all > 0.0 { (attention / all).min(1.0) } else { 0.0 };
+        Self { compute, memory, attention_fraction, shared }
     }
 }
 
@@ -573,10 +588,10 @@ fn prompt_products(model: &Model, chunk: u32, seconds: f64) -> Products<'_> {
     }
 }
 
-/// Prefill of a prompt of so many tokens, in seconds: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`, each chunk.
-/// *Stated.*
+/// Prefill of a prompt of so many tokens, in seconds: `sum over l of t_att(l) + max(t_ffn(l), t_io(l))`, each chunk.
 ///
-/// Dense: pinned neurons come from memory, all others are read in order in whole buffers.
+/// *Stated*: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`. Differs: the engine reads a layer's neurons while it computes those
+/// that have come, not the next layer's, since a chunk's buffers are few; during attention nothing is read. Dense: pinned neurons come from memory, all others are read in order in whole buffers.
 #[derive(Debug, Clone)]
 pub struct PromptPrice {
     reads: ReadPrice,
@@ -585,14 +600,16 @@ pub struct PromptPrice {
     stride_bytes: f64,
     /// Per kind of chunk: how many there are, and per layer the seconds that its tokens are computed.
     chunks: Vec<(f64, Vec<f64>)>,
-    /// Seconds that no pinned neuron changes: the last layer, the head, rows of the embedding.
+    /// Share of these that is attention.
+    attention_fraction: f64,
+    /// Seconds that no pinned neuron changes: the head, rows of the embedding.
     pub once: f64,
     /// Seconds that reading costs at least beside all computing.
     least: LeastReading,
 }
 
 /// A lower bound of the seconds that a prompt's reads add to its computing, however neurons are shared among the layers: the
-/// first reads hide behind the layer before, and take of it no more than their toll.
+/// first reads hide behind the layer's own neurons, and take of them no more than their toll.
 #[derive(Debug, Clone)]
 struct LeastReading {
     /// Seconds of computing alone.
@@ -605,7 +622,7 @@ struct LeastReading {
 
 impl LeastReading {
     fn new(
-        chunks: &[(f64, Vec<f64>)],
+        (chunks, attention_fraction): (&[(f64, Vec<f64>)], f64),
         once: f64,
         (toll, neuron_seconds, neurons): (&Toll, f64, f64),
     ) -> Self {
@@ -615,9 +632,8 @@ impl LeastReading {
         for layer in 0..layers {
             // until when a chunk's reads hide
             let hidden = |compute: f64| if slowed < 1.0 { compute / (1.0 - slowed) } else { f64::INFINITY };
-            let until = |(count, compute): &(f64, Vec<f64>)| match layer.checked_sub(1) {
-                Some(before) => (hidden(compute[before]), *count),
-                None => (0.0, *count),
+            let until = |(count, compute): &(f64, Vec<f64>)| {
+                (hidden((1.0 - attention_fraction) * compute[layer]), *count)
             };
             let mut until: Vec<(f64, f64)> = chunks.iter().map(until).collect();
             until.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -632,8 +648,8 @@ impl LeastReading {
             steps.push((slope, all - read));
         }
         steps.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let before = |(count, compute): &(f64, Vec<f64>)| count * compute.iter().rev().skip(1).sum::<f64>();
-        Self { computing: once + chunks.iter().map(before).sum::<f64>(), neuron_seconds, steps }
+        let computing = |(count, compute): &(f64, Vec<f64>)| count * compute.iter().sum::<f64>();
+        Self { computing: once + chunks.iter().map(computing).sum::<f64>(), neuron_seconds, steps }
     }
 }
 
@@ -659,7 +675,8 @@ impl PromptPrice {
         let reads = c.reads.clone();
         // few and large reads: their interference is all that they take
         let toll = reads.toll(false, r.threads);
-        let PromptLayers { compute: of_layers, memory, .. } = PromptLayers::new(question, &r, c.chunk);
+        let PromptLayers { compute: of_layers, memory, attention_fraction, .. } =
+            PromptLayers::new(question, &r, c.chunk);
         let compute = |layer: usize, tokens: u32| {
             let (token, chunk) = of_layers[layer];
             prompt_compute_seconds(tokens, token, chunk, memory)
@@ -673,18 +690,23 @@ impl PromptPrice {
                 (f64::from(count), layers.map(|layer| compute(layer, tokens)).collect())
             })
             .collect();
-        let last = |(count, layers): &(f64, Vec<f64>)| count * layers.last().copied().unwrap_or(0.0);
         let embedding = f64::from(tokens) * embedding_seconds(device, model, c.embedding_rows);
-        let once = chunks.iter().map(last).sum::<f64>() + embedding + rest(model, &r).seconds();
+        let once = embedding + rest(model, &r).seconds();
         let stride_bytes = model.parts.bundle.stride_bytes as f64;
         let neurons = a.neurons() as f64;
-        let least = LeastReading::new(&chunks, once, (&toll, reads.in_order_least(stride_bytes), neurons));
-        Self { reads, toll, neurons, stride_bytes, chunks, once, least }
+        let least = LeastReading::new(
+            (&chunks, attention_fraction),
+            once,
+            (&toll, reads.in_order_least(stride_bytes), neurons),
+        );
+        Self { reads, toll, neurons, stride_bytes, chunks, attention_fraction, once, least }
     }
 
     /// Whether another one, read in the same way, is the same with any neurons pinned.
     pub fn is_alike(&self, other: &Self) -> bool {
-        self.once == other.once && self.chunks == other.chunks
+        self.once == other.once
+            && self.chunks == other.chunks
+            && self.attention_fraction == other.attention_fraction
     }
 
     /// Seconds of reading a layer of whose neurons so many are pinned, once a chunk.
@@ -692,12 +714,11 @@ impl PromptPrice {
         self.reads.in_order((self.neurons - f64::from(hot)) * self.stride_bytes)
     }
 
-    /// Seconds that a layer adds of whose neurons so many are pinned: it is read while the one before it computes, and the
-    /// first while nobody does.
+    /// Seconds that a layer adds of whose neurons so many are pinned: the others are read while those that have come are computed.
     pub fn layer(&self, layer: usize, hot: u32) -> f64 {
         let io = self.read_seconds(hot);
         let chunk = |(count, compute): &(f64, Vec<f64>)| {
-            count * prompt_layer_seconds(io, layer.checked_sub(1).map(|before| compute[before]), &self.toll)
+            count * prompt_layer_seconds(io, compute[layer], self.attention_fraction, &self.toll)
         };
         self.chunks.iter().map(chunk).sum()
     }

@@ -158,6 +158,7 @@ fn prompt(question: &Question<'_>, d: &Decided, reads: &ReadPrice) -> PromptTerm
     PromptTerms {
         rest: rounded(&cost::rest(model, &r)),
         memory_seconds: significant(layers.memory),
+        attention_fraction: significant(layers.attention_fraction),
         token_seconds: token.into_iter().map(significant).collect(),
         chunk_seconds: rounded_list(chunk),
         read_seconds: rounded_list(d.hot.iter().map(|&hot| price.read_seconds(hot)).collect()),

@@ -194,10 +194,12 @@ fn of_layers(layers: &LayerTerms, plan: &Plan, at: &At<'_>) -> Checked {
 }
 
 fn of_prompt(prompt: &PromptTerms, plan: &Plan, at: &At<'_>) -> Checked {
-    let PromptTerms { rest, memory_seconds, token_seconds, chunk_seconds, read_seconds } = prompt;
+    let PromptTerms { rest, memory_seconds, token_seconds, attention_fraction, chunk_seconds, read_seconds } =
+        prompt;
     work(rest, &at.key("rest"))?;
     at.key("memory_seconds").seconds(*memory_seconds)?;
     list(token_seconds, SECONDS_MAX, false, plan, &at.key("token_seconds"))?;
+    at.key("attention_fraction").fraction(*attention_fraction)?;
     list(chunk_seconds, SECONDS_MAX, true, plan, &at.key("chunk_seconds"))?;
     list(read_seconds, SECONDS_MAX, true, plan, &at.key("read_seconds"))
 }
