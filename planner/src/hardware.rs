@@ -211,6 +211,7 @@ pub fn at(device: &Device, f: &Factors) -> Device {
     }
     scale(&mut device.memory.stream_bytes_per_second, f.stream);
     scale(&mut device.memory.gather_bytes_per_second, f.gather);
+    device.memory.fresh_bytes_per_second.iter_mut().for_each(|rate| *rate *= f.stream);
     for read in &mut device.storage.reads {
         read.reads_per_second *= if read.pattern == "sequential" { f.ordered_reads } else { f.random_reads };
     }

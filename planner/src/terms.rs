@@ -72,10 +72,11 @@ fn start(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPla
     });
     let curves = curves.unwrap_or_else(|| ReadCurves::of_one(&device.storage.reads[0]));
     let bytes_per_second = block * curves.reads_per_second(block, 1.0);
-    let moved = memory.decode_sum() as f64 + PASSES * bytes as f64;
+    let stream = cost::rates(question, &d.cores).stream_serial;
+    let cleared = memory.decode_sum() as f64 / device.memory.fresh_bytes_per_second.unwrap_or(stream);
     StartTerms {
         read_seconds: significant(bytes as f64 / bytes_per_second),
-        memory_seconds: significant(moved / cost::rates(question, &d.cores).stream_serial),
+        memory_seconds: significant(cleared + PASSES * bytes as f64 / stream),
     }
 }
 

@@ -112,6 +112,10 @@ pub struct Memory {
     pub gather_bytes_per_second: Vec<f64>,
     /// Bytes of the rows that `gather_bytes_per_second` was measured with.
     pub gather_row_bytes: u64,
+    /// Taking memory from the system, which clears it, as the engine does at its start (absent: as reading in order by one
+    /// thread).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fresh_bytes_per_second: Option<f64>,
 }
 
 /// Reading flash.

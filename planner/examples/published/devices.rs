@@ -96,6 +96,7 @@ fn one_plus_12() -> Device {
             stream_bytes_per_second: stream.to_vec(),
             gather_bytes_per_second: stream.map(|rate| 0.7 * rate).to_vec(),
             gather_row_bytes: 3 * ROW,
+            fresh_bytes_per_second: None,
         },
         storage: Storage {
             file_system: "f2fs".to_owned(),

@@ -52,6 +52,7 @@ pub(crate) fn device() -> Device {
             stream_bytes_per_second: speeds.to_vec(),
             gather_bytes_per_second: speeds.to_vec(),
             gather_row_bytes: 4096,
+            fresh_bytes_per_second: None,
         },
         storage: Storage {
             file_system: "ext4".to_owned(),

@@ -143,9 +143,13 @@ fn cores(classes: &[CoreClass], at: &At<'_>) -> Checked {
 }
 
 fn memory(memory: &Memory, threads: usize, at: &At<'_>) -> Checked {
-    let Memory { stream_bytes_per_second, gather_bytes_per_second, gather_row_bytes } = memory;
+    let Memory { stream_bytes_per_second, gather_bytes_per_second, gather_row_bytes, fresh_bytes_per_second } =
+        memory;
     rates(stream_bytes_per_second, threads, &at.key("stream_bytes_per_second"))?;
     rates(gather_bytes_per_second, threads, &at.key("gather_bytes_per_second"))?;
+    if let Some(rate) = fresh_bytes_per_second {
+        at.key("fresh_bytes_per_second").rate(*rate)?;
+    }
     at.key("gather_row_bytes").count(*gather_row_bytes, 1, BLOCK_BYTES_MAX)
 }
 
