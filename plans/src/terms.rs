@@ -61,7 +61,7 @@ pub struct Rates {
     /// Weights in long rows, in order from memory, by the decoding threads; absent: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dense_bytes_per_second: Option<f64>,
-    /// Weights of neurons here and there from memory, by the decoding threads; absent: not measured.
+    /// Rows of gate and up here and there from memory, by the decoding threads; absent: not measured apart from down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sparse_bytes_per_second: Option<f64>,
     /// Bytes of a token's mean read here and there; absent, as `random_reads_per_second` is then: decoding reads nothing so.
