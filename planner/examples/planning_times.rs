@@ -141,6 +141,7 @@ fn widen(inputs: &mut Inputs, cores: u32) {
             grow(rates, 0.5);
         }
         grow(&mut kernel.flops_per_second, 4.0);
+        kernel.sparse_down_bytes_per_second.iter_mut().for_each(|rates| grow(rates, 0.5));
         for rates in [
             &mut kernel.prompt_flops_per_second,
             &mut kernel.prompt_few_flops_per_second,
@@ -150,6 +151,7 @@ fn widen(inputs: &mut Inputs, cores: u32) {
             rates.iter_mut().for_each(|rates| grow(rates, 4.0));
         }
         for seconds in [
+            &mut kernel.sparse_down_group_seconds,
             &mut kernel.short_dense_row_seconds,
             &mut kernel.short_dot_row_seconds,
             &mut kernel.short_add_row_seconds,

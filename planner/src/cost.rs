@@ -21,9 +21,11 @@
 //! Differs from equation 2 (`t_dec = t_comp`): decoding is bound by memory bandwidth in RAM and by flash below that, so
 //! that both stand, and what cannot overlap stands beside them.
 
+use plans::device::LONG_ROW_VALUES;
 use plans::engine::{
-    ALONE, ATTENTION_DISPATCHES, COMPLETED_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN, PROMPT_ACTIVE_ONE_IN,
-    PROMPT_TOKENS, REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES,
+    ADDED, ALONE, ATTENTION_DISPATCHES, COMPLETED_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN,
+    PROMPT_ACTIVE_ONE_IN, PROMPT_TOKENS, REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS,
+    SUMS_PASSES, run_neurons,
 };
 use plans::layout::Part;
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
@@ -353,17 +355,30 @@ pub fn down(model: &Model, level: &Level, (requested, fires): (f64, f64), r: &Ra
     let (bytes, joined) = (rows * model.parts.bundle.down_bytes as f64, SUMS as f64 * width);
     let shared = |products: f64| products >= ALONE as f64;
     let dispatches = f64::from(u8::from(shared(rows * width))) + f64::from(u8::from(shared(joined)));
-    let (flops, rate, in_order) = match (shared(rows * width), in_order(model, level)) {
-        (true, true) => (r.flops, r.dense, true),
-        (true, false) => (r.flops, r.sparse_down, false),
-        (false, _) => (r.flops / r.threads as f64, r.sparse_down_serial, false),
+    // rows that follow each other are added together in whole groups
+    let groups =
+        groups(a.neurons_routed() as f64, a.neurons() as usize, rows) * width / f64::from(LONG_ROW_VALUES);
+    let (flops, rate, group, in_order) = match (shared(rows * width), in_order(model, level)) {
+        (true, true) => (r.flops, r.dense, 0.0, true),
+        (true, false) => (r.flops, r.sparse_down, r.sparse_down_group.0, false),
+        (false, _) => (r.flops / r.threads as f64, r.sparse_down_serial, r.sparse_down_group.1, false),
     };
     Work {
         compute_seconds: compute_seconds(rows * width, flops),
         dispatch_seconds: dispatches * r.dispatch,
         serial_seconds: memory_seconds(SUMS_PASSES as f64 * 4.0 * joined, r.stream_serial),
-        ..moved(in_order, rate.seconds(bytes, width))
+        ..moved(in_order, rate.seconds(bytes, width) + groups * group)
     }
+}
+
+/// Groups of at most [`ADDED`] in which `rows` of `neurons` are added, spread over them: those of a run of neighbours, whose last
+/// group is half full on average. `all` neurons of the layer decide how long runs are.
+fn groups(neurons: f64, all: usize, rows: f64) -> f64 {
+    const GROUP: f64 = ADDED as f64;
+    let runs = neurons / run_neurons(all) as f64;
+    let each = rows / runs.max(1.0);
+    let none = (-each).exp();
+    runs.max(1.0) * (1.0 - none) * (each / GROUP + 0.5 - 0.5 / GROUP).max(1.0)
 }
 
 /// [`down`] where slices hold pieces of it: products with rows as long as a slice has neurons, whose values one thread rounds.
@@ -482,18 +497,28 @@ fn prompt_flops(r: &Rates, counts: f64) -> f64 {
 /// [`REGISTER_ROWS`], of which the last is half empty on average.
 pub fn prompt_compute(model: &Model, layer: usize, r: &Rates) -> (f64, f64) {
     const HALF_A_REGISTER: f64 = REGISTER_ROWS as f64 / 2.0;
-    const MEASURED_TOKENS: f64 = PROMPT_TOKENS[0] as f64;
     let (a, activity) = (&model.architecture, &model.layers[layer]);
     let (gate, truly) = (activity.active_gate_fraction, activity.active_true_fraction);
     let (_, _, down) = rows_touched(model, Part::Whole, gate, truly);
     let neuron = 3.0 * compute_seconds(f64::from(a.width), prompt_flops(r, down));
-    let attention = model.parts.attention_layer_bytes as f64 / weight_bytes(model);
     let layer = a.neurons() as f64 * neuron;
-    let attention = compute_seconds(attention, r.prompt_flops.0) + recurrence(model, r);
+    let alone = beside_chunk(r);
+    let attention = prompt_attention(model, r) / alone;
     let met = f64::from(a.experts_used) / f64::from(a.experts);
     let half_empty = if a.experts > 1 { HALF_A_REGISTER * layer } else { 0.0 };
-    let alone = MEASURED_TOKENS / (MEASURED_TOKENS + r.chunk_tokens);
     ((attention + met * layer) * alone, (r.chunk_tokens * (attention + layer) + half_empty) * alone)
+}
+
+/// Share of what many tokens together were measured to take that is the tokens' own.
+fn beside_chunk(r: &Rates) -> f64 {
+    const MEASURED_TOKENS: f64 = PROMPT_TOKENS[0] as f64;
+    MEASURED_TOKENS / (MEASURED_TOKENS + r.chunk_tokens)
+}
+
+/// Seconds that a layer's attention is computed for each token of a chunk.
+fn prompt_attention(model: &Model, r: &Rates) -> f64 {
+    let parameters = model.parts.attention_layer_bytes as f64 / weight_bytes(model);
+    (compute_seconds(parameters, r.prompt_flops.0) + recurrence(model, r)) * beside_chunk(r)
 }
 
 /// Seconds that a layer of a prompt moves through memory, once a chunk.
@@ -510,6 +535,8 @@ pub struct PromptLayers {
     pub compute: Vec<(f64, f64)>,
     /// Seconds that a layer moves through memory, once a chunk.
     pub memory: f64,
+    /// Share of the computing that is attention.
+    pub attention_fraction: f64,
     /// Share of the products that a unit beside the CPU takes.
     pub shared: Shared,
 }
@@ -532,7 +559,10 @@ impl PromptLayers {
                 (*token, *once) = (shared.compute_seconds(*token), shared.compute_seconds(*once));
             }
         }
-        Self { compute, memory, shared }
+        let attention = compute.len() as f64 * prompt_attention(model, r);
+        let all: f64 = (0..compute.len()).map(|layer| prompt_compute(model, layer, r).0).sum();
+        let attention_fraction = if all > 0.0 { (attention / all).min(1.0) } else { 0.0 };
+        Self { compute, memory, attention_fraction, shared }
     }
 }
 
@@ -558,10 +588,10 @@ fn prompt_products(model: &Model, chunk: u32, seconds: f64) -> Products<'_> {
     }
 }
 
-/// Prefill of a prompt of so many tokens, in seconds: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`, each chunk.
-/// *Stated.*
+/// Prefill of a prompt of so many tokens, in seconds: `sum over l of t_att(l) + max(t_ffn(l), t_io(l))`, each chunk.
 ///
-/// Dense: pinned neurons come from memory, all others are read in order in whole buffers.
+/// *Stated*: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`. Differs: the engine reads a layer's neurons while it computes those
+/// that have come, not the next layer's, since a chunk's buffers are few; during attention nothing is read. Dense: pinned neurons come from memory, all others are read in order in whole buffers.
 #[derive(Debug, Clone)]
 pub struct PromptPrice {
     reads: ReadPrice,
@@ -570,14 +600,16 @@ pub struct PromptPrice {
     stride_bytes: f64,
     /// Per kind of chunk: how many there are, and per layer the seconds that its tokens are computed.
     chunks: Vec<(f64, Vec<f64>)>,
-    /// Seconds that no pinned neuron changes: the last layer, the head, rows of the embedding.
+    /// Share of these that is attention.
+    attention_fraction: f64,
+    /// Seconds that no pinned neuron changes: the head, rows of the embedding.
     pub once: f64,
     /// Seconds that reading costs at least beside all computing.
     least: LeastReading,
 }
 
 /// A lower bound of the seconds that a prompt's reads add to its computing, however neurons are shared among the layers: the
-/// first reads hide behind the layer before, and take of it no more than their toll.
+/// first reads hide behind the layer's own neurons, and take of them no more than their toll.
 #[derive(Debug, Clone)]
 struct LeastReading {
     /// Seconds of computing alone.
@@ -590,7 +622,7 @@ struct LeastReading {
 
 impl LeastReading {
     fn new(
-        chunks: &[(f64, Vec<f64>)],
+        (chunks, attention_fraction): (&[(f64, Vec<f64>)], f64),
         once: f64,
         (toll, neuron_seconds, neurons): (&Toll, f64, f64),
     ) -> Self {
@@ -600,9 +632,8 @@ impl LeastReading {
         for layer in 0..layers {
             // until when a chunk's reads hide
             let hidden = |compute: f64| if slowed < 1.0 { compute / (1.0 - slowed) } else { f64::INFINITY };
-            let until = |(count, compute): &(f64, Vec<f64>)| match layer.checked_sub(1) {
-                Some(before) => (hidden(compute[before]), *count),
-                None => (0.0, *count),
+            let until = |(count, compute): &(f64, Vec<f64>)| {
+                (hidden((1.0 - attention_fraction) * compute[layer]), *count)
             };
             let mut until: Vec<(f64, f64)> = chunks.iter().map(until).collect();
             until.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -617,8 +648,8 @@ impl LeastReading {
             steps.push((slope, all - read));
         }
         steps.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let before = |(count, compute): &(f64, Vec<f64>)| count * compute.iter().rev().skip(1).sum::<f64>();
-        Self { computing: once + chunks.iter().map(before).sum::<f64>(), neuron_seconds, steps }
+        let computing = |(count, compute): &(f64, Vec<f64>)| count * compute.iter().sum::<f64>();
+        Self { computing: once + chunks.iter().map(computing).sum::<f64>(), neuron_seconds, steps }
     }
 }
 
@@ -644,7 +675,8 @@ impl PromptPrice {
         let reads = c.reads.clone();
         // few and large reads: their interference is all that they take
         let toll = reads.toll(false, r.threads);
-        let PromptLayers { compute: of_layers, memory, .. } = PromptLayers::new(question, &r, c.chunk);
+        let PromptLayers { compute: of_layers, memory, attention_fraction, .. } =
+            PromptLayers::new(question, &r, c.chunk);
         let compute = |layer: usize, tokens: u32| {
             let (token, chunk) = of_layers[layer];
             prompt_compute_seconds(tokens, token, chunk, memory)
@@ -658,18 +690,23 @@ impl PromptPrice {
                 (f64::from(count), layers.map(|layer| compute(layer, tokens)).collect())
             })
             .collect();
-        let last = |(count, layers): &(f64, Vec<f64>)| count * layers.last().copied().unwrap_or(0.0);
         let embedding = f64::from(tokens) * embedding_seconds(device, model, c.embedding_rows);
-        let once = chunks.iter().map(last).sum::<f64>() + embedding + rest(model, &r).seconds();
+        let once = embedding + rest(model, &r).seconds();
         let stride_bytes = model.parts.bundle.stride_bytes as f64;
         let neurons = a.neurons() as f64;
-        let least = LeastReading::new(&chunks, once, (&toll, reads.in_order_least(stride_bytes), neurons));
-        Self { reads, toll, neurons, stride_bytes, chunks, once, least }
+        let least = LeastReading::new(
+            (&chunks, attention_fraction),
+            once,
+            (&toll, reads.in_order_least(stride_bytes), neurons),
+        );
+        Self { reads, toll, neurons, stride_bytes, chunks, attention_fraction, once, least }
     }
 
     /// Whether another one, read in the same way, is the same with any neurons pinned.
     pub fn is_alike(&self, other: &Self) -> bool {
-        self.once == other.once && self.chunks == other.chunks
+        self.once == other.once
+            && self.chunks == other.chunks
+            && self.attention_fraction == other.attention_fraction
     }
 
     /// Seconds of reading a layer of whose neurons so many are pinned, once a chunk.
@@ -677,12 +714,11 @@ impl PromptPrice {
         self.reads.in_order((self.neurons - f64::from(hot)) * self.stride_bytes)
     }
 
-    /// Seconds that a layer adds of whose neurons so many are pinned: it is read while the one before it computes, and the
-    /// first while nobody does.
+    /// Seconds that a layer adds of whose neurons so many are pinned: the others are read while those that have come are computed.
     pub fn layer(&self, layer: usize, hot: u32) -> f64 {
         let io = self.read_seconds(hot);
         let chunk = |(count, compute): &(f64, Vec<f64>)| {
-            count * prompt_layer_seconds(io, layer.checked_sub(1).map(|before| compute[before]), &self.toll)
+            count * prompt_layer_seconds(io, compute[layer], self.attention_fraction, &self.toll)
         };
         self.chunks.iter().map(chunk).sum()
     }

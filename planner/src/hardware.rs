@@ -30,6 +30,10 @@ pub struct Rates {
     pub sparse_down: RowRate,
     /// Gathered rows of down from memory, by one thread.
     pub sparse_down_serial: RowRate,
+    /// Seconds that rows of [`LONG_ROW_VALUES`] added to a sum together take beyond their bytes: by all threads, and by one.
+    pub sparse_down_group: (f64, f64),
+    /// Whether gate and up were measured apart from down, as `run` measures them again.
+    pub sparse_apart: bool,
     /// A product with a matrix of down's format from memory: pieces of down as the model's file has them.
     pub dense_down: RowRate,
     /// FLOP/s of a token's attention.
@@ -127,8 +131,11 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
         rows(&kernel.dense_bytes_per_second, &kernel.short_dense_row_seconds, value_bytes, threads)
     };
     let dense = |threads| product(weights, formats.weights.1, threads);
-    let added =
-        |threads| rows(&down.sparse_bytes_per_second, &down.short_add_row_seconds, formats.down.1, threads);
+    let long = down.sparse_down_bytes_per_second.as_ref().unwrap_or(&down.sparse_bytes_per_second);
+    let added = |threads| rows(long, &down.short_add_row_seconds, formats.down.1, threads);
+    let group = |(n, scale): (usize, f64)| {
+        down.sparse_down_group_seconds.as_ref().map_or(0.0, |seconds| seconds[n - 1] / scale)
+    };
     let (all, serial) = ((n, scale), (1, one));
     let prompt = rate(&weights.prompt_flops_per_second).unwrap_or(weights.flops_per_second[n - 1] * scale);
     Rates {
@@ -146,6 +153,8 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
         ),
         sparse_down: added(all),
         sparse_down_serial: added(serial),
+        sparse_down_group: (group(all), group(serial)),
+        sparse_apart: weights.sparse_down_bytes_per_second.is_some(),
         dense_down: product(down, formats.down.1, all),
         attention: attention(device, formats.kv, isa, n).unwrap_or(weights.flops_per_second[n - 1]) * scale,
         stream: device.memory.stream_bytes_per_second[n - 1] * scale,
@@ -200,6 +209,7 @@ pub fn at(device: &Device, f: &Factors) -> Device {
         scale(&mut kernel.flops_per_second, f.compute);
         scale(&mut kernel.dense_bytes_per_second, f.stream);
         scale(&mut kernel.sparse_bytes_per_second, f.gather);
+        kernel.sparse_down_bytes_per_second.iter_mut().for_each(|rates| scale(rates, f.gather));
         for rates in [
             &mut kernel.prompt_flops_per_second,
             &mut kernel.prompt_few_flops_per_second,
@@ -209,6 +219,7 @@ pub fn at(device: &Device, f: &Factors) -> Device {
             rates.iter_mut().for_each(|rates| scale(rates, f.compute));
         }
         for (seconds, times) in [
+            (&mut kernel.sparse_down_group_seconds, f.gather),
             (&mut kernel.short_dense_row_seconds, f.stream),
             (&mut kernel.short_dot_row_seconds, f.gather),
             (&mut kernel.short_add_row_seconds, f.gather),
@@ -219,6 +230,7 @@ pub fn at(device: &Device, f: &Factors) -> Device {
     }
     scale(&mut device.memory.stream_bytes_per_second, f.stream);
     scale(&mut device.memory.gather_bytes_per_second, f.gather);
+    device.memory.fresh_bytes_per_second.iter_mut().for_each(|rate| *rate *= f.stream);
     for read in &mut device.storage.reads {
         read.reads_per_second *= if read.pattern == "sequential" { f.ordered_reads } else { f.random_reads };
     }
@@ -398,6 +410,8 @@ mod tests {
             flops_per_second: vec![1.0],
             dense_bytes_per_second: vec![1.0],
             sparse_bytes_per_second: vec![1.0],
+            sparse_down_bytes_per_second: None,
+            sparse_down_group_seconds: None,
             // a token takes a second and a chunk twenty: 128 tokens in 148 seconds, 16 in 36
             prompt_flops_per_second: Some(vec![128.0 / 148.0]),
             prompt_few_flops_per_second: few.map(|few| vec![few]),

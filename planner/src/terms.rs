@@ -72,10 +72,11 @@ fn start(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPla
     });
     let curves = curves.unwrap_or_else(|| ReadCurves::of_one(&device.storage.reads[0]));
     let bytes_per_second = block * curves.reads_per_second(block, 1.0);
-    let moved = memory.decode_sum() as f64 + PASSES * bytes as f64;
+    let stream = cost::rates(question, &d.cores).stream_serial;
+    let cleared = memory.decode_sum() as f64 / device.memory.fresh_bytes_per_second.unwrap_or(stream);
     StartTerms {
         read_seconds: significant(bytes as f64 / bytes_per_second),
-        memory_seconds: significant(moved / cost::rates(question, &d.cores).stream_serial),
+        memory_seconds: significant(cleared + PASSES * bytes as f64 / stream),
     }
 }
 
@@ -158,6 +159,7 @@ fn prompt(question: &Question<'_>, d: &Decided, reads: &ReadPrice) -> PromptTerm
     PromptTerms {
         rest: rounded(&cost::rest(model, &r)),
         memory_seconds: significant(layers.memory),
+        attention_fraction: significant(layers.attention_fraction),
         token_seconds: token.into_iter().map(significant).collect(),
         chunk_seconds: rounded_list(chunk),
         read_seconds: rounded_list(d.hot.iter().map(|&hot| price.read_seconds(hot)).collect()),
@@ -208,7 +210,7 @@ pub fn rates(question: &Question<'_>, level: &Level, d: &Decided) -> Rates {
         weight_format: exact.then(|| a.weight_format.clone()),
         flops_per_second: measured(r.flops),
         dense_bytes_per_second: measured(r.dense.bytes_per_second()),
-        sparse_bytes_per_second: measured(r.sparse.bytes_per_second()),
+        sparse_bytes_per_second: measured(r.sparse.bytes_per_second()).filter(|_| r.sparse_apart),
         random_read_bytes: random,
         random_reads_per_second: random.map(|bytes| significant(price.random_per_second(bytes as f64))),
         ordered_reads_per_second: (!pinned).then(|| significant(price.ordered_per_second())),

@@ -112,6 +112,10 @@ pub struct Memory {
     pub gather_bytes_per_second: Vec<f64>,
     /// Bytes of the rows that `gather_bytes_per_second` was measured with.
     pub gather_row_bytes: u64,
+    /// Taking memory from the system, which clears it, as the engine does at its start (absent: as reading in order by one
+    /// thread).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fresh_bytes_per_second: Option<f64>,
 }
 
 /// Reading flash.
@@ -194,8 +198,18 @@ pub struct KernelSpeed {
     pub flops_per_second: Vec<f64>,
     /// By number of threads: weight bytes/s of a dense matrix-vector product from memory.
     pub dense_bytes_per_second: Vec<f64>,
-    /// By number of threads: weight bytes/s of the sparse FFN (gathered dot and axpy) from memory.
+    /// By number of threads: weight bytes/s of rows of gate and up here and there from memory: gates of one neuron in eight, and
+    /// the ups of every second of these; where `sparse_down_bytes_per_second` is absent, of older profiles, gate, up
+    /// and down of one neuron in eight.
     pub sparse_bytes_per_second: Vec<f64>,
+    /// By number of threads: weight bytes/s of down rows here and there from memory, 16 added to a sum at a time (absent: as
+    /// `sparse_bytes_per_second`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sparse_down_bytes_per_second: Option<Vec<f64>>,
+    /// By number of threads: seconds that down rows of 4096 values take beyond their bytes for each sum that they are added
+    /// to together (absent: none).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sparse_down_group_seconds: Option<Vec<f64>>,
     /// By number of threads: FLOP/s of a prompt's feed-forward block, 128 vectors at once, no value zero; down is
     /// transposed where these kernels do so (absent: as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]

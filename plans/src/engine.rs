@@ -12,6 +12,14 @@ pub const SUMS: usize = 8;
 /// Rows that are added to a sum together where their factors are rounded: in 16 bits.
 pub const ADDED: usize = 16;
 
+/// Neighbours by rank, of so many neurons, that are added to one sum, a power of two: enough for whole groups of rows where few
+/// are active, and few enough for all sums to have their share.
+pub const fn run_neurons(neurons: usize) -> usize {
+    let run = neurons / (8 * SUMS);
+    let run = if run < 32 { 32 } else { run };
+    if run > 256 { 256 } else { run.next_power_of_two() }
+}
+
 /// Neurons whose down rows a prompt meets under one scale for each column, where
 /// [`crate::model::Architecture::transposes_down`].
 pub const TRANSPOSED: usize = 32;

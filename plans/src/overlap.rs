@@ -233,10 +233,11 @@ pub fn prompt_compute_seconds(tokens: u32, token: f64, chunk: f64, memory: f64) 
     (f64::from(rows) * token + chunk).max(memory)
 }
 
-/// A layer of a chunk of a prompt: it is read in `read` seconds while the layer before it computes for so many, and the
-/// first while nobody does.
-pub fn prompt_layer_seconds(read: f64, before: Option<f64>, toll: &Toll) -> f64 {
-    before.map_or(read, |before| read.max(before + toll.slowed(read)))
+/// A layer of a chunk of a prompt: its neurons are read in `read` seconds while those that have come are computed. Nothing is
+/// read during its attention, a share of the `compute` seconds.
+pub fn prompt_layer_seconds(read: f64, compute: f64, attention_fraction: f64, toll: &Toll) -> f64 {
+    let attention = attention_fraction * compute;
+    attention + read.max(compute - attention + toll.slowed(read))
 }
 
 #[cfg(test)]
@@ -284,10 +285,10 @@ mod tests {
     }
 
     #[test]
-    fn a_prompts_layer_is_read_while_the_one_before_it_computes() {
-        assert_eq!(prompt_layer_seconds(3.0, None, &TOLL), 3.0);
-        assert_eq!(prompt_layer_seconds(4.0, Some(10.0), &TOLL), 10.0 + 0.25 * 4.0);
-        assert_eq!(prompt_layer_seconds(40.0, Some(10.0), &TOLL), 40.0);
+    fn a_prompts_layer_is_read_while_it_computes_but_not_while_it_attends() {
+        assert_eq!(prompt_layer_seconds(0.0, 10.0, 0.2, &TOLL), 10.0);
+        assert_eq!(prompt_layer_seconds(4.0, 10.0, 0.2, &TOLL), 10.0 + 0.25 * 4.0);
+        assert_eq!(prompt_layer_seconds(40.0, 10.0, 0.2, &TOLL), 2.0 + 40.0);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub struct Rates {
     /// Weights in long rows, in order from memory, by the decoding threads; absent: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dense_bytes_per_second: Option<f64>,
-    /// Weights of neurons here and there from memory, by the decoding threads; absent: not measured.
+    /// Rows of gate and up here and there from memory, by the decoding threads; absent: not measured apart from down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sparse_bytes_per_second: Option<f64>,
     /// Bytes of a token's mean read here and there; absent, as `random_reads_per_second` is then: decoding reads nothing so.
@@ -290,6 +290,9 @@ pub struct PromptTerms {
     pub memory_seconds: f64,
     /// For each layer: computing a token of a chunk.
     pub token_seconds: Vec<f64>,
+    /// Share of a layer's computing that is attention, during which nothing is read; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attention_fraction: f64,
     /// For each layer: computing what a chunk takes beside its tokens; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chunk_seconds: Vec<f64>,
@@ -346,7 +349,7 @@ impl Terms {
     }
 
     /// Seconds of a prompt of so many tokens by this plan on a machine that is so many times as fast: each chunk passes the
-    /// layers, and each layer is read while the one before it computes.
+    /// layers, whose neurons are read while they are computed.
     pub fn prompt_seconds(&self, plan: &Plan, tokens: u32, f: &Factors) -> f64 {
         let (layers, p) = (plan.quality.always_on_neurons.len(), &self.prompt);
         let (toll, chunk) = (self.toll(plan, f), plan.prefill.chunk_tokens.max(1));
@@ -358,11 +361,10 @@ impl Terms {
         };
         let of_chunk = |tokens: u32| {
             let layer = |layer: usize| {
-                let before = layer.checked_sub(1).map(|before| compute(before, tokens));
-                prompt_layer_seconds(of(&p.read_seconds, layer) / f.ordered_reads, before, &toll)
+                let read = of(&p.read_seconds, layer) / f.ordered_reads;
+                prompt_layer_seconds(read, compute(layer, tokens), p.attention_fraction, &toll)
             };
             (0..layers).map(layer).sum::<f64>()
-                + layers.checked_sub(1).map_or(0.0, |last| compute(last, tokens))
         };
         let mut seconds = p.rest.at(f).seconds();
         seconds += f64::from(tokens) * self.rest.at(f).read_seconds;

@@ -96,6 +96,7 @@ fn one_plus_12() -> Device {
             stream_bytes_per_second: stream.to_vec(),
             gather_bytes_per_second: stream.map(|rate| 0.7 * rate).to_vec(),
             gather_row_bytes: 3 * ROW,
+            fresh_bytes_per_second: None,
         },
         storage: Storage {
             file_system: "f2fs".to_owned(),
@@ -117,6 +118,8 @@ fn one_plus_12() -> Device {
             flops_per_second: flops.to_vec(),
             dense_bytes_per_second: stream.map(|rate| 0.9 * rate).to_vec(),
             sparse_bytes_per_second: stream.map(|rate| 0.7 * rate).to_vec(),
+            sparse_down_bytes_per_second: None,
+            sparse_down_group_seconds: None,
             prompt_flops_per_second: None,
             prompt_few_flops_per_second: None,
             prompt_sparse_flops_per_second: None,

@@ -52,6 +52,7 @@ pub(crate) fn device() -> Device {
             stream_bytes_per_second: speeds.to_vec(),
             gather_bytes_per_second: speeds.to_vec(),
             gather_row_bytes: 4096,
+            fresh_bytes_per_second: None,
         },
         storage: Storage {
             file_system: "ext4".to_owned(),
@@ -69,6 +70,8 @@ pub(crate) fn device() -> Device {
             flops_per_second: vec![20e9, 40e9, 24e9, 32e9],
             dense_bytes_per_second: speeds.map(|s| 0.9 * s).to_vec(),
             sparse_bytes_per_second: speeds.map(|s| 0.7 * s).to_vec(),
+            sparse_down_bytes_per_second: Some(speeds.map(|s| 0.8 * s).to_vec()),
+            sparse_down_group_seconds: Some(speeds.map(|_| 1e-7).to_vec()),
             prompt_flops_per_second: None,
             prompt_few_flops_per_second: None,
             prompt_sparse_flops_per_second: None,

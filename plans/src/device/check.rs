@@ -143,9 +143,13 @@ fn cores(classes: &[CoreClass], at: &At<'_>) -> Checked {
 }
 
 fn memory(memory: &Memory, threads: usize, at: &At<'_>) -> Checked {
-    let Memory { stream_bytes_per_second, gather_bytes_per_second, gather_row_bytes } = memory;
+    let Memory { stream_bytes_per_second, gather_bytes_per_second, gather_row_bytes, fresh_bytes_per_second } =
+        memory;
     rates(stream_bytes_per_second, threads, &at.key("stream_bytes_per_second"))?;
     rates(gather_bytes_per_second, threads, &at.key("gather_bytes_per_second"))?;
+    if let Some(rate) = fresh_bytes_per_second {
+        at.key("fresh_bytes_per_second").rate(*rate)?;
+    }
     at.key("gather_row_bytes").count(*gather_row_bytes, 1, BLOCK_BYTES_MAX)
 }
 
@@ -222,6 +226,8 @@ fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At
             flops_per_second,
             dense_bytes_per_second,
             sparse_bytes_per_second,
+            sparse_down_bytes_per_second,
+            sparse_down_group_seconds,
             prompt_flops_per_second,
             prompt_few_flops_per_second,
             prompt_sparse_flops_per_second,
@@ -251,6 +257,7 @@ fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At
             ("flops_per_second", Some(flops_per_second)),
             ("dense_bytes_per_second", Some(dense_bytes_per_second)),
             ("sparse_bytes_per_second", Some(sparse_bytes_per_second)),
+            ("sparse_down_bytes_per_second", sparse_down_bytes_per_second.as_ref()),
             ("prompt_flops_per_second", prompt_flops_per_second.as_ref()),
             ("prompt_few_flops_per_second", prompt_few_flops_per_second.as_ref()),
             ("prompt_sparse_flops_per_second", prompt_sparse_flops_per_second.as_ref()),
@@ -259,6 +266,7 @@ fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At
             values.map_or(Ok(()), |values| rates(values, threads, &at.key(key)))?;
         }
         for (key, values) in [
+            ("sparse_down_group_seconds", sparse_down_group_seconds.as_ref()),
             ("short_dense_row_seconds", short_dense_row_seconds.as_ref()),
             ("short_dot_row_seconds", short_dot_row_seconds.as_ref()),
             ("short_add_row_seconds", short_add_row_seconds.as_ref()),

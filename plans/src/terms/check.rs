@@ -41,7 +41,9 @@ pub(crate) fn rates(rates: &Rates, plan: &Plan, at: &At<'_>) -> Checked {
         if let Some(rate) = rate {
             at.rate(*rate)?;
         }
-        at.holds(rate.is_some() == weight_format.is_some(), || {
+        // rows here and there may be of a walk that is no longer taken
+        let unknown = key == "sparse_bytes_per_second" && rate.is_none();
+        at.holds(unknown || rate.is_some() == weight_format.is_some(), || {
             "and `rates.weight_format` stand together; give both or neither".to_owned()
         })?;
     }
@@ -194,10 +196,12 @@ fn of_layers(layers: &LayerTerms, plan: &Plan, at: &At<'_>) -> Checked {
 }
 
 fn of_prompt(prompt: &PromptTerms, plan: &Plan, at: &At<'_>) -> Checked {
-    let PromptTerms { rest, memory_seconds, token_seconds, chunk_seconds, read_seconds } = prompt;
+    let PromptTerms { rest, memory_seconds, token_seconds, attention_fraction, chunk_seconds, read_seconds } =
+        prompt;
     work(rest, &at.key("rest"))?;
     at.key("memory_seconds").seconds(*memory_seconds)?;
     list(token_seconds, SECONDS_MAX, false, plan, &at.key("token_seconds"))?;
+    at.key("attention_fraction").fraction(*attention_fraction)?;
     list(chunk_seconds, SECONDS_MAX, true, plan, &at.key("chunk_seconds"))?;
     list(read_seconds, SECONDS_MAX, true, plan, &at.key("read_seconds"))
 }

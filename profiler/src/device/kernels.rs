@@ -16,7 +16,7 @@ use flashplan::internals::walks::{COLUMNS, MATRIX_BYTES, SparseWalk, dots_in_cac
 use kernels::Format;
 use kernels::{self, Form, Kernels, Packed, Row, TRANSPOSED_COLUMNS, pack, pack_transposed};
 use plans::device::{CoreClass, KernelSpeed, SHORT_ROW_VALUES};
-use plans::engine::{PROMPT_ACTIVE_ONE_IN, PROMPT_TOKENS, TRANSPOSED};
+use plans::engine::{ADDED, PROMPT_ACTIVE_ONE_IN, PROMPT_TOKENS, TRANSPOSED};
 use plans::file::significant;
 
 use super::measure::{Budget, Timing, fill_between, median, parallel_rates, rates, thread_counts};
@@ -36,7 +36,7 @@ const ATTENDED: usize = 512;
 /// All layers' keys and values there.
 pub(super) const ATTENDED_BYTES: u64 = 32 << 20;
 /// Measurements of each kernel.
-const MEASURES: usize = 11;
+const MEASURES: usize = 13;
 /// Columns of short rows.
 const SHORT_COLUMNS: usize = SHORT_ROW_VALUES as usize;
 /// The least that a step costs: a call.
@@ -52,7 +52,7 @@ pub(super) struct Measured {
 
 /// All windows together.
 pub(super) fn budget(quick: bool) -> Duration {
-    if quick { Duration::from_millis(8_250) } else { Duration::from_secs(36) }
+    if quick { Duration::from_millis(9_750) } else { Duration::from_secs(42) }
 }
 
 /// Formats that every instruction set is timed in; in the others the fastest one alone. A plan for another set takes the
@@ -104,11 +104,13 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             let dispatch = bench.dispatch(budget.next_point(), buffer, median(&dense))?;
             let short = array::from_fn(|_| budget.next_point());
             let [short_dense, short_values, short_sums] = bench.short(short, buffer)?;
+            let sparse = array::from_fn(|_| budget.next_point());
+            let [sparse, down, down_group] = bench.sparse(sparse, buffer)?;
             let [many, few] = PROMPT_TOKENS;
             let measured = [
                 ("dot_in_cache", "flop_per_second", bench.cached(budget.next_point())?),
                 ("dense", "bytes_per_second", dense),
-                ("sparse", "bytes_per_second", bench.sparse(budget.next_point(), buffer)?),
+                ("sparse", "bytes_per_second", sparse),
                 ("dispatch", "seconds", dispatch),
                 ("prompt", "flop_per_second", bench.prompt(budget.next_point(), buffer, (many, 1))?),
                 ("prompt_few", "flop_per_second", bench.prompt(budget.next_point(), buffer, (few, 1))?),
@@ -121,6 +123,8 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
                 ("short_dense_row", "seconds", short_dense),
                 ("short_dot_row", "seconds", short_values),
                 ("short_add_row", "seconds", short_sums),
+                ("sparse_down", "bytes_per_second", down),
+                ("sparse_down_group", "seconds", down_group),
             ];
             for ((measure, unit, values), samples) in measured.into_iter().zip(samples) {
                 if !values.is_empty() {
@@ -155,6 +159,8 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             flops_per_second: fill(0),
             dense_bytes_per_second: fill(1),
             sparse_bytes_per_second: fill(2),
+            sparse_down_bytes_per_second: Some(fill(11)),
+            sparse_down_group_seconds: Some(fill(12)),
             dispatch_seconds: fill(3),
             prompt_flops_per_second: Some(fill(4)),
             prompt_few_flops_per_second: Some(fill(5)),
@@ -305,14 +311,32 @@ impl Bench<'_> {
         Ok(rates.into_iter().map(|rate| (bytes / rate - bytes / dense).max(CALL_SECONDS)).collect())
     }
 
-    /// Weight bytes/s of the sparse feed-forward step over neurons here and there.
-    fn sparse(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
-        let mut walk = SparseWalk::new(self.kernels, self.format, COLUMNS, buffer);
-        let row_bytes = self.format.row_bytes(COLUMNS) as f64;
-        Ok(rates(self.context, timing, || {
+    /// The sparse feed-forward step over neurons here and there: weight bytes/s of gate and up, weight bytes/s of down in whole groups,
+    /// and seconds that a group takes beyond its rows, from what small ones take.
+    fn sparse(&self, timings: [Timing; 3], buffer: &[u8]) -> Result<[Vec<f64>; 3], ProfileError> {
+        /// Rows of a small group.
+        const FEW: usize = 2;
+        let Self { context, pool, kernels, format } = *self;
+        let mut walk = SparseWalk::new(kernels, format, COLUMNS, buffer);
+        let row_bytes = format.row_bytes(COLUMNS) as f64;
+        let values = rates(context, timings[0], || {
             walk.go_on();
-            (walk.gate_up(self.pool) + walk.down(self.pool)) * row_bytes
-        })?)
+            walk.gate_up(pool) * row_bytes
+        })?;
+        let mut down = |timing, group| {
+            rates(context, timing, || {
+                walk.go_on();
+                walk.down(pool, group)
+            })
+        };
+        let (whole, few) = (down(timings[1], ADDED)?, down(timings[2], FEW)?);
+        let groups_of_a_row = 1.0 / FEW as f64 - 1.0 / ADDED as f64;
+        let group =
+            few.iter().map(|few| ((1.0 / few - 1.0 / median(&whole)) / groups_of_a_row).max(CALL_SECONDS));
+        let group: Vec<f64> = group.collect();
+        // a row's bytes by themselves
+        let row = |rate: &f64| row_bytes / (1.0 / rate - median(&group) / ADDED as f64).max(0.5 / rate);
+        Ok([values, whole.iter().map(row).collect(), group])
     }
 
     /// Seconds of a short row of a matrix, of gate and up here and there, and of down.
@@ -333,7 +357,7 @@ impl Bench<'_> {
             })?),
             seconds(rates(context, timings[2], || {
                 sparse.go_on();
-                sparse.down(pool)
+                sparse.down(pool, ADDED)
             })?),
         ])
     }

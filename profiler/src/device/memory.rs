@@ -1,8 +1,9 @@
 //! Memory bandwidth by thread count: in order, and by rows here and there.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use flashplan::internals::arena::Arena;
 use flashplan::internals::machine::{Machine, cache_bytes};
 use flashplan::internals::pool::{Pool, part};
 use kernels::Format;
@@ -22,11 +23,15 @@ const BUFFER_BYTES_MAX: u64 = 2 << 30;
 /// Read between two meetings of all threads.
 const STEP_BYTES: usize = 32 << 20;
 
+/// Memory that is taken from the system to see how fast it gives it.
+const FRESH_BYTES: u64 = 256 << 20;
+
 /// Bandwidths by thread count, and the rows of `memory.csv`.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) stream: Vec<f64>,
     pub(super) gather: Vec<f64>,
+    pub(super) fresh: f64,
     pub(super) csv: String,
 }
 
@@ -95,7 +100,18 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
         bar.inc(1);
     }
     drop(bar);
+    let mut fresh = Vec::new();
+    for repeat in 0..repeats {
+        let start = Instant::now();
+        let arena = Arena::new(FRESH_BYTES.min(buffer.len() as u64))?;
+        let rate = arena.bytes() as f64 / start.elapsed().as_secs_f64();
+        let row = ["fresh".to_owned(), "0".to_owned(), arena.bytes().to_string(), "1".to_owned(), repeat.to_string()];
+        let [a, b, c, d, e] = row;
+        write_row(&mut csv, &[a, b, c, d, e, significant(rate).to_string()])?;
+        fresh.push(rate);
+    }
     Ok(Measured {
+        fresh: significant(median(&fresh)),
         stream: fill_between(&counts, &stream),
         gather: fill_between(&counts, &gather),
         csv: finish(csv)?,

@@ -109,11 +109,18 @@ pub(crate) fn measure(
         ));
     }
     let over_memory = format.filter(|_| beyond_cache);
+    let over_rows = over_memory.filter(|_| rates.sparse_bytes_per_second.is_some());
+    if over_memory.is_some() && over_rows.is_none() {
+        probe.unmeasured.push(
+            "the device was profiled before rows of gate and up were timed apart from those of down; profile it again"
+                .to_owned(),
+        );
+    }
     let mut random = Random::new(seed());
     let at_random = rates.random_read_bytes.filter(|bytes| *bytes <= file.bytes);
     let in_order = rates.ordered_reads_per_second.map(|_| *buffer_bytes).filter(|bytes| *bytes <= file.bytes);
     let mut dense = over_memory.map(|format| DenseWalk::new(kernels, format, memory));
-    let mut sparse = over_memory
+    let mut sparse = over_rows
         .map(|format| (SparseWalk::new(kernels, format, COLUMNS, memory), format.row_bytes(COLUMNS) as f64));
     let wanted = usize::from(format.is_some())
         + usize::from(dense.is_some())
@@ -142,7 +149,7 @@ pub(crate) fn measure(
         if let Some((walk, row_bytes)) = &mut sparse {
             samples[2].push(again(window, || {
                 walk.go_on();
-                (walk.gate_up(pool) + walk.down(pool)) * *row_bytes
+                walk.gate_up(pool) * *row_bytes
             }));
         }
         if let Some(bytes) = at_random {

@@ -15,8 +15,8 @@ const CACHED_COLUMNS: usize = 2048;
 pub const COLUMNS: usize = LONG_ROW_VALUES as usize;
 /// Weight bytes of one matrix: a step between two meetings of all threads.
 pub const MATRIX_BYTES: usize = 16 << 20;
-/// One neuron in about this many is active.
-const ACTIVE_ONE_IN: u64 = 8;
+/// One neuron in about this many is requested.
+const REQUESTED_ONE_IN: u64 = 8;
 /// Neurons that a thread takes together.
 const CLUSTER_NEURONS: usize = 32;
 /// Weight bytes and columns of a matrix of a small model, and what lies between two of them.
@@ -107,7 +107,8 @@ impl<'a> DenseWalk<'a> {
     }
 }
 
-/// The sparse feed-forward step, over and over, as the engine takes it.
+/// A token's sparse feed-forward network, over and over, as the engine takes it: gates of all that is requested, ups where the
+/// gate fires, which it does for every second one, and downs of these.
 #[derive(Debug)]
 pub struct SparseWalk<'a> {
     kernels: &'a dyn Kernels,
@@ -115,8 +116,8 @@ pub struct SparseWalk<'a> {
     x: Vec<f32>,
     words: Vec<f32>,
     values: Vec<f32>,
-    /// Factors that down rows are added with, none of them zero, whatever the buffer holds.
-    factors: Vec<f32>,
+    /// Those of a step whose gate fires, by sum.
+    order: Vec<usize>,
     sums: Vec<f32>,
 }
 
@@ -126,8 +127,8 @@ impl<'a> SparseWalk<'a> {
         let neurons = Neurons::new(format, format.row_bytes(columns), buffer);
         let [x, words] = [columns, Rounded::words(columns)].map(|count| vec![0.5; count]);
         let [values, sums] = [neurons.step, SUMS * sum_words(columns)].map(|count| vec![0.0; count]);
-        let factors = vec![1e-3; values.len()];
-        Self { kernels, neurons, x, words, values, factors, sums }
+        let order = vec![0; neurons.step];
+        Self { kernels, neurons, x, words, values, order, sums }
     }
 
     /// Moves on to the next step's neurons.
@@ -135,33 +136,59 @@ impl<'a> SparseWalk<'a> {
         self.neurons.go_on();
     }
 
-    /// Gates and ups: threads share neurons for two dots. Returns how many rows that is.
+    /// Gates and ups: threads share neurons. Returns how many rows that is.
     pub fn gate_up(&mut self, pool: &Pool) -> f64 {
         let (kernels, neurons) = (self.kernels, &self.neurons);
         let x = Input::new(&self.x, true, &mut self.words);
-        let both = |start: usize, values: &mut [f32]| {
+        let all = |start: usize, values: &mut [f32]| {
             for (i, value) in (start..).zip(values) {
+                // while a row is met, the same row of the next neuron is on its way to the cache
                 let dot = |part| x.dot(kernels, neurons.row(i, part, i + 1));
-                *value = (dot(0) * dot(1)).clamp(-1e-3, 1e-3);
+                let gate = std::hint::black_box(dot(0));
+                *value = if neurons.fires(i) { (gate * dot(1)).clamp(-1e-3, 1e-3) } else { gate };
             }
         };
-        pool.share_mut(&mut self.values, CLUSTER_NEURONS, || (), both);
-        (2 * neurons.step) as f64
+        pool.share_mut(&mut self.values, CLUSTER_NEURONS, || (), all);
+        let fire = (0..neurons.step).filter(|&index| neurons.fires(index)).count();
+        (neurons.step + fire) as f64
     }
 
-    /// Downs: threads share the sums. Returns how many rows that is.
-    pub fn down(&mut self, pool: &Pool) -> f64 {
+    /// Downs: so many neighbours at a time are added to a sum, and threads share the sums. Returns how many rows that is.
+    pub fn down(&mut self, pool: &Pool, group: usize) -> f64 {
+        // factors that are not zero, whatever the buffer holds
+        const FACTORS: [f32; ADDED] = [1e-3; ADDED];
         let (kernels, neurons, words) = (self.kernels, &self.neurons, sum_words(self.x.len()));
-        let groups = self.factors.as_chunks::<ADDED>().0;
+        let group = group.clamp(1, ADDED);
+        // by sum, as the engine orders them: counted, then put into place
+        let firing = || (0..neurons.step).filter(|&index| neurons.fires(index)).enumerate();
+        let sum_of = |nth: usize| nth / group % SUMS;
+        let mut starts = [0; SUMS + 1];
+        firing().for_each(|(nth, _)| starts[sum_of(nth) + 1] += 1);
+        for sum in 0..SUMS {
+            starts[sum + 1] += starts[sum];
+        }
+        let mut ends = starts;
+        for (nth, index) in firing() {
+            let end = &mut ends[sum_of(nth)];
+            self.order[*end] = index;
+            *end += 1;
+        }
+        let order = &self.order[..starts[SUMS]];
         let add = |start: usize, sum: &mut [f32]| {
-            for group in (start / words..groups.len()).step_by(SUMS) {
-                let row = |k| neurons.row(ADDED * group + k, 2, ADDED * (group + SUMS) + k);
+            let sum_number = start / words;
+            let mut groups = order[starts[sum_number]..starts[sum_number + 1]].chunks(group).peekable();
+            while let Some(group) = groups.next() {
+                let next = groups.peek().unwrap_or(&group);
+                let row = |k: usize| {
+                    let at = |group: &[usize]| group[k.min(group.len() - 1)];
+                    neurons.row(at(group), 2, at(next))
+                };
                 let rows: [_; ADDED] = array::from_fn(row);
-                kernels.down().add_rows(Form::Q8, &groups[group], &rows, sum);
+                kernels.down().add_rows(Form::Q8, &FACTORS[..group.len()], &rows[..group.len()], sum);
             }
         };
         pool.share_mut(&mut self.sums, words, || (), add);
-        (groups.len() * ADDED) as f64
+        order.len() as f64
     }
 }
 
@@ -173,12 +200,12 @@ struct Neurons<'a> {
     row_bytes: usize,
     buffer: &'a [u8],
     all: usize,
-    /// Active neurons, ascending.
-    active: Vec<usize>,
-    /// First active neuron of a step, and the number that it takes.
+    /// Requested neurons, ascending.
+    requested: Vec<usize>,
+    /// First requested neuron of a step, and the number that it takes.
     first: usize,
     step: usize,
-    /// Offset by which all active neurons have moved: once through the buffer, other neurons follow.
+    /// Offset by which all have moved: once through the buffer, other neurons follow.
     moved: usize,
 }
 
@@ -187,28 +214,39 @@ impl<'a> Neurons<'a> {
         let all = buffer.len() / (3 * row_bytes);
         let mut random = Random::new(1);
         let mut gap = |most: u64| random.below(most) as usize;
-        let first = gap(ACTIVE_ONE_IN);
-        let next = |at: &usize| Some(at + 1 + gap(2 * ACTIVE_ONE_IN - 1));
-        let active: Vec<usize> =
+        let first = gap(REQUESTED_ONE_IN);
+        let next = |at: &usize| Some(at + 1 + gap(2 * REQUESTED_ONE_IN - 1));
+        let requested: Vec<usize> =
             iter::successors(Some(first), next).take_while(|&neuron| neuron < all).collect();
         // as many as make a layer's step worth meeting for
-        let step = (MATRIX_BYTES / (3 * row_bytes)).min(active.len());
-        Self { format, row_bytes, buffer, all, active, first: 0, step, moved: 0 }
+        let step = (MATRIX_BYTES / (3 * row_bytes)).min(requested.len());
+        Self { format, row_bytes, buffer, all, requested, first: 0, step, moved: 0 }
     }
 
     /// Moves on to the next step's neurons.
     fn go_on(&mut self) {
         self.first += self.step;
-        if self.first + self.step > self.active.len() {
+        if self.first + self.step > self.requested.len() {
             self.first = 0;
             self.moved = (self.moved + 1) % self.all;
         }
     }
 
+    /// One of a step's.
+    fn neuron(&self, index: usize) -> usize {
+        let at = self.requested[self.first + index.min(self.step - 1)] + self.moved;
+        if at < self.all { at } else { at - self.all }
+    }
+
+    /// Whether the gate of one of a step's fires: of every second one, without a pattern that a processor foresees.
+    fn fires(&self, index: usize) -> bool {
+        (self.neuron(index) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0
+    }
+
     /// Gate (0), up (1) or down (2) of one of a step's, after which that of `next` is read.
     fn row(&self, index: usize, part: usize, next: usize) -> Row<'a> {
         let bytes = |index: usize| -> &'a [u8] {
-            let neuron = (self.active[self.first + index.min(self.step - 1)] + self.moved) % self.all;
+            let neuron = self.neuron(index);
             let at = if part < 2 { 2 * neuron + part } else { 2 * self.all + neuron };
             &self.buffer[at * self.row_bytes..][..self.row_bytes]
         };
@@ -261,7 +299,7 @@ mod tests {
                 assert!(dense.step(&pool) > 0.0, "{format} {byte}");
                 let mut sparse = SparseWalk::new(kernels::best(), format, COLUMNS, &memory);
                 sparse.go_on();
-                assert!(sparse.gate_up(&pool) > 0.0 && sparse.down(&pool) > 0.0, "{format} {byte}");
+                assert!(sparse.gate_up(&pool) > 0.0 && sparse.down(&pool, 2) > 0.0, "{format} {byte}");
             }
         }
     }

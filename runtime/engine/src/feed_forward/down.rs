@@ -14,7 +14,7 @@ use std::array;
 use std::mem;
 use std::ops::Range;
 
-use plans::engine::{ADDED, SHARING, SUMS, sum_words};
+use plans::engine::{ADDED, SHARING, SUMS, run_neurons, sum_words};
 
 use super::{FeedForward, List, Network};
 use crate::arena::Slab;
@@ -26,12 +26,6 @@ use kernels::{self, Row};
 
 /// Columns that one thread takes at least: whole blocks, cache lines of `f32`, and those that share a word of a sum.
 const COLUMNS: usize = SHARING;
-
-/// Neighbours that are added to one sum, as a power of two: enough for whole groups of rows where few are active, and few
-/// enough for all sums to have their share.
-fn run_bits(neurons: usize) -> u32 {
-    (neurons / (8 * SUMS)).clamp(32, 256).next_power_of_two().ilog2()
-}
 
 /// Active neurons that are added with the next window's.
 #[derive(Debug)]
@@ -84,7 +78,8 @@ impl FeedForward {
         if range.is_empty() {
             return;
         }
-        let (run_bits, format, width) = (run_bits(neurons.count()), n.shape.down_format(), n.width);
+        let (run_bits, format, width) =
+            (run_neurons(neurons.count()).ilog2(), n.shape.down_format(), n.width);
         let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
         let run_at = |index: u32| list.rank(index as usize) as usize >> run_bits;
         let (waiting, values) = (&self.waiting[row], &self.values[row * neurons.count()..]);
