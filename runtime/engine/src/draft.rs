@@ -71,8 +71,8 @@ mod tests {
     #[test]
     fn a_text_without_repetition_gives_no_draft_and_a_loop_goes_on() {
         let drafted = |text: &[u32], most| draft(text, most).collect::<Vec<_>>();
-        assert_eq!(drafted(&[], 3), []);
-        assert_eq!(drafted(&[1, 2, 3, 4, 4], 3), [], "one token alone says too little");
+        assert!(drafted(&[], 3).is_empty());
+        assert!(drafted(&[1, 2, 3, 4, 4], 3).is_empty(), "one token alone says too little");
         assert_eq!(drafted(&[7, 8, 1, 2, 3, 7, 8], 2), [1, 2]);
         assert_eq!(drafted(&[7, 8, 1, 7, 8, 2, 7, 8], 2), [2, 7], "the latest");
         assert_eq!(drafted(&[9, 7, 8, 1, 5, 7, 8, 2, 9, 7, 8], 2), [1, 5], "the longest");

@@ -20,6 +20,7 @@ use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::predictor::{Hidden, sign_bits};
 use flashplan::{Engine, Error, Model, Plan};
 use kernels::{Format, dequantise};
+use plans::KvFormat;
 use plans::file::parse;
 use plans::memory::{
     Activations, choices_of, embedding_buffer_bytes, embedding_left_bytes, kv_bytes_per_token,
@@ -183,7 +184,7 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
         decode_tokens_per_second: 1.0,
     });
     let tokens = u64::from(choice.sequences) * u64::from(plan.context.tokens);
-    m.kv_bytes = pages(tokens * kv_bytes_per_token(&a, 4));
+    m.kv_bytes = pages(tokens * kv_bytes_per_token(&a, KvFormat::F32));
     m.io_buffers_bytes = u64::from(plan.read.buffers) * plan.read.buffer_bytes + row_buffer;
     let choices = choices_of(&plan, level_bytes);
     let (activations, tables) = (Activations::new(&a, &choices), tables_bytes(&a, &choices));

@@ -214,6 +214,7 @@ impl<'engine> Session<'engine> {
         tokens: &[u32],
         mut each: impl FnMut(&[f32]),
     ) -> Result<Duration, Failure> {
+        self.settle()?;
         let clock = Instant::now();
         self.batch.prefill_hidden(sequence, tokens, |_, hidden| each(hidden))?;
         Ok(clock.elapsed())
