@@ -403,7 +403,7 @@ fn drafts_change_no_answer() {
     let answered = |server: &Server, (path, body): &(&str, Value)| {
         server.post(&format!("/v1/{path}"), body)["choices"].clone()
     };
-    here.plan("chat.toml", &["--mem", "40M", "--context", "512", "--reserve", "10M"]);
+    here.plan("chat.toml", &["--mem", "40M", "--context", "256", "--reserve", "10M"]);
     let server = Server::start(&here, "127.0.0.1:0", &[]);
     // texts that end an answer in its middle, wherever a draft is then
     let whole = answered(&server, &asked[0]);
@@ -415,7 +415,7 @@ fn drafts_change_no_answer() {
     let expected: Vec<Value> = asked.iter().map(|asked| answered(&server, asked)).collect();
     server.end();
 
-    let same = ["--mem", "40M", "--context", "512", "--reserve", "10M", "--quality", "chat.toml"];
+    let same = ["--mem", "40M", "--context", "256", "--reserve", "10M", "--quality", "chat.toml"];
     here.plan("chat.toml", &[&same[..], &["--slots", "2", "--speculate", "3"]].concat());
     let server = Server::start(&here, "127.0.0.1:0", &["--sessions", "kept"]);
     // three at a time on two seats, each in another order
