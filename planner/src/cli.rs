@@ -84,7 +84,7 @@ pub struct Cli {
     /// Take this quality level of model.toml
     #[arg(long, value_name = "NAME", help_heading = "Choices")]
     pub level: Option<String>,
-    /// Store keys and values so; q8_0 and q4_0 hold two to four times the context of f16 in the same memory [default: f16]
+    /// Store keys and values so; `q8_0` and `q4_0` hold two to four times the context of `f16` in the same memory [default: f16]
     ///
     /// What they lose was measured by `profile` and counts against --max-loss, on top of the level's loss. They are never chosen
     /// without being asked for.
