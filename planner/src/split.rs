@@ -96,9 +96,13 @@ impl Item {
 }
 
 impl Budget {
-    fn limits(&self) -> [i64; LIMITS] {
+    /// What may be taken of each limit. All bytes are those beside the slots, and the slots: where no item has many, no more bytes in
+    /// all than follows from that, so that the programme, which counts all bytes, counts those that bind.
+    fn limits(&self, items: &[Vec<Item>]) -> [i64; LIMITS] {
         let [all, beside] = self.room.budgets();
-        [all, beside, self.prompts[0], self.prompts[1]]
+        let slots = |items: &Vec<Item>| items.iter().map(|item| item.need.cold).max().unwrap_or(0);
+        let slots: i64 = items.iter().map(slots).sum();
+        [all.min(beside.saturating_add(slots)), beside, self.prompts[0], self.prompts[1]]
     }
 
     fn keeps(&self, need: Need, prompts: [i64; 2]) -> bool {
@@ -139,7 +143,7 @@ fn relaxed(
 ) -> Option<(Point, Split)> {
     let enough = to_beat.map_or(f64::INFINITY, |ticks| ticks as f64 * (1.0 + 4.0 * SURE) + 1.0);
     let limited = budget.prompts.iter().any(|&most| most < NEVER);
-    let dual = Dual { items, limits: budget.limits(), enough };
+    let dual = Dual { items, limits: budget.limits(items), enough };
     let [all, beside, ..] = dual.limits;
     let of_memory = Dual { items, limits: [all, beside, NEVER, NEVER], enough }.best()?;
     let beaten = |point: Point, prompts_free: bool| {
@@ -566,7 +570,7 @@ struct Partial {
 
 /// The best choice below `known` ticks, if one is found, and ticks that no choice can be below.
 fn programme(items: &[Vec<Item>], budget: &Budget, point: &Point, known: i64) -> (Option<Found>, i64) {
-    let limits = budget.limits();
+    let limits = budget.limits(items);
     let constant = priced(limits, point.prices);
     let gap = known as f64 - point.value;
     let mut least = point.least();
