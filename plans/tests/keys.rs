@@ -164,6 +164,15 @@ fn ranges<T: Contract>(start: &str, fill: fn(&mut T)) -> BTreeMap<String, String
     all
 }
 
+fn every_rate(device: &mut Device) {
+    device.memory.fresh_bytes_per_second = Some(1.0);
+    for kernel in &mut device.kernels {
+        let each = || Some(vec![1.0; kernel.flops_per_second.len()]);
+        kernel.sparse_down_bytes_per_second = each();
+        kernel.sparse_down_group_seconds = each().map(|all| all.into_iter().map(|_| 1e-6).collect());
+    }
+}
+
 fn every_figure(model: &mut Model) {
     model.architecture.kv_layers = Some(1);
     model.architecture.recurrent = Some(Recurrent { state_values: 1, projected_values: 1, mixed_values: 1 });
@@ -195,6 +204,9 @@ fn every_figure(model: &mut Model) {
 }
 
 fn every_request(plan: &mut Plan) {
+    if let Some(rates) = plan.rates.as_mut().filter(|rates| rates.weight_format.is_some()) {
+        rates.sparse_bytes_per_second = Some(1.0);
+    }
     plan.provenance.model_folder = Some("profiles".to_owned());
     let r = &mut plan.request;
     r.memory_limit_bytes = Some(plan.memory.limit_bytes);
@@ -272,7 +284,7 @@ fn every_key_is_documented() {
         enums: sources.iter().flat_map(|source| enums(source)).collect(),
     };
     for (root, file, writer, reader, mut ranges) in [
-        ("Device", Device::KIND, "profile", "plan", ranges::<Device>("device", |_| ())),
+        ("Device", Device::KIND, "profile", "plan", ranges::<Device>("device", every_rate)),
         ("Model", Model::KIND, "profile", "plan", ranges::<Model>("model", every_figure)),
         ("Plan", Plan::KIND, "plan", "run, and plan --check", ranges::<Plan>("plan", every_request)),
         (
