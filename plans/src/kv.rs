@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(rows, [256, 512, 136, 72]);
         for format in KvFormat::ALL {
             assert_eq!(KvFormat::named(format.name()), format);
-            assert!(format.holds(64) && format.holds(80) == !format.has_blocks());
+            assert!(format.holds(64) && format.holds(80) != format.has_blocks());
         }
     }
 

@@ -1,5 +1,5 @@
 //! Drafts from profile to text: what is said is what is said without them, and they are refused where nothing is known of them.
-#![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
+#![expect(clippy::unwrap_used, reason = "a test, whose values say it")]
 
 #[expect(dead_code, reason = "the other tests use the rest of it")]
 mod programs;

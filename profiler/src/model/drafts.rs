@@ -66,7 +66,7 @@ mod tests {
     fn a_text_that_goes_round_is_drafted_and_kept_and_one_that_does_not_is_neither() {
         let round: Vec<u32> = (0..40).map(|at| at % 4).collect();
         let right: Vec<u32> = round[1..].iter().copied().chain([0]).collect();
-        let found = measured(&[round.clone()], &right).unwrap();
+        let found = measured(std::slice::from_ref(&round), &right).unwrap();
         // six tokens one by one until two have come twice, then 33 in steps of one more than are drafted; the last may be cut
         assert_eq!(found.kept_tokens, found.drafted_tokens, "all that is drafted is right");
         for (most, &kept) in (1..).zip(&found.kept_tokens) {
@@ -77,7 +77,7 @@ mod tests {
             assert_eq!(kept, significant(all as f64 / (5 + drafts) as f64), "{most}");
         }
         // who chooses otherwise keeps nothing of as many drafts
-        let found = measured(&[round.clone()], &[9; 40]).unwrap();
+        let found = measured(std::slice::from_ref(&round), &[9; 40]).unwrap();
         assert!(found.kept_tokens.iter().all(|&kept| kept == 0.0));
         assert_eq!(found.drafted_tokens[0], significant(34.0 / 39.0));
         // nothing crosses from one window to the next
