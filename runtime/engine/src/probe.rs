@@ -28,8 +28,8 @@ const TIME: Duration = Duration::from_millis(500);
 const ROUNDS: u32 = 5;
 /// The largest cache where the system does not say.
 const CACHE_BYTES: u64 = 32 << 20;
-/// More memory than this tells nothing more.
-const MEMORY_BYTES_MAX: usize = 256 << 20;
+/// More memory than this, or than twice the largest cache, tells nothing more.
+const MEMORY_BYTES_MAX: u64 = 256 << 20;
 
 /// The rates of this hour; absent where they could not be measured, or the plan does not need them.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -93,12 +93,12 @@ pub(crate) fn measure(
     let named =
         |format: &Format| rates.weight_format.as_ref().is_some_and(|name| *name == format.to_string());
     let format = Format::ALL.into_iter().find(named);
-    let memory = &memory[..memory.len().min(MEMORY_BYTES_MAX)];
     let cached = match cache_bytes(Path::new("/")) {
         0 => CACHE_BYTES,
         bytes => bytes,
     };
-    let beyond_cache = memory.len() as u64 >= (2 * cached).min(MEMORY_BYTES_MAX as u64);
+    let beyond_cache = memory.len() as u64 >= 2 * cached;
+    let memory = &memory[..memory.len().min(MEMORY_BYTES_MAX.max(2 * cached) as usize)];
     if format.is_none() {
         probe.unmeasured.push("the plan assumes no rate of computing that was measured".to_owned());
     } else if !beyond_cache {
