@@ -298,7 +298,12 @@ impl ReadCurves {
     /// Between two measured blocks, and between two measured depths, the curve is a straight line in logarithms;
     /// below the smallest block a read costs what the smallest costs, above the largest it costs in proportion.
     pub fn reads_per_second(&self, block: f64, in_flight: f64) -> f64 {
-        self.at(block.ln(), in_flight.ln()).exp()
+        self.reads_per_second_of(block.ln(), in_flight)
+    }
+
+    /// [`Self::reads_per_second`] by the logarithm of a block's bytes.
+    pub fn reads_per_second_of(&self, block_ln: f64, in_flight: f64) -> f64 {
+        self.at(block_ln, in_flight.ln()).exp()
     }
 
     /// Logarithm of the reads a second, by the logarithms of a block's bytes and of the number in flight.

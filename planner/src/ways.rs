@@ -17,7 +17,7 @@ use crate::bands::Band;
 use crate::cost::{self, Stages};
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
-use crate::reads::{LayerReads, LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, Toll};
+use crate::reads::{Cut, LayerReads, LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, Toll};
 use crate::request::{Limits, Question, measured_run};
 use crate::room::Room;
 use crate::rules::{self, Prompt, nothing};
@@ -44,6 +44,8 @@ const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
 
 /// Prices of reads that are kept at a level, at most: 16 MiB.
 const READS_KEPT: usize = (16 << 20) / size_of::<LayerReads>();
+/// Cuts that are kept at a level, at most: 8 MiB.
+const CUTS_KEPT: usize = (8 << 20) / size_of::<Cut>();
 
 /// One choice of compute cores.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,13 +140,21 @@ pub struct Ways<'a> {
     /// Per layer: share of the neurons requested whose gate fires.
     fires: Vec<f64>,
     /// How missing neurons can be cut into reads, by what that depends on.
-    cuts: RefCell<HashMap<(u64, u64, Phases), AllCuts>>,
+    least_cuts: RefCell<HashMap<CutKey, AllLeastCuts>>,
+    /// How they are, likewise: many ways of reading share it.
+    cuts: RefCell<HashMap<CutKey, Arc<AllCuts>>>,
     /// [`Self::layer_reads`] of ways of reading that were asked for.
     layer_reads: RefCell<HashMap<usize, Arc<AllReads>>>,
 }
 
+/// [`ReadPrice::cut_key`].
+type CutKey = (u64, u64, Phases);
+
 /// Per layer and band how missing neurons can be cut into reads.
-type AllCuts = Vec<Vec<LeastCut>>;
+type AllLeastCuts = Vec<Vec<LeastCut>>;
+
+/// Per layer and way of caching how missing neurons are cut into reads.
+type AllCuts = Vec<Vec<Cut>>;
 
 /// Per layer and way of caching what is read.
 pub type AllReads = Vec<Vec<LayerReads>>;
@@ -189,6 +199,7 @@ impl<'a> Ways<'a> {
                 .map(|layer| model.bundle(layer).part_bytes(slot_part(level.kind)))
                 .collect(),
             fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
+            least_cuts: RefCell::default(),
             cuts: RefCell::default(),
             layer_reads: RefCell::default(),
         }
@@ -255,16 +266,37 @@ impl<'a> Ways<'a> {
             return Arc::clone(reads);
         }
         let price = &self.reads[read].price;
-        let layer = |(cached, &fires): (&Vec<Cached>, &f64)| {
-            cached.iter().map(|way| price.of(way.missing, fires)).collect()
+        let cuts = self.cuts_of_each(price);
+        let layer = |((cached, cuts), &fires): ((&Vec<Cached>, &Vec<Cut>), &f64)| {
+            cached.iter().zip(cuts).map(|(way, cut)| price.of_cut(way.missing, cut, fires)).collect()
         };
-        let reads: Arc<AllReads> = Arc::new(self.cached.iter().zip(&self.fires).map(layer).collect());
-        let each: usize = self.cached.iter().map(Vec::len).sum();
-        if (known.len() + 1) * each > READS_KEPT {
+        let layers = self.cached.iter().zip(&*cuts).zip(&self.fires);
+        let reads: Arc<AllReads> = Arc::new(layers.map(layer).collect());
+        if (known.len() + 1) * self.cached_count() > READS_KEPT {
             known.clear();
         }
         known.insert(read, Arc::clone(&reads));
         reads
+    }
+
+    /// Ways of caching, of all layers together.
+    fn cached_count(&self) -> usize {
+        self.cached.iter().map(Vec::len).sum()
+    }
+
+    /// How the missing neurons of each layer are cut with each of its ways of caching.
+    fn cuts_of_each(&self, price: &ReadPrice) -> Arc<AllCuts> {
+        let mut known = self.cuts.borrow_mut();
+        if let Some(cuts) = known.get(&price.cut_key()) {
+            return Arc::clone(cuts);
+        }
+        let layer = |cached: &Vec<Cached>| cached.iter().map(|way| price.cut(way.missing)).collect();
+        let cuts: Arc<AllCuts> = Arc::new(self.cached.iter().map(layer).collect());
+        if (known.len() + 1) * self.cached_count() > CUTS_KEPT {
+            known.clear();
+        }
+        known.insert(price.cut_key(), Arc::clone(&cuts));
+        cuts
     }
 
     /// Seconds of a layer beyond what comes before reads, with the share of filling the slots.
@@ -368,7 +400,7 @@ impl<'a> Ways<'a> {
     /// Per layer and band the least that reading takes.
     pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least<'_> {
         let price = read.price.deepest;
-        let mut cuts = self.cuts.borrow_mut();
+        let mut cuts = self.least_cuts.borrow_mut();
         let cuts = cuts.entry(price.cut_key()).or_insert_with(|| {
             let layer = |bands: &Vec<Band>| bands.iter().map(|band| price.least_cut(band)).collect();
             self.bands.iter().map(layer).collect()
