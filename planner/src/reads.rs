@@ -42,7 +42,7 @@ pub struct ReadChoice {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cut {
     /// Reads.
-    reads: f64,
+    pub reads: f64,
     /// Bytes of one.
     block: f64,
     /// Logarithm of those.
@@ -56,6 +56,12 @@ impl Cut {
         Self { reads, block, block_ln: block.ln(), in_order }
     }
 }
+
+/// [`ReadPrice::cut_key`].
+pub type CutKey = (u64, u64, Phases);
+
+/// [`ReadPrice::reads_key`].
+pub type ReadsKey = (CutKey, Backend, bool, u32, u32, Option<u32>);
 
 /// How a missing neuron is cut into reads at best and at worst.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -229,12 +235,13 @@ impl ReadPrice {
         let buffers = f64::from(self.held());
         let most = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads };
         let seconds = |in_flight: f64| 1.0 / curves.reads_per_second_of(block_ln, in_flight);
-        let in_flight = most.min(f64::from(self.choice.depth));
+        let (in_flight, ahead) = (most.min(f64::from(self.choice.depth)), reads.min(f64::from(self.ahead())));
+        let each = seconds(in_flight);
         let mut layer = LayerReads {
             reads,
-            seconds: reads * seconds(in_flight),
+            seconds: reads * each,
             bytes: reads * block,
-            ahead_seconds: seconds(reads.min(f64::from(self.ahead()))),
+            ahead_seconds: if ahead == in_flight { each } else { seconds(ahead) },
             ..LayerReads::default()
         };
         let others = missing.neurons * self.whole_fraction(fires);
@@ -330,8 +337,16 @@ impl ReadPrice {
     }
 
     /// The choices that [`Self::cut`] and [`Self::least_cut`] depend on: reads that are alike in these share their cuts.
-    pub fn cut_key(&self) -> (u64, u64, Phases) {
+    pub fn cut_key(&self) -> CutKey {
         (self.choice.gap_bytes, self.choice.buffer_bytes, self.choice.phases)
+    }
+
+    /// The choices that [`Self::of_cut`] depends on where no layer takes more than `most` reads: buffers matter only to one that
+    /// takes more than there are.
+    pub fn reads_key(&self, most: f64) -> ReadsKey {
+        let ReadChoice { backend, direct, depth, look_ahead, .. } = self.choice;
+        let held = (most > f64::from(self.held())).then(|| self.held());
+        (self.cut_key(), backend, direct, depth, look_ahead, held)
     }
 
     /// How the missing neurons of a band can be cut into reads.

@@ -17,7 +17,9 @@ use crate::bands::Band;
 use crate::cost::{self, Stages};
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
-use crate::reads::{Cut, LayerReads, LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, Toll};
+use crate::reads::{
+    Cut, CutKey, LayerReads, LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, ReadsKey, Toll,
+};
 use crate::request::{Limits, Question, measured_run};
 use crate::room::Room;
 use crate::rules::{self, Prompt, nothing};
@@ -130,6 +132,8 @@ pub struct Ways<'a> {
     pub cached: Vec<Vec<Cached>>,
     /// Ways of caching of each layer, in bands.
     pub bands: Vec<Vec<Band>>,
+    /// Per layer and way of caching, as they stand in `cached`: its place among those of the layer by bytes.
+    places: Vec<Vec<usize>>,
     /// Bytes of the regions beside neurons, a prompt's rows, tables, threads and buffers, without and with rows of the token
     /// embedding being read.
     base: [i64; 2],
@@ -143,18 +147,15 @@ pub struct Ways<'a> {
     least_cuts: RefCell<HashMap<CutKey, AllLeastCuts>>,
     /// How they are, likewise: many ways of reading share it.
     cuts: RefCell<HashMap<CutKey, Arc<AllCuts>>>,
-    /// [`Self::layer_reads`] of ways of reading that were asked for.
-    layer_reads: RefCell<HashMap<usize, Arc<AllReads>>>,
+    /// [`Self::layer_reads`] of ways of reading that were asked for, by what that depends on.
+    layer_reads: RefCell<HashMap<ReadsKey, Arc<AllReads>>>,
 }
-
-/// [`ReadPrice::cut_key`].
-type CutKey = (u64, u64, Phases);
 
 /// Per layer and band how missing neurons can be cut into reads.
 type AllLeastCuts = Vec<Vec<LeastCut>>;
 
-/// Per layer and way of caching how missing neurons are cut into reads.
-type AllCuts = Vec<Vec<Cut>>;
+/// Per layer and way of caching how missing neurons are cut into reads, and the most reads.
+type AllCuts = (Vec<Vec<Cut>>, f64);
 
 /// Per layer and way of caching what is read.
 pub type AllReads = Vec<Vec<LayerReads>>;
@@ -193,6 +194,7 @@ impl<'a> Ways<'a> {
             reads: reads(question, level, read_bytes),
             cached: Vec::new(),
             bands: Vec::new(),
+            places: Vec::new(),
             base: [base, with_rows],
             tables: [tables(false), tables(true)],
             slot_bytes: (0..level.layers.len())
@@ -215,6 +217,7 @@ impl<'a> Ways<'a> {
             .collect();
         let layers = ways.cached.len();
         ways.bands = ways.cached.iter().map(|cached| Band::of_layer(cached, layers)).collect();
+        ways.places = ways.cached.iter().map(|cached| places(cached)).collect();
         ways
     }
 
@@ -261,21 +264,22 @@ impl<'a> Ways<'a> {
 
     /// Reads of each layer with each of its ways of caching, whichever cores compute: many ways to decode share them.
     pub fn layer_reads(&self, read: usize) -> Arc<AllReads> {
+        let price = &self.reads[read].price;
+        let of_each = self.cuts_of_each(price);
+        let (cuts, most) = &*of_each;
         let mut known = self.layer_reads.borrow_mut();
-        if let Some(reads) = known.get(&read) {
+        if let Some(reads) = known.get(&price.reads_key(*most)) {
             return Arc::clone(reads);
         }
-        let price = &self.reads[read].price;
-        let cuts = self.cuts_of_each(price);
         let layer = |((cached, cuts), &fires): ((&Vec<Cached>, &Vec<Cut>), &f64)| {
             cached.iter().zip(cuts).map(|(way, cut)| price.of_cut(way.missing, cut, fires)).collect()
         };
-        let layers = self.cached.iter().zip(&*cuts).zip(&self.fires);
+        let layers = self.cached.iter().zip(cuts).zip(&self.fires);
         let reads: Arc<AllReads> = Arc::new(layers.map(layer).collect());
         if (known.len() + 1) * self.cached_count() > READS_KEPT {
             known.clear();
         }
-        known.insert(read, Arc::clone(&reads));
+        known.insert(price.reads_key(*most), Arc::clone(&reads));
         reads
     }
 
@@ -284,14 +288,16 @@ impl<'a> Ways<'a> {
         self.cached.iter().map(Vec::len).sum()
     }
 
-    /// How the missing neurons of each layer are cut with each of its ways of caching.
+    /// How the missing neurons of each layer are cut with each of its ways of caching, and the most reads that any takes.
     fn cuts_of_each(&self, price: &ReadPrice) -> Arc<AllCuts> {
         let mut known = self.cuts.borrow_mut();
         if let Some(cuts) = known.get(&price.cut_key()) {
             return Arc::clone(cuts);
         }
         let layer = |cached: &Vec<Cached>| cached.iter().map(|way| price.cut(way.missing)).collect();
-        let cuts: Arc<AllCuts> = Arc::new(self.cached.iter().map(layer).collect());
+        let cuts: Vec<Vec<Cut>> = self.cached.iter().map(layer).collect();
+        let most = cuts.iter().flatten().map(|cut| cut.reads).fold(0.0, f64::max);
+        let cuts = Arc::new((cuts, most));
         if (known.len() + 1) * self.cached_count() > CUTS_KEPT {
             known.clear();
         }
@@ -458,12 +464,13 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Per layer and way of caching: seconds that it cannot be below with a way of reading, whichever of the cores compute.
+    /// Per layer and way of caching, with its place among those of the layer by bytes: seconds that it cannot be below with a way
+    /// of reading, whichever of the cores compute.
     pub fn least_seconds_of_each(
         &self,
         compute: &ComputeGroup,
         read: usize,
-        mut each: impl FnMut(usize, &Cached, f64),
+        mut each: impl FnMut(usize, usize, &Cached, f64),
     ) {
         let Read { choice, price, fill, .. } = &self.reads[read];
         let toll = price.toll(compute.shared, compute.threads[1]);
@@ -471,12 +478,12 @@ impl<'a> Ways<'a> {
         for (layer, reads) in self.layer_reads(read).iter().enumerate() {
             let stages = compute.layers[layer].with(choice.look_ahead);
             let whole = price.whole_fraction(self.fires[layer]);
-            for (way, reads) in self.cached[layer].iter().zip(reads) {
+            for ((way, reads), &place) in self.cached[layer].iter().zip(reads).zip(&self.places[layer]) {
                 let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
                 let least = price.least_of(reads);
                 let seconds =
                     cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
-                each(layer, way, seconds + f64::from(way.cold) * fill);
+                each(layer, place, way, seconds + f64::from(way.cold) * fill);
             }
         }
     }
@@ -485,6 +492,17 @@ impl<'a> Ways<'a> {
     pub fn seconds_least(&self, compute: &Compute) -> f64 {
         compute.serial + compute.layers.iter().map(|stages| stages.gate_up + stages.down).sum::<f64>()
     }
+}
+
+/// The place of each way of caching among all of them by bytes.
+fn places(cached: &[Cached]) -> Vec<usize> {
+    let mut rising: Vec<usize> = (0..cached.len()).collect();
+    rising.sort_by_key(|&way| cached[way].need.bytes());
+    let mut places = vec![0; cached.len()];
+    for (place, way) in rising.into_iter().enumerate() {
+        places[way] = place;
+    }
+    places
 }
 
 /// Every set of cores by class counts that no other beats, those who read having cores of their own or not.
