@@ -502,8 +502,7 @@ pub fn prompt_compute(model: &Model, layer: usize, r: &Rates) -> (f64, f64) {
     let (_, _, down) = rows_touched(model, Part::Whole, gate, truly);
     let neuron = 3.0 * compute_seconds(f64::from(a.width), prompt_flops(r, down));
     let layer = a.neurons() as f64 * neuron;
-    let alone = beside_chunk(r);
-    let attention = prompt_attention(model, r) / alone;
+    let (alone, attention) = (beside_chunk(r), prompt_attention(model, r));
     let met = f64::from(a.experts_used) / f64::from(a.experts);
     let half_empty = if a.experts > 1 { HALF_A_REGISTER * layer } else { 0.0 };
     ((attention + met * layer) * alone, (r.chunk_tokens * (attention + layer) + half_empty) * alone)
@@ -515,10 +514,10 @@ fn beside_chunk(r: &Rates) -> f64 {
     MEASURED_TOKENS / (MEASURED_TOKENS + r.chunk_tokens)
 }
 
-/// Seconds that a layer's attention is computed for each token of a chunk.
+/// Seconds that a layer's attention is computed for a token of many together, with its part of what a chunk takes.
 fn prompt_attention(model: &Model, r: &Rates) -> f64 {
     let parameters = model.parts.attention_layer_bytes as f64 / weight_bytes(model);
-    (compute_seconds(parameters, r.prompt_flops.0) + recurrence(model, r)) * beside_chunk(r)
+    compute_seconds(parameters, r.prompt_flops.0) + recurrence(model, r)
 }
 
 /// Seconds that a layer of a prompt moves through memory, once a chunk.
@@ -547,6 +546,9 @@ impl PromptLayers {
         let Question { device, model, limits, .. } = question;
         let mut compute: Vec<(f64, f64)> =
             (0..model.layers.len()).map(|layer| prompt_compute(model, layer, r)).collect();
+        let all: f64 = compute.iter().map(|(token, _)| token).sum();
+        let attention = compute.len() as f64 * prompt_attention(model, r) * beside_chunk(r);
+        let attention_fraction = if all > 0.0 { (attention / all).min(1.0) } else { 0.0 };
         let (mut memory, mut shared) = (prompt_memory(model, r), Shared::CPU);
         if limits.with(Feature::Units) {
             // the layer that is soonest done has the least to share
@@ -559,9 +561,6 @@ impl PromptLayers {
                 (*token, *once) = (shared.compute_seconds(*token), shared.compute_seconds(*once));
             }
         }
-        let attention = compute.len() as f64 * prompt_attention(model, r);
-        let all: f64 = (0..compute.len()).map(|layer| prompt_compute(model, layer, r).0).sum();
-        let attention_fraction = if all > 0.0 { (attention / all).min(1.0) } else { 0.0 };
         Self { compute, memory, attention_fraction, shared }
     }
 }
