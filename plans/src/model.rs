@@ -109,6 +109,9 @@ pub struct Architecture {
     pub kv_heads: u32,
     /// Width of a head.
     pub head_width: u32,
+    /// Whether attention's output has a gate, which is projected beside the query; absent: `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gated_attention: bool,
     /// Layers with keys and values; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_layers: Option<u32>,

@@ -145,6 +145,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         heads,
         kv_heads,
         head_width,
+        gated_attention,
         kv_layers,
         shared_neurons,
         rotary_embeddings,
@@ -173,6 +174,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         format!("is {kv_heads}, which does not divide the {heads} query heads")
     })?;
     at.key("head_width").count(*head_width, 1, 1 << 14)?;
+    at.key("gated_attention").free(*gated_attention);
     if let Some(layers) = kv_layers {
         at.key("kv_layers").count(*layers, 1, LAYERS_MAX.into())?;
     }

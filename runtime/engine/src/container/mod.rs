@@ -36,7 +36,7 @@ use plans::model::{Architecture, LevelKind};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::model::config::Config;
+use crate::model::config::{Block, Config};
 use crate::model::tokenizer::TokenizerData;
 use crate::predictor::Hidden;
 use kernels::Format;
@@ -195,6 +195,7 @@ impl Directory {
             heads: count(a.heads),
             kv_heads: count(a.kv_heads),
             head_width: count(a.head_width),
+            gated_attention: c.blocks.iter().filter_map(Block::attention).any(|attention| attention.gate),
             kv_layers: Some(count(c.kv_layers())).filter(|&layers| layers as usize != c.layers()),
             shared_neurons: count(c.resident_neurons()),
             rotary_embeddings: count(c.ropes.len().max(1)),

@@ -35,21 +35,23 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     if heads == 0 || !inner.is_multiple_of(heads) {
         k.refuse_value("ssm.inner_size", "a multiple of `ssm.time_step_rank`");
     }
-    let space = |block: usize| StateSpace {
+    // read whether or not there are blocks of this kind
+    let space = StateSpace {
         heads,
         head_width: inner.checked_div(heads).unwrap_or(0),
         groups: k.size("ssm.group_count"),
         state: k.size("ssm.state_size"),
         taps: k.size("ssm.conv_kernel"),
-        bias: k.has_tensor(&format!("blk.{block}.ssm_conv1d.bias")),
+        bias: false,
     };
+    let has_bias = |block: usize| k.has_tensor(&format!("blk.{block}.ssm_conv1d.bias"));
     let network = network(k, &neurons, one("feed_forward_length", &neurons));
     let of = |of: &[usize], block: usize| of.get(block).copied().unwrap_or(0);
     let block = |block: usize| {
         let has_network = of(&neurons, block) > 0;
         let mixer = match of(&kv_heads, block) {
             _ if has_network => None,
-            0 => Some(Mixer::StateSpace(space(block))),
+            0 => Some(Mixer::StateSpace(StateSpace { bias: has_bias(block), ..space })),
             _ => Some(Mixer::Attention(Attention { rope: None, ..shapes.attention(k, block) })),
         };
         let feed_forward = Some(network.clone()).filter(|_| has_network);
