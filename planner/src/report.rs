@@ -303,7 +303,9 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
         prefetched(solved),
         match plan.read.phases {
             Phases::Whole => format!("neurons whole, gaps of {} bytes read over", plan.read.gap_bytes),
-            Phases::TwoPhase => "gates first".to_owned(),
+            Phases::TwoPhase => {
+                format!("{} first", if inputs.model.architecture.is_gated() { "gates" } else { "ups" })
+            }
             Phases::Rows => "row by row".to_owned(),
         },
     );
