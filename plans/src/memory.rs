@@ -135,7 +135,8 @@ pub struct Rows {
     /// A block's output, `[rows, width]`.
     pub block_output: u64,
     /// Queries, keys and values, `[rows, (heads + 2 kv_heads) * head_width]`, or what a recurrent layer projects rows to,
-    /// `[rows, projected_values]`; later a shared expert's input, gates and ups, `[rows, width + 2 shared_neurons]`.
+    /// `[rows, projected_values]`; later a shared expert's input, gates and ups, or its input, its ups and
+    /// what is packed of those, `[rows, width + 2 shared_neurons]`.
     pub projections: u64,
     /// Attention's result before its output matrix, `[rows, heads * head_width]`, or a recurrent layer's, `[rows, mixed_values]`.
     pub attended: u64,
