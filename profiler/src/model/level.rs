@@ -303,8 +303,9 @@ fn slice_neurons(source: &SourceModel<'_>, down: Option<Format>) -> usize {
     let (width, neurons) = (source.config().width, source.config().ffn_width());
     let (mut bytes, mut block, mut row) = (0, 1, 1);
     for (layer, of_source) in down_formats(source).step_by(source.config().experts()).enumerate() {
+        let matrices = if source.config().activation().is_gated() { 2 } else { 1 };
         let inputs = [source.ffn_gate(layer, 0).format, source.ffn_up(layer, 0).format];
-        let inputs: usize = inputs.map(|format| format.row_bytes(width)).iter().sum();
+        let inputs: usize = inputs[..matrices].iter().map(|format| format.row_bytes(width)).sum();
         let values = of_source.block_values();
         let piece = (width * of_source.block_bytes()).div_ceil(values);
         bytes = bytes.max(inputs + down.map_or(piece, |format| format.row_bytes(width)));

@@ -572,7 +572,7 @@ fn fill_apart(
             return Err(TransformerError::Stopped);
         }
         let starts = neurons.starts(shape, slice);
-        for (part, (at, span)) in neurons.parts(slice).enumerate() {
+        for (part, (at, span)) in neurons.parts(slice).enumerate().filter(|(_, (_, span))| span.bytes > 0) {
             let pages = span.pages();
             files
                 .read_exact_at(&mut buffer[at..][..pages.bytes as usize], pages.offset)

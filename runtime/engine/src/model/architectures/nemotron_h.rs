@@ -1,7 +1,7 @@
 //! `nemotron_h` and `nemotron_h_moe`: blocks of one purpose each, a state space, attention without positions, or a network without
 //! gates.
 //!
-//! A network without gates, `down (relu(up x)^2)`, is one whose gates are its ups: `relu(up x) * up x`. The matrix is read twice.
+//! The networks are `down (relu(up x)^2)`.
 
 use kernels::Activation;
 
@@ -58,11 +58,7 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
         Block { mixer, feed_forward, norms: Norms::Before, residual_scale: 1.0 }
     };
     let blocks = (0..shapes.layers).map(block).collect();
-    let names = Names {
-        others: vec![(Role::FfnNorm, "attn_norm.weight"), (Role::SharedGate, "ffn_up_shexp.weight")],
-        gate: Some("ffn_up"),
-        ..Names::default()
-    };
+    let names = Names { others: vec![(Role::FfnNorm, "attn_norm.weight")], ..Names::default() };
     (shapes.config(k, Vec::new(), blocks), names)
 }
 
@@ -91,7 +87,7 @@ fn network(k: &Keys<'_>, neurons: &[usize], most: usize) -> FeedForward {
     }
     FeedForward {
         neurons: of_expert.unwrap_or(most),
-        activation: k.activation(Activation::Relu),
+        activation: k.activation(Activation::ReluSquared),
         biases: false,
         resident: false,
         router: (experts > 1).then(routed),

@@ -81,6 +81,10 @@ impl Config {
             ("the number of neurons", network.neurons, 1 << 22),
             ("the number of a shared expert's neurons", network.shared_neurons.unwrap_or(1), 1 << 22),
         ]);
+        if network.biases && !network.activation.is_gated() {
+            let rule = "a network without gates has no biases".to_owned();
+            problems.contradiction("the number of neurons with biases", network.neurons, rule);
+        }
         match (&network.router, network.shared_neurons) {
             (Some(router), _) => problems.router(router),
             (None, Some(shared)) => {
