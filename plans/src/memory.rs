@@ -134,7 +134,7 @@ pub struct Rows {
     pub normed: u64,
     /// A block's output, `[rows, width]`.
     pub block_output: u64,
-/// Queries, their gates where there are such, keys and values, or what a recurrent layer projects rows to,
+    /// Queries, their gates where there are such, keys and values, or what a recurrent layer projects rows to,
     /// `[rows, projected_values]`; later a shared expert's input, gates and ups, or its input, its ups and
     /// what is packed of those, `[rows, width + 2 shared_neurons]`.
     pub projections: u64,
