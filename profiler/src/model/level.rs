@@ -28,13 +28,15 @@ const SHARES: [(f64, &str); 6] = [
 ];
 /// What the levels leave out that look at gates, in each network of an expert, as a fraction of the stream that it adds to, the most
 /// careful first; in thousandths in their names.
-const LEFT_OUT: [(f64, &str); 6] = [
+const LEFT_OUT: [(f64, &str); 8] = [
     (0.003, "gate-threshold-3"),
     (0.005, "gate-threshold-5"),
     (0.008, "gate-threshold-8"),
     (0.012, "gate-threshold-12"),
     (0.018, "gate-threshold-18"),
     (0.027, "gate-threshold-27"),
+    (0.040, "gate-threshold-40"),
+    (0.060, "gate-threshold-60"),
 ];
 /// Share of the truly active neurons that the sign level is set to find.
 const SIGN_RECALL: f64 = 0.97;
