@@ -81,15 +81,20 @@ impl Band {
 /// Per layer and band: fewest bytes and fewest ticks.
 pub type Priced = Vec<Vec<(i64, i64)>>;
 
-/// The least ticks of all layers together against bytes.
+/// The least ticks of all layers together against bytes, of options in any order.
 pub fn curve(priced: &Priced) -> Curve {
-    let over = |bands: &Vec<(i64, i64)>| {
+    let sorted = |bands: &Vec<(i64, i64)>| {
         let mut bands = bands.clone();
         // stable: they rise share by share
         bands.sort();
-        Curve::over(&bands)
+        bands
     };
-    let curves: Vec<Curve> = priced.iter().map(over).collect();
+    curve_of_rising(&priced.iter().map(sorted).collect())
+}
+
+/// [`curve`] of options that rise in bytes; those of equal bytes may stand in any order.
+pub fn curve_of_rising(priced: &Priced) -> Curve {
+    let curves: Vec<Curve> = priced.iter().map(|options| Curve::over(options)).collect();
     Curve::sum(curves.iter())
 }
 

@@ -45,15 +45,17 @@ impl Curve {
     /// The sum of several curves, memory being shared among them at its best.
     pub fn sum<'a>(curves: impl Iterator<Item = &'a Self>) -> Self {
         let (mut x, mut y) = (0, 0);
-        let mut steps: Vec<(i64, i64)> = Vec::new();
+        let mut steps: Vec<(f64, (i64, i64))> = Vec::new();
         for curve in curves {
             x += curve.corners[0].0;
             y += curve.corners[0].1;
-            steps.extend(curve.corners.windows(2).map(|w| (w[1].0 - w[0].0, w[1].1 - w[0].1)));
+            let differences = curve.corners.windows(2).map(|w| (w[1].0 - w[0].0, w[1].1 - w[0].1));
+            steps.extend(differences.map(|step| (slope(step), step)));
         }
-        steps.sort_by(|a, b| slope(*a).total_cmp(&slope(*b)));
-        let mut corners = vec![(x, y)];
-        for (dx, dy) in steps {
+        steps.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut corners = Vec::with_capacity(1 + steps.len());
+        corners.push((x, y));
+        for (_, (dx, dy)) in steps {
             x += dx;
             y += dy;
             corners.push((x, y));

@@ -298,12 +298,21 @@ impl ReadCurves {
     /// Between two measured blocks, and between two measured depths, the curve is a straight line in logarithms;
     /// below the smallest block a read costs what the smallest costs, above the largest it costs in proportion.
     pub fn reads_per_second(&self, block: f64, in_flight: f64) -> f64 {
-        self.at(block.ln(), in_flight.ln()).exp()
+        self.reads_per_second_of(block.ln(), in_flight)
+    }
+
+    /// [`Self::reads_per_second`] by the logarithm of a block's bytes.
+    pub fn reads_per_second_of(&self, block_ln: f64, in_flight: f64) -> f64 {
+        self.at(block_ln, in_flight.ln()).exp()
     }
 
     /// Logarithm of the reads a second, by the logarithms of a block's bytes and of the number in flight.
     fn at(&self, block: f64, in_flight: f64) -> f64 {
-        let i = self.0.partition_point(|(depth, _)| *depth <= in_flight).clamp(1, self.0.len());
+        // a handful of depths, and below of blocks: looked through in order, since plans are priced by millions of these
+        let mut i = 1;
+        while i < self.0.len() && self.0[i].0 <= in_flight {
+            i += 1;
+        }
         let (depth, curve) = &self.0[i - 1];
         let rate = on_curve(curve, block);
         match self.0.get(i) {
@@ -366,7 +375,10 @@ fn on_curve(curve: &[(f64, f64)], x: f64) -> f64 {
     if x >= last.0 {
         return last.1 + last.0 - x;
     }
-    let i = curve.partition_point(|point| point.0 <= x);
+    let mut i = 1;
+    while curve[i].0 <= x {
+        i += 1;
+    }
     let ((x0, y0), (x1, y1)) = (curve[i - 1], curve[i]);
     y0 + (x - x0) / (x1 - x0) * (y1 - y0)
 }

@@ -38,6 +38,31 @@ pub struct ReadChoice {
     pub blocking: bool,
 }
 
+/// How the missing neurons of a layer are cut into reads, whatever the device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cut {
+    /// Reads.
+    pub reads: f64,
+    /// Bytes of one.
+    block: f64,
+    /// Logarithm of those.
+    block_ln: f64,
+    /// Whether they lie in order on flash.
+    in_order: bool,
+}
+
+impl Cut {
+    fn new(reads: f64, block: f64, in_order: bool) -> Self {
+        Self { reads, block, block_ln: block.ln(), in_order }
+    }
+}
+
+/// [`ReadPrice::cut_key`].
+pub type CutKey = (u64, u64, Phases);
+
+/// [`ReadPrice::reads_key`].
+pub type ReadsKey = (CutKey, Backend, bool, u32, u32, Option<u32>);
+
 /// How a missing neuron is cut into reads at best and at worst.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LeastCut {
@@ -197,19 +222,26 @@ impl ReadPrice {
     /// with fewer reads than the plan's depth never has more of them in flight; one with more reads than
     /// buffers has half of the buffers' reads in flight while the other half is computed.
     pub fn of(&self, missing: Missing, fires: f64) -> LayerReads {
+        self.of_cut(missing, &self.cut(missing), fires)
+    }
+
+    /// [`Self::of`] where it is known how the missing neurons are cut.
+    pub fn of_cut(&self, missing: Missing, cut: &Cut, fires: f64) -> LayerReads {
         if missing.neurons <= 0.0 {
             return LayerReads::default();
         }
-        let (reads, block, curves) = self.cut(missing);
+        let Cut { reads, block, block_ln, in_order } = *cut;
+        let curves = if in_order { &self.queued.in_order } else { &self.queued.random };
         let buffers = f64::from(self.held());
         let most = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads };
-        let seconds = |in_flight: f64| 1.0 / curves.reads_per_second(block, in_flight);
-        let in_flight = most.min(f64::from(self.choice.depth));
+        let seconds = |in_flight: f64| 1.0 / curves.reads_per_second_of(block_ln, in_flight);
+        let (in_flight, ahead) = (most.min(f64::from(self.choice.depth)), reads.min(f64::from(self.ahead())));
+        let each = seconds(in_flight);
         let mut layer = LayerReads {
             reads,
-            seconds: reads * seconds(in_flight),
+            seconds: reads * each,
             bytes: reads * block,
-            ahead_seconds: seconds(reads.min(f64::from(self.ahead()))),
+            ahead_seconds: if ahead == in_flight { each } else { seconds(ahead) },
             ..LayerReads::default()
         };
         let others = missing.neurons * self.whole_fraction(fires);
@@ -222,43 +254,39 @@ impl ReadPrice {
         layer
     }
 
-    /// How many reads that takes, the bytes of one, and how fast such reads are.
+    /// How many reads missing neurons take, and of what. It depends on [`Self::cut_key`] alone of the choices.
     ///
     /// An expert in slices is missing as a whole: its slices are neighbours, and share reads as far as buffers reach. So are all
     /// those of a layer without experts that are not pinned, which is read in order.
-    fn cut(&self, missing: Missing) -> (f64, f64, &ReadCurves) {
+    pub fn cut(&self, missing: Missing) -> Cut {
         let slice = self.slice_neurons;
+        let in_order = Self::in_order_on_flash(missing);
         if self.parts > 1 {
             // whole experts, by three places of the model's file
             let parts = f64::from(self.parts);
-            let Queued { random, in_order, .. } = &*self.queued;
-            let curves = if Self::in_order_on_flash(missing) { in_order } else { random };
-            return (missing.neurons / slice as f64 * parts, self.single_bytes / parts, curves);
+            return Cut::new(missing.neurons / slice as f64 * parts, self.single_bytes / parts, in_order);
         }
         if slice > 1 {
             let slice_bytes = slice * self.stride_bytes;
             let slices = self.neurons_per_expert / slice;
             let shared =
                 ((self.choice.buffer_bytes.saturating_sub(PAGE_BYTES)) / slice_bytes).clamp(1, slices);
-            if Self::in_order_on_flash(missing) {
+            if in_order {
                 let block = self.single_bytes + ((shared - 1) * slice_bytes) as f64;
-                return (missing.neurons / (slice * shared) as f64, block, &self.queued.in_order);
+                return Cut::new(missing.neurons / (slice * shared) as f64, block, true);
             }
             let reads = slices.div_ceil(shared);
             let more = (slices as f64 / reads as f64 - 1.0) * slice_bytes as f64;
             let experts = missing.neurons / (slices * slice) as f64;
-            return (experts * reads as f64, self.single_bytes + more, &self.queued.random);
+            return Cut::new(experts * reads as f64, self.single_bytes + more, false);
         }
         if !self.more_bytes.is_empty() {
-            return (missing.neurons, self.single_bytes, &self.queued.random);
+            return Cut::new(missing.neurons, self.single_bytes, false);
         }
         let (gap, strides_max) = self.joined;
         let run = Run::new(missing.chances, gap, strides_max);
-        let single = self.single_bytes;
-        let block = single + (run.strides - 1.0) * self.stride_bytes as f64;
-        let Queued { random, in_order, .. } = &*self.queued;
-        let curves = if Self::in_order_on_flash(missing) { in_order } else { random };
-        (missing.neurons / run.neurons, block, curves)
+        let block = self.single_bytes + (run.strides - 1.0) * self.stride_bytes as f64;
+        Cut::new(missing.neurons / run.neurons, block, in_order)
     }
 
     /// A layer's reads as the device gets them; `prefetched` where there is a layer before it that prefetches.
@@ -308,16 +336,24 @@ impl ReadPrice {
         self.queued.in_order.reads_per_second(self.choice.buffer_bytes as f64, f64::from(self.choice.depth))
     }
 
-    /// The choices that [`Self::least_cut`] depends on: reads that are alike in these share their cuts.
-    pub fn cut_key(&self) -> (u64, u64, Phases) {
+    /// The choices that [`Self::cut`] and [`Self::least_cut`] depend on: reads that are alike in these share their cuts.
+    pub fn cut_key(&self) -> CutKey {
         (self.choice.gap_bytes, self.choice.buffer_bytes, self.choice.phases)
+    }
+
+    /// The choices that [`Self::of_cut`] depends on where no layer takes more than `most` reads: buffers matter only to one that
+    /// takes more than there are.
+    pub fn reads_key(&self, most: f64) -> ReadsKey {
+        let ReadChoice { backend, direct, depth, look_ahead, .. } = self.choice;
+        let held = (most > f64::from(self.held())).then(|| self.held());
+        (self.cut_key(), backend, direct, depth, look_ahead, held)
     }
 
     /// How the missing neurons of a band can be cut into reads.
     pub fn least_cut(&self, band: &Band) -> LeastCut {
         let start = LeastCut { fewest: f64::INFINITY, most: 0.0, block: f64::INFINITY };
         band.chances().into_iter().fold(start, |least, chances| {
-            let (reads, block, _) = self.cut(Missing { neurons: 1.0, chances });
+            let Cut { reads, block, .. } = self.cut(Missing { neurons: 1.0, chances });
             LeastCut {
                 fewest: least.fewest.min(reads),
                 most: least.most.max(reads),

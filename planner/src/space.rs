@@ -217,12 +217,12 @@ impl<'a> Space<'a> {
         }
         let ways = &self.ways[at.level];
         let compute = self.compute_group(at.level, at.sets);
-        let mut priced: Priced = ways.cached.iter().map(|cached| Vec::with_capacity(cached.len())).collect();
+        let mut priced: Priced = ways.cached.iter().map(|cached| vec![(0, 0); cached.len()]).collect();
         // rounded down: a bound
-        ways.least_seconds_of_each(&compute, at.read, |layer, way, seconds| {
-            priced[layer].push((way.need.bytes(), (seconds / self.tick_seconds) as i64));
+        ways.least_seconds_of_each(&compute, at.read, |layer, place, way, seconds| {
+            priced[layer][place] = (way.need.bytes(), (seconds / self.tick_seconds) as i64);
         });
-        let curve = Rc::new(bands::curve(&priced));
+        let curve = Rc::new(bands::curve_of_rising(&priced));
         self.curves.borrow_mut().insert(at, Rc::clone(&curve));
         self.count(Work { curves: 1, ..Work::default() });
         curve

@@ -17,7 +17,9 @@ use crate::bands::Band;
 use crate::cost::{self, Stages};
 use crate::hardware::{self, Rates};
 use crate::layers::{Cached, cachings};
-use crate::reads::{LayerReads, LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, Toll};
+use crate::reads::{
+    Cut, CutKey, LayerReads, LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, ReadsKey, Toll,
+};
 use crate::request::{Limits, Question, measured_run};
 use crate::room::Room;
 use crate::rules::{self, Prompt, nothing};
@@ -44,6 +46,8 @@ const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
 
 /// Prices of reads that are kept at a level, at most: 16 MiB.
 const READS_KEPT: usize = (16 << 20) / size_of::<LayerReads>();
+/// Cuts that are kept at a level, at most: 8 MiB.
+const CUTS_KEPT: usize = (8 << 20) / size_of::<Cut>();
 
 /// One choice of compute cores.
 #[derive(Debug, Clone, PartialEq)]
@@ -128,6 +132,8 @@ pub struct Ways<'a> {
     pub cached: Vec<Vec<Cached>>,
     /// Ways of caching of each layer, in bands.
     pub bands: Vec<Vec<Band>>,
+    /// Per layer and way of caching, as they stand in `cached`: its place among those of the layer by bytes.
+    places: Vec<Vec<usize>>,
     /// Bytes of the regions beside neurons, a prompt's rows, tables, threads and buffers, without and with rows of the token
     /// embedding being read.
     base: [i64; 2],
@@ -138,13 +144,18 @@ pub struct Ways<'a> {
     /// Per layer: share of the neurons requested whose gate fires.
     fires: Vec<f64>,
     /// How missing neurons can be cut into reads, by what that depends on.
-    cuts: RefCell<HashMap<(u64, u64, Phases), AllCuts>>,
-    /// [`Self::layer_reads`] of ways of reading that were asked for.
-    layer_reads: RefCell<HashMap<usize, Arc<AllReads>>>,
+    least_cuts: RefCell<HashMap<CutKey, AllLeastCuts>>,
+    /// How they are, likewise: many ways of reading share it.
+    cuts: RefCell<HashMap<CutKey, Arc<AllCuts>>>,
+    /// [`Self::layer_reads`] of ways of reading that were asked for, by what that depends on.
+    layer_reads: RefCell<HashMap<ReadsKey, Arc<AllReads>>>,
 }
 
 /// Per layer and band how missing neurons can be cut into reads.
-type AllCuts = Vec<Vec<LeastCut>>;
+type AllLeastCuts = Vec<Vec<LeastCut>>;
+
+/// Per layer and way of caching how missing neurons are cut into reads, and the most reads.
+type AllCuts = (Vec<Vec<Cut>>, f64);
 
 /// Per layer and way of caching what is read.
 pub type AllReads = Vec<Vec<LayerReads>>;
@@ -183,12 +194,14 @@ impl<'a> Ways<'a> {
             reads: reads(question, level, read_bytes),
             cached: Vec::new(),
             bands: Vec::new(),
+            places: Vec::new(),
             base: [base, with_rows],
             tables: [tables(false), tables(true)],
             slot_bytes: (0..level.layers.len())
                 .map(|layer| model.bundle(layer).part_bytes(slot_part(level.kind)))
                 .collect(),
             fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
+            least_cuts: RefCell::default(),
             cuts: RefCell::default(),
             layer_reads: RefCell::default(),
         }
@@ -204,6 +217,7 @@ impl<'a> Ways<'a> {
             .collect();
         let layers = ways.cached.len();
         ways.bands = ways.cached.iter().map(|cached| Band::of_layer(cached, layers)).collect();
+        ways.places = ways.cached.iter().map(|cached| places(cached)).collect();
         ways
     }
 
@@ -250,21 +264,45 @@ impl<'a> Ways<'a> {
 
     /// Reads of each layer with each of its ways of caching, whichever cores compute: many ways to decode share them.
     pub fn layer_reads(&self, read: usize) -> Arc<AllReads> {
+        let price = &self.reads[read].price;
+        let of_each = self.cuts_of_each(price);
+        let (cuts, most) = &*of_each;
         let mut known = self.layer_reads.borrow_mut();
-        if let Some(reads) = known.get(&read) {
+        if let Some(reads) = known.get(&price.reads_key(*most)) {
             return Arc::clone(reads);
         }
-        let price = &self.reads[read].price;
-        let layer = |(cached, &fires): (&Vec<Cached>, &f64)| {
-            cached.iter().map(|way| price.of(way.missing, fires)).collect()
+        let layer = |((cached, cuts), &fires): ((&Vec<Cached>, &Vec<Cut>), &f64)| {
+            cached.iter().zip(cuts).map(|(way, cut)| price.of_cut(way.missing, cut, fires)).collect()
         };
-        let reads: Arc<AllReads> = Arc::new(self.cached.iter().zip(&self.fires).map(layer).collect());
-        let each: usize = self.cached.iter().map(Vec::len).sum();
-        if (known.len() + 1) * each > READS_KEPT {
+        let layers = self.cached.iter().zip(cuts).zip(&self.fires);
+        let reads: Arc<AllReads> = Arc::new(layers.map(layer).collect());
+        if (known.len() + 1) * self.cached_count() > READS_KEPT {
             known.clear();
         }
-        known.insert(read, Arc::clone(&reads));
+        known.insert(price.reads_key(*most), Arc::clone(&reads));
         reads
+    }
+
+    /// Ways of caching, of all layers together.
+    fn cached_count(&self) -> usize {
+        self.cached.iter().map(Vec::len).sum()
+    }
+
+    /// How the missing neurons of each layer are cut with each of its ways of caching, and the most reads that any takes.
+    fn cuts_of_each(&self, price: &ReadPrice) -> Arc<AllCuts> {
+        let mut known = self.cuts.borrow_mut();
+        if let Some(cuts) = known.get(&price.cut_key()) {
+            return Arc::clone(cuts);
+        }
+        let layer = |cached: &Vec<Cached>| cached.iter().map(|way| price.cut(way.missing)).collect();
+        let cuts: Vec<Vec<Cut>> = self.cached.iter().map(layer).collect();
+        let most = cuts.iter().flatten().map(|cut| cut.reads).fold(0.0, f64::max);
+        let cuts = Arc::new((cuts, most));
+        if (known.len() + 1) * self.cached_count() > CUTS_KEPT {
+            known.clear();
+        }
+        known.insert(price.cut_key(), Arc::clone(&cuts));
+        cuts
     }
 
     /// Seconds of a layer beyond what comes before reads, with the share of filling the slots.
@@ -368,7 +406,7 @@ impl<'a> Ways<'a> {
     /// Per layer and band the least that reading takes.
     pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least<'_> {
         let price = read.price.deepest;
-        let mut cuts = self.cuts.borrow_mut();
+        let mut cuts = self.least_cuts.borrow_mut();
         let cuts = cuts.entry(price.cut_key()).or_insert_with(|| {
             let layer = |bands: &Vec<Band>| bands.iter().map(|band| price.least_cut(band)).collect();
             self.bands.iter().map(layer).collect()
@@ -426,12 +464,13 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Per layer and way of caching: seconds that it cannot be below with a way of reading, whichever of the cores compute.
+    /// Per layer and way of caching, with its place among those of the layer by bytes: seconds that it cannot be below with a way
+    /// of reading, whichever of the cores compute.
     pub fn least_seconds_of_each(
         &self,
         compute: &ComputeGroup,
         read: usize,
-        mut each: impl FnMut(usize, &Cached, f64),
+        mut each: impl FnMut(usize, usize, &Cached, f64),
     ) {
         let Read { choice, price, fill, .. } = &self.reads[read];
         let toll = price.toll(compute.shared, compute.threads[1]);
@@ -439,12 +478,12 @@ impl<'a> Ways<'a> {
         for (layer, reads) in self.layer_reads(read).iter().enumerate() {
             let stages = compute.layers[layer].with(choice.look_ahead);
             let whole = price.whole_fraction(self.fires[layer]);
-            for (way, reads) in self.cached[layer].iter().zip(reads) {
+            for ((way, reads), &place) in self.cached[layer].iter().zip(reads).zip(&self.places[layer]) {
                 let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
                 let least = price.least_of(reads);
                 let seconds =
                     cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
-                each(layer, way, seconds + f64::from(way.cold) * fill);
+                each(layer, place, way, seconds + f64::from(way.cold) * fill);
             }
         }
     }
@@ -453,6 +492,17 @@ impl<'a> Ways<'a> {
     pub fn seconds_least(&self, compute: &Compute) -> f64 {
         compute.serial + compute.layers.iter().map(|stages| stages.gate_up + stages.down).sum::<f64>()
     }
+}
+
+/// The place of each way of caching among all of them by bytes.
+fn places(cached: &[Cached]) -> Vec<usize> {
+    let mut rising: Vec<usize> = (0..cached.len()).collect();
+    rising.sort_by_key(|&way| cached[way].need.bytes());
+    let mut places = vec![0; cached.len()];
+    for (place, way) in rising.into_iter().enumerate() {
+        places[way] = place;
+    }
+    places
 }
 
 /// Every set of cores by class counts that no other beats, those who read having cores of their own or not.

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::{IntoParallelRefIterator as _, ParallelIterator as _};
+
 /// `plan*.toml` in every folder of a device and a model.
 fn committed() -> Vec<PathBuf> {
     let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plans");
@@ -46,10 +48,10 @@ fn committed_plans_are_solved_the_same_again() {
     let plans = committed();
     assert!(!plans.is_empty(), "there are committed plans");
     if std::env::var_os("UPDATE_EXPECT").is_some() {
-        plans.iter().for_each(|path| renew(path));
+        plans.par_iter().for_each(|path| renew(path));
     }
     let wrong: Vec<String> = plans
-        .iter()
+        .par_iter()
         .filter_map(|path| match planner::check::check(path) {
             Ok(checked) if checked.same => None,
             Ok(checked) => Some(format!("{}: {}", path.display(), checked.finding)),

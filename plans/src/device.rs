@@ -334,4 +334,12 @@ impl Contract for Device {
     fn check_at(&self, at: &At<'_>) -> Checked {
         check::check(self, at)
     }
+
+    fn decode(file: toml::Deserializer<'_>) -> Result<Self, toml::de::Error> {
+        Self::deserialize(file)
+    }
+
+    fn encode(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
 }

@@ -35,6 +35,18 @@ pub trait Contract: Serialize + DeserializeOwned {
     /// The first key whose value is impossible, and what would be right.
     fn check_at(&self, at: &At<'_>) -> Checked;
 
+    /// The value of a parsed file. A method of each kind, so that its code is made once, and not by every crate that reads one.
+    ///
+    /// # Errors
+    /// Keys that are unknown, missing, or of another type.
+    fn decode(file: toml::Deserializer<'_>) -> Result<Self, toml::de::Error>;
+
+    /// The value as TOML, without comments; a method of each kind as [`Contract::decode`].
+    ///
+    /// # Errors
+    /// What TOML has no form for.
+    fn encode(&self) -> Result<String, toml::ser::Error>;
+
     /// As [`Contract::check_at`], with keys as they stand in a file.
     ///
     /// # Errors
@@ -142,7 +154,7 @@ pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
             command: T::COMMAND,
         });
     }
-    let value = T::deserialize(toml::Deserializer::from(table)).map_err(syntax)?;
+    let value = T::decode(toml::Deserializer::from(table)).map_err(syntax)?;
     value.check().map_err(|Wrong { key, problem }| {
         let line = DeTable::parse(text).ok().map(|table| lines::line_of(text, &table, &key));
         ContractError::Value { path: path.to_owned(), line, key, problem: bounded(&problem) }
@@ -161,7 +173,8 @@ pub fn render<T: Contract>(value: &T, path: &Path) -> Result<String, ContractErr
         key,
         problem,
     })?;
-    let body = toml::to_string(value)
+    let body = value
+        .encode()
         .map_err(|error| ContractError::Encode { path: path.to_owned(), message: error.to_string() })?;
     let mut text = String::with_capacity(body.len() + 4096);
     let mut commented = Vec::new();

@@ -686,4 +686,12 @@ impl Contract for Plan {
     fn check_at(&self, at: &At<'_>) -> Checked {
         check::check(self, at)
     }
+
+    fn decode(file: toml::Deserializer<'_>) -> Result<Self, toml::de::Error> {
+        Self::deserialize(file)
+    }
+
+    fn encode(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
 }

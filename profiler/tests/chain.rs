@@ -25,8 +25,7 @@ const ANY_LOSS: [&str; 2] = ["--max-loss", "100"];
 /// The quality of the first plan.
 const QUALITY: [&str; 4] = ["--quality", "ample.toml", ANY_LOSS[0], ANY_LOSS[1]];
 
-fn chain(model: &str, prompt: &str) -> Profiled {
-    let profiled = Profiled::new(model);
+fn chain(model: &str, profiled: Profiled, prompt: &str) -> Profiled {
     let profile = plans::file::read::<plans::Model>(&profiled.path("model.toml")).unwrap().value;
     for level in profile.levels.iter().filter(|level| level.kind != LevelKind::Dense) {
         // the engine's own test of the fixtures finds 0.3 and 0.5 with exact gates, neurons in any order
@@ -331,7 +330,7 @@ fn plan_elsewhere(here: &Profiled) {
 
 #[test]
 fn a_dense_model_from_profile_to_text() {
-    let here = chain("oxide-dense", "A `Vec<T>` is a");
+    let here = chain("oxide-dense", Profiled::kept("oxide-dense"), "A `Vec<T>` is a");
 
     // logits to files, through both paths
     let shape = json(here.run("one.toml").args([
@@ -431,7 +430,9 @@ fn plans_layers(container: &[u8]) -> usize {
 
 #[test]
 fn a_mixture_of_experts_from_profile_to_text() {
-    let here = chain("oxide-moe", "Returns the number of");
+    let here = Profiled::measured();
+    here.profile(&fixture("models/oxide-moe.gguf"), &[]);
+    let here = chain("oxide-moe", here, "Returns the number of");
     routed(&here);
     percentiles(&here);
 }
@@ -498,7 +499,7 @@ const LOSS: f32 = 0.05;
 #[test]
 fn a_model_of_k_quants_from_profile_to_the_logits_of_the_reference() {
     const TOKENS: [u32; 8] = [70, 12, 200, 3, 3, 151, 99, 256];
-    let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+    let here = Profiled::measured();
     let model = tiny::model(1, tiny::Format::Q4KM);
     std::fs::write(here.path("tiny.gguf"), &model).unwrap();
     std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
@@ -559,7 +560,7 @@ fn a_mixed_file_whose_neurons_all_fire_loses_nothing_from_profile_to_the_same_lo
 /// the largest. Weights are read from the model's file; a container in its place gives the same bits, and so does a model in two
 /// files.
 fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, slice: u32, far: f32) {
-    let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+    let here = Profiled::measured();
     std::fs::write(here.path("tiny.gguf"), tiny::model_with(experts, format, "silu")).unwrap();
     std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
     let [path, calibration] = ["tiny.gguf", "text.txt"].map(|name| here.path(name).display().to_string());
@@ -601,8 +602,8 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     }
     let same = same.unwrap();
 
-    // packed; on the same machine
-    let packed = beside(Some(&here));
+    // packed
+    let packed = Profiled::measured();
     packed.profile(&path, &["--text", &calibration, "--pack"]);
     let plan = packed.plan("least.toml", &["--objective", "memory", "--max-loss", "0"]);
     assert_eq!(
@@ -612,7 +613,7 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     assert!(logits(&packed, "least.toml") == same, "a container has other bits");
 
     // in two files
-    let split = beside(Some(&here));
+    let split = Profiled::measured();
     for (file, bytes) in (1..).zip(tiny::split_model_with(experts, format, "silu")) {
         std::fs::write(split.path(&format!("tiny-{file:05}-of-00002.gguf")), bytes).unwrap();
     }
@@ -673,9 +674,8 @@ impl Selector for Cut {
 
 #[test]
 fn a_model_whose_small_gates_are_left_out_from_profile_to_the_reference_that_leaves_out_the_same() {
-    let mut first: Option<Profiled> = None;
     for experts in [1, 4] {
-        let here = beside(first.as_ref());
+        let here = Profiled::measured();
         std::fs::write(here.path("tiny.gguf"), tiny::model_with(experts, tiny::Format::F16, "silu")).unwrap();
         std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
         let [path, calibration] = ["tiny.gguf", "text.txt"].map(|name| here.path(name).display().to_string());
@@ -705,7 +705,6 @@ fn a_model_whose_small_gates_are_left_out_from_profile_to_the_reference_that_lea
             let peak = number(&report, "memory_peak_bytes");
             assert!(peak <= number(&report, "memory_limit_bytes"), "{plan}: {report}");
         }
-        first.get_or_insert(here);
     }
 }
 
@@ -714,9 +713,8 @@ fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
     let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
     let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
     let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
-    let mut first: Option<Profiled> = None;
     for name in ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"] {
-        let here = beside(first.as_ref());
+        let here = Profiled::measured();
         here.profile(&golden(&format!("{name}.gguf")), &[]);
         let values = |bytes: &[u8]| -> Vec<f32> {
             bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
@@ -770,18 +768,7 @@ fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
             let [peak, limit] = ["memory_peak_bytes", "memory_limit_bytes"].map(|key| number(&report, key));
             assert!(peak <= limit, "{name} {plan}: {report}");
         }
-        first.get_or_insert(here);
     }
-}
-
-/// A folder for another profile on the machine that was measured for the first, if there is one: a device takes the time of many
-/// small models.
-fn beside(first: Option<&Profiled>) -> Profiled {
-    let other = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
-    if let Some(first) = first {
-        std::fs::copy(first.path("device.toml"), other.path("device.toml")).unwrap();
-    }
-    other
 }
 
 /// Tokens whose logits are compared.
@@ -797,11 +784,12 @@ fn logits(here: &Profiled, plan: &str) -> [Vec<u8>; 2] {
 
 #[test]
 fn a_models_own_file_is_found_and_nothing_is_read_from_another() {
-    let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+    let here = Profiled::measured();
     let model = tiny::model_with(4, tiny::Format::F16, "silu");
     for folder in ["models", "out", "elsewhere"] {
         std::fs::create_dir(here.path(folder)).unwrap();
     }
+    std::fs::rename(here.path("device.toml"), here.path("out/device.toml")).unwrap();
     std::fs::write(here.path("models/tiny.gguf"), &model).unwrap();
     std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
     let profile = |arguments: &[&str]| {

@@ -445,7 +445,7 @@ fn drafts_change_no_answer() {
 
 #[test]
 fn a_model_with_a_recurrent_state_answers_each_prompt_as_if_it_were_the_first() {
-    let here = Profiled { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+    let here = Profiled::measured();
     here.profile(&programs::fixture("golden/architectures/lfm2.gguf"), &[]);
     std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
     here.plan("chat.toml", &["--slots", "2"]);

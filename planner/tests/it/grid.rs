@@ -2,6 +2,7 @@
 //! runs the grid in steps of a percent.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use planner::field::{OPEN, SIZE_OPEN};
 use planner::request::{DIGITS, resolve};
@@ -329,6 +330,32 @@ fn few_ways_are_looked_at_one_by_one() {
         let work = lazy.work();
         assert!(work.curves as f64 <= most * made as f64, "{name} at {limit}: {work:?} of {made} curves");
     }
+}
+
+/// What ways of reading share is worked out once, and is what each would have by itself.
+#[test]
+fn reads_that_ways_share_are_those_of_each_alone() {
+    let (_, phone) = profiles().remove(6);
+    let (mut alike, mut buffers_matter) = (0, 0);
+    for (inputs, every) in [(crate::small::inputs(3), 1), (crate::slices::mixture(32), 1), (phone, 50)] {
+        let question = resolve(&inputs, &request(8 << 30)).expect("a sensible request");
+        for ways in &Space::new(&question).ways {
+            let mut before = None;
+            for (at, read) in ways.reads.iter().enumerate().step_by(every) {
+                let shared = ways.layer_reads(at);
+                for (layer, (cached, reads)) in ways.cached.iter().zip(&*shared).enumerate() {
+                    let (_, fires) = planner::cost::requested(&inputs.model, ways.level, layer);
+                    for (way, reads) in cached.iter().zip(reads) {
+                        assert_eq!(*reads, read.price().of(way.missing, fires), "{layer} {way:?} {read:?}");
+                        buffers_matter += usize::from(reads.reads > f64::from(read.choice.buffers));
+                    }
+                }
+                alike += usize::from(before.is_some_and(|before| Arc::ptr_eq(&before, &shared)));
+                before = Some(shared);
+            }
+        }
+    }
+    assert!(alike > 0 && buffers_matter > 0, "{alike} shared, {buffers_matter} with too few buffers");
 }
 
 #[test]

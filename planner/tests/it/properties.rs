@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use planner::bands::{self, Priced};
 use planner::cost::{self, Decision};
 use planner::layers::Cached;
 use planner::request::Question;
@@ -217,18 +218,27 @@ fn bounds_hold(question: &Question<'_>) {
             // nor less than is said of it by itself, whichever of the cores compute
             for computes in [&[i][..], &all] {
                 let computes = ways.compute_group(computes);
-                let mut place = 0;
-                ways.least_seconds_of_each(&computes, j, |layer, cached, least| {
-                    place += 1;
-                    if place % 5 == 0 {
+                let mut count = 0;
+                let mut listed: Priced = vec![Vec::new(); ways.cached.len()];
+                let mut rising: Priced =
+                    ways.cached.iter().map(|cached| vec![(0, 0); cached.len()]).collect();
+                ways.least_seconds_of_each(&computes, j, |layer, place, cached, least| {
+                    count += 1;
+                    if count % 5 == 0 {
                         let seconds = seconds(layer, cached);
                         assert!(
                             seconds >= least * (1.0 - 1e-9),
                             "{seconds} below {least}: {read:?}, {cached:?}"
                         );
                     }
+                    let option = (cached.need.bytes(), (least * 1e12) as i64);
+                    listed[layer].push(option);
+                    rising[layer][place] = option;
                 });
-                assert_eq!(place, ways.cached.iter().map(Vec::len).sum::<usize>(), "each of them");
+                // by their places they need not be sorted
+                assert!(rising.iter().flat_map(|options| options.windows(2)).all(|two| two[0].0 <= two[1].0));
+                assert_eq!(bands::curve_of_rising(&rising), bands::curve(&listed));
+                assert_eq!(count, ways.cached.iter().map(Vec::len).sum::<usize>(), "each of them");
             }
             // the same share of every layer, and shares that differ from layer to layer
             for (place, skew) in (0..=8).flat_map(|place| [0, 1, 5].map(|skew| (place, skew))) {

@@ -12,7 +12,7 @@ use crate::small;
 const SLICE: u32 = 32;
 
 /// A mixture of 16 experts, of which a token visits two, in slices of so many neurons; experts are all that can be requested.
-fn mixture(slice_neurons: u32) -> Inputs {
+pub(crate) fn mixture(slice_neurons: u32) -> Inputs {
     let mut inputs = small::inputs(6);
     let model = &mut inputs.model;
     let a = &mut model.architecture;

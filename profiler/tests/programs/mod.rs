@@ -1,5 +1,6 @@
 //! The three programs as a user would run them, on a profiled fixture model.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
@@ -69,38 +70,54 @@ pub(crate) fn refused(code: i32, command: &mut Command) -> String {
     said
 }
 
+/// The folder with this build's profile of a fixture model and of this machine, made if it is not there; nobody changes it while
+/// the file is held.
+fn kept(model: &str) -> (PathBuf, File) {
+    let fixture = fixture(&format!("models/{model}.gguf"));
+    let hash = |path: &Path| blake3::hash(&std::fs::read(path).unwrap()).to_hex()[..16].to_owned();
+    let made_by = hash(Path::new(env!("CARGO_BIN_EXE_profile")));
+    let of = hash(Path::new(&fixture));
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kept-{model}"));
+    let lock = File::create(kept.with_extension("lock")).unwrap();
+    lock.lock().unwrap();
+    let (mark, key) = (kept.join("key"), format!("{made_by} {of}"));
+    if std::fs::read_to_string(&mark).ok().as_deref() != Some(&key) {
+        let _nothing_was_kept = std::fs::remove_dir_all(&kept);
+        let new = Profiled::empty();
+        new.profile(&fixture, &[]);
+        std::fs::rename(new.folder.keep(), &kept).unwrap();
+        std::fs::write(mark, key).unwrap();
+    }
+    (kept, lock)
+}
+
 /// A profiled fixture model in a folder of its own.
 pub(crate) struct Profiled {
     pub(crate) folder: tempfile::TempDir,
 }
 
 impl Profiled {
-    pub(crate) fn new(model: &str) -> Self {
-        let here = Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
-        here.profile(&fixture(&format!("models/{model}.gguf")), &[]);
-        here
-    }
-
     /// A copy of the one profile that this build's program has made of the model: for tests in which no speed is looked at.
     pub(crate) fn kept(model: &str) -> Self {
-        let hash = |path: &Path| blake3::hash(&std::fs::read(path).unwrap()).to_hex()[..16].to_owned();
-        let made_by = hash(Path::new(env!("CARGO_BIN_EXE_profile")));
-        let of = hash(Path::new(&fixture(&format!("models/{model}.gguf"))));
-        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kept-{model}"));
-        let lock = std::fs::File::create(kept.with_extension("lock")).unwrap();
-        lock.lock().unwrap();
-        let (mark, key) = (kept.join("key"), format!("{made_by} {of}"));
-        if std::fs::read_to_string(&mark).ok().as_deref() != Some(&key) {
-            let _nothing_was_kept = std::fs::remove_dir_all(&kept);
-            std::fs::rename(Self::new(model).folder.keep(), &kept).unwrap();
-            std::fs::write(mark, key).unwrap();
-        }
-        let here = Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        let (kept, _held) = kept(model);
+        let here = Self::empty();
         for file in std::fs::read_dir(&kept).unwrap() {
             let file = file.unwrap();
             std::fs::copy(file.path(), here.path(file.file_name().to_str().unwrap())).unwrap();
         }
         here
+    }
+
+    /// This machine, as this build's program has measured it once, for a profile of another model: a device takes the time of
+    /// many small models.
+    pub(crate) fn measured() -> Self {
+        let (here, (kept, _held)) = (Self::empty(), kept("oxide-dense"));
+        std::fs::copy(kept.join("device.toml"), here.path("device.toml")).unwrap();
+        here
+    }
+
+    fn empty() -> Self {
+        Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
     }
 
     pub(crate) fn profile(&self, model: &str, arguments: &[&str]) {
