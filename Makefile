@@ -49,7 +49,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients serve-load browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -275,6 +275,13 @@ clients: build ## OpenAI's and Anthropic's own Python clients against `run --ser
 	for wait in 1 2 3 4 5 6 7 8 9 10; do sleep 1; curl -sf http://127.0.0.1:18080/health >/dev/null && break; done; \
 	target/clients/bin/python fixtures/clients/openai_client.py http://127.0.0.1:18080/v1 && \
 	target/clients/bin/python fixtures/clients/anthropic_client.py http://127.0.0.1:18080; code=$$?; kill $$server; wait $$server; exit $$code
+
+serve-load: build ## 10,000 requests of 8 clients and 10,000 bodies that are nearly right at `run --serve` on the fixture model
+	@mkdir -p $(DEMO)
+	test -e $(DEMO)/load.toml || { $(BIN)/profile --quick --model $(MODEL) --out $(DEMO) && \
+	  $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem 30M --slots 4 -o $(DEMO)/load.toml; }
+	$(PYTHON) fixtures/clients/load.py soak --run $(BIN)/run --plan $(DEMO)/load.toml
+	$(PYTHON) fixtures/clients/load.py fuzz --run $(BIN)/run --plan $(DEMO)/load.toml --option=--template --option=fixtures/clients/plain.jinja
 
 browser: build ## a real browser on the page of `run --serve`: Debian's chromium, driven by playwright (too big for CI)
 	@command -v chromium >/dev/null || { echo "this needs chromium: sudo apt-get install --no-install-recommends chromium"; exit 1; }

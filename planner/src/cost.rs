@@ -179,9 +179,8 @@ pub fn rates(question: &Question<'_>, cores: &[u32]) -> Rates {
     r
 }
 
-/// Matrices of a layer's attention, and of its feed-forward block or of an expert.
+/// Matrices of a layer's attention.
 const ATTENTION_MATRICES: f64 = 4.0;
-const FFN_MATRICES: f64 = 3.0;
 
 /// A token's products with a layer's attention, by which the shares of all dense matrices are chosen: the other ones take as
 /// long for each byte.
@@ -298,10 +297,12 @@ pub fn look_ahead(model: &Model, level: &Level, r: &Rates) -> Work {
 }
 
 /// Rows of a neuron that are touched, as `(gate, up, down)`: up where the gate fires (`beta`), down where
-/// the value is not zero. Gates of the exact gate are priced with the predictor; silu fires everywhere.
+/// the value is not zero. Gates of the exact gate are priced with the predictor; silu fires everywhere. Without gates the up is
+/// what stands in the gate's place.
 fn rows_touched(model: &Model, part: Part, fires: f64, counts: f64) -> (f64, f64, f64) {
     let gate = if part == Part::Whole { 1.0 } else { 0.0 };
-    if model.architecture.always_fires() { (gate, 1.0, 1.0) } else { (gate, fires, counts.min(fires)) }
+    let (up, down) = if model.architecture.always_fires() { (1.0, 1.0) } else { (fires, counts.min(fires)) };
+    (gate, if model.architecture.is_gated() { up } else { 0.0 }, down)
 }
 
 /// Whether rows are read in order, as a dense model's and those of slices are; others are gathered.
@@ -500,10 +501,9 @@ pub fn prompt_compute(model: &Model, layer: usize, r: &Rates) -> (f64, f64) {
     let (a, activity) = (&model.architecture, &model.layers[layer]);
     let (gate, truly) = (activity.active_gate_fraction, activity.active_true_fraction);
     let (_, _, down) = rows_touched(model, Part::Whole, gate, truly);
-    let neuron = 3.0 * compute_seconds(f64::from(a.width), prompt_flops(r, down));
+    let neuron = f64::from(a.matrices()) * compute_seconds(f64::from(a.width), prompt_flops(r, down));
     let layer = a.neurons() as f64 * neuron;
-    let alone = beside_chunk(r);
-    let attention = prompt_attention(model, r) / alone;
+    let (alone, attention) = (beside_chunk(r), prompt_attention(model, r));
     let met = f64::from(a.experts_used) / f64::from(a.experts);
     let half_empty = if a.experts > 1 { HALF_A_REGISTER * layer } else { 0.0 };
     ((attention + met * layer) * alone, (r.chunk_tokens * (attention + layer) + half_empty) * alone)
@@ -515,10 +515,10 @@ fn beside_chunk(r: &Rates) -> f64 {
     MEASURED_TOKENS / (MEASURED_TOKENS + r.chunk_tokens)
 }
 
-/// Seconds that a layer's attention is computed for each token of a chunk.
+/// Seconds that a layer's attention is computed for a token of many together, with its part of what a chunk takes.
 fn prompt_attention(model: &Model, r: &Rates) -> f64 {
     let parameters = model.parts.attention_layer_bytes as f64 / weight_bytes(model);
-    (compute_seconds(parameters, r.prompt_flops.0) + recurrence(model, r)) * beside_chunk(r)
+    compute_seconds(parameters, r.prompt_flops.0) + recurrence(model, r)
 }
 
 /// Seconds that a layer of a prompt moves through memory, once a chunk.
@@ -547,6 +547,9 @@ impl PromptLayers {
         let Question { device, model, limits, .. } = question;
         let mut compute: Vec<(f64, f64)> =
             (0..model.layers.len()).map(|layer| prompt_compute(model, layer, r)).collect();
+        let all: f64 = compute.iter().map(|(token, _)| token).sum();
+        let attention = compute.len() as f64 * prompt_attention(model, r) * beside_chunk(r);
+        let attention_fraction = if all > 0.0 { (attention / all).min(1.0) } else { 0.0 };
         let (mut memory, mut shared) = (prompt_memory(model, r), Shared::CPU);
         if limits.with(Feature::Units) {
             // the layer that is soonest done has the least to share
@@ -559,9 +562,6 @@ impl PromptLayers {
                 (*token, *once) = (shared.compute_seconds(*token), shared.compute_seconds(*once));
             }
         }
-        let attention = compute.len() as f64 * prompt_attention(model, r);
-        let all: f64 = (0..compute.len()).map(|layer| prompt_compute(model, layer, r).0).sum();
-        let attention_fraction = if all > 0.0 { (attention / all).min(1.0) } else { 0.0 };
         Self { compute, memory, attention_fraction, shared }
     }
 }
@@ -571,9 +571,10 @@ fn prompt_products(model: &Model, chunk: u32, seconds: f64) -> Products<'_> {
     let a = &model.architecture;
     let (width, attention) = (f64::from(a.width), model.parts.attention_layer_bytes as f64);
     let bytes = attention + a.neurons() as f64 * model.parts.bundle.bundle_bytes() as f64;
-    let parameters = attention / weight_bytes(model) + 3.0 * a.neurons_routed() as f64 * width;
-    let matrices = ATTENTION_MATRICES + FFN_MATRICES * f64::from(a.experts);
-    let met = ATTENTION_MATRICES + FFN_MATRICES * f64::from(a.experts_used);
+    let of_network = f64::from(a.matrices());
+    let parameters = attention / weight_bytes(model) + of_network * a.neurons_routed() as f64 * width;
+    let matrices = ATTENTION_MATRICES + of_network * f64::from(a.experts);
+    let met = ATTENTION_MATRICES + of_network * f64::from(a.experts_used);
     Products {
         format: &a.weight_format,
         tokens: f64::from(chunk),

@@ -186,7 +186,7 @@ fn as_profiled(plan: &Plan, stream: &Stream) -> Option<String> {
 pub fn explanation(inputs: &Inputs, solved: &Solved) -> String {
     format!(
         "Time of a token, in milliseconds\n{}\n\nMemory\n{}\n\n{}{}",
-        time(solved),
+        time(inputs, solved),
         memory(solved),
         decisions(inputs, solved),
         drafts(solved)
@@ -223,7 +223,7 @@ fn drafts(solved: &Solved) -> String {
     format!("\n\nDrafts, of text as the profile's\n{table}\n{taken}")
 }
 
-fn time(solved: &Solved) -> String {
+fn time(inputs: &Inputs, solved: &Solved) -> String {
     let (p, plan) = (&solved.price, &solved.plan);
     let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
     let mut table = Rows::headed(&["stage", "compute", "memory", "serial", "takes"]);
@@ -236,7 +236,7 @@ fn time(solved: &Solved) -> String {
     if plan.read.look_ahead > 0 {
         stage("look-ahead: what the next layer will request", &p.look_ahead);
     }
-    stage("gate-up", &p.gate_up);
+    stage(if inputs.model.architecture.is_gated() { "gate-up" } else { "up" }, &p.gate_up);
     stage("down", &p.down);
     stage("insert into the cache", &p.insert);
     stage("norms, head, sampling", &p.rest);
@@ -303,7 +303,9 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
         prefetched(solved),
         match plan.read.phases {
             Phases::Whole => format!("neurons whole, gaps of {} bytes read over", plan.read.gap_bytes),
-            Phases::TwoPhase => "gates first".to_owned(),
+            Phases::TwoPhase => {
+                format!("{} first", if inputs.model.architecture.is_gated() { "gates" } else { "ups" })
+            }
             Phases::Rows => "row by row".to_owned(),
         },
     );

@@ -26,10 +26,25 @@ pub const SPEED_ERROR_FRACTION: f64 = 0.2;
 
 /// What drafts of at most so many tokens give; `None` where the profile has not measured what is kept of them.
 pub fn priced(question: &Question<'_>, d: &Decision<'_>, draft_tokens: u32) -> Option<Speculation> {
+    question.model.drafts.as_ref().filter(|_| draft_tokens > 0)?;
+    priced_beside(question, d, draft_tokens, alone(question, d))
+}
+
+/// Seconds of a token without drafts.
+fn alone(question: &Question<'_>, d: &Decision<'_>) -> f64 {
+    cost::decode(question, d).mean_seconds(question.limits.context)
+}
+
+/// [`priced`] beside a step without a draft, which takes so many seconds.
+fn priced_beside(
+    question: &Question<'_>,
+    d: &Decision<'_>,
+    draft_tokens: u32,
+    alone: f64,
+) -> Option<Speculation> {
     let Drafts { drafted_tokens, kept_tokens } = question.model.drafts.as_ref()?;
     let at = (draft_tokens as usize).checked_sub(1)?;
     let (drafted, kept) = (*drafted_tokens.get(at)?, *kept_tokens.get(at)?);
-    let alone = cost::decode(question, d).mean_seconds(question.limits.context);
     let rows = draft_tokens + 1;
     let step = f64::from(rows) / together::tokens_per_second(question, d, rows);
     let with_draft = drafted / f64::from(draft_tokens);
@@ -50,7 +65,11 @@ fn speed(kept: f64, with_draft: f64, [alone, step]: [f64; 2]) -> f64 {
 /// What drafts of every length give that there is room for.
 pub fn all(question: &Question<'_>, d: &Decision<'_>) -> Vec<Speculation> {
     let most = (ROWS_MAX as u32 - question.limits.sequences).min(DRAFT_TOKENS_MAX as u32);
-    (1..=most).filter_map(|tokens| priced(question, d, tokens)).collect()
+    if question.model.drafts.is_none() {
+        return Vec::new();
+    }
+    let alone = alone(question, d);
+    (1..=most).filter_map(|tokens| priced_beside(question, d, tokens, alone)).collect()
 }
 
 /// The fastest of some drafts, of equally fast ones the shortest, if it is faster than a speed without by more than plans are wrong.

@@ -2,7 +2,8 @@
 //!
 //! A layer's neurons stand one after another at a fixed stride. A neuron is addressed by its
 //! *rank* in its layer: hot neurons first. Its bundle is `[gate | up | down^T]`, three rows of
-//! the model's width.
+//! the model's width. A network without gates has two, `[up | down^T]`: its up decides whether a neuron fires, and stands in
+//! the gate's place, and `up_bytes` is 0.
 //!
 //! ```text
 //! layer start (page aligned)
@@ -29,7 +30,7 @@
 //! ```
 //!
 //! Where the model's own file is read in place of a container (`apart`), such a slice is a whole expert, whose gate, up and down
-//! are three runs of bytes anywhere in that file. They are read together into one buffer, each on pages of its own, as far from
+//! are three runs of bytes anywhere in that file, or two without gates. They are read together into one buffer, each on pages of its own, as far from
 //! the first of them as in the file from a page's begin.
 //!
 //! ```text
@@ -48,9 +49,9 @@ use crate::PAGE_BYTES;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BundleLayout {
-    /// Bytes of the gate row.
+    /// Bytes of the gate row; of a network without gates, of the up row.
     pub gate_bytes: u64,
-    /// Bytes of the up row.
+    /// Bytes of the up row; 0 where that stands in the gate's place.
     pub up_bytes: u64,
     /// Bytes of the transposed down row, or a neuron's share of a piece of down.
     pub down_bytes: u64,
@@ -59,7 +60,7 @@ pub struct BundleLayout {
     /// Neurons of one expert that are read, kept and dropped together; absent: 1, each comes and goes by itself.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slice_neurons: u64,
-    /// Gate, up and down of a slice, a whole expert, are read from three places of the model's own file; absent: `false`, they lie
+    /// Gate, up and down of a slice, a whole expert, are read each from its place of the model's own file; absent: `false`, they lie
     /// side by side in the container.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub apart: bool,
@@ -75,7 +76,7 @@ fn is_one(count: &u64) -> bool {
     *count == 1
 }
 
-/// Parts of a slice that lie apart: gate, up and down.
+/// Parts of a slice that lie apart: gate, up and down, one of which may have no bytes.
 pub const PARTS: usize = 3;
 /// In a model's file tensors begin on a multiple of so many bytes, as most files have it.
 const TENSOR_ALIGN: u64 = 32;
@@ -85,7 +86,7 @@ const TENSOR_ALIGN: u64 = 32;
 pub enum Part {
     /// `[gate | up | down^T]`.
     Whole,
-    /// `[up | down^T]`: what the exact gate reads, its gate rows being resident.
+    /// `[up | down^T]`: what the exact gate reads, its gate rows being resident; without gates `[down^T]`, its up rows being that.
     UpDown,
 }
 
@@ -96,7 +97,7 @@ pub enum Phases {
     /// Its whole bundle in one read, neighbours together.
     #[default]
     Whole,
-    /// The pages of its gate row first, and if the gate fires the others (the paper's two-phase reads).
+    /// The pages of its gate row first, or without gates of its up row, and if that fires the others (the paper's two-phase reads).
     TwoPhase,
     /// The pages of each row by themselves, as if the rows of a neuron did not lie side by side; up and down only if the gate
     /// fires.
@@ -215,18 +216,20 @@ impl BundleLayout {
     }
 
     /// Where the pages of each part of a slice whose parts lie apart begin in its buffer, and where the last's end: each has room
-    /// for its bytes wherever in a page they begin.
+    /// for its bytes wherever in a page they begin. Without bytes it has none.
     pub fn parts_at(&self) -> [u64; PARTS + 1] {
         let mut at = [0; PARTS + 1];
         for (part, bytes) in self.parts_bytes().into_iter().enumerate() {
-            at[part + 1] = at[part] + (PAGE_BYTES - 1 + bytes).next_multiple_of(PAGE_BYTES);
+            let room = if bytes == 0 { 0 } else { (PAGE_BYTES - 1 + bytes).next_multiple_of(PAGE_BYTES) };
+            at[part + 1] = at[part] + room;
         }
         at
     }
 
     /// Reads that bring a slice.
     pub fn reads_of_slice(&self) -> u64 {
-        if self.apart { PARTS as u64 } else { 1 }
+        let parts = self.parts_bytes().into_iter().filter(|&bytes| bytes > 0);
+        if self.apart { parts.count() as u64 } else { 1 }
     }
 
     /// Where a part of every neuron of a slice lies, from the first to the last, relative to the layer's start. A slice of one
@@ -251,8 +254,8 @@ impl BundleLayout {
         self.reads_bytes(PAGE_BYTES, Part::Whole).max().unwrap_or(PAGE_BYTES)
     }
 
-    /// How a part of a neuron is read in phases; `None` where a bundle shares pages with others, or the pages of its gate
-    /// are all of them.
+    /// How a part of a neuron is read in phases; `None` where a bundle shares pages with others, the pages of its gate are all of
+    /// them, or the part is one row.
     pub fn steps(&self, part: Part, phases: Phases) -> Option<Steps> {
         let whole = self.span(0, part).pages();
         let rows = [self.gate_bytes, self.up_bytes, self.down_bytes].into_iter().scan(0, |end, bytes| {
@@ -263,6 +266,7 @@ impl BundleLayout {
             Part::Whole => rows.collect(),
             Part::UpDown => rows.skip(1).collect(),
         };
+        rows.retain(|row| row.bytes > 0);
         for row in &mut rows {
             *row = Span { offset: row.offset - whole.offset, bytes: row.bytes }.pages();
         }
@@ -271,9 +275,9 @@ impl BundleLayout {
         let spans = match (phases, part) {
             (Phases::Whole, _) => vec![Span { offset: 0, bytes: whole.bytes }],
             _ if !self.stride_bytes.is_multiple_of(PAGE_BYTES) => return None,
-            (Phases::Rows, _) => rows,
+            (Phases::Rows, _) if rows.len() > 1 => rows,
             (Phases::TwoPhase, Part::Whole) if rest.bytes > 0 => vec![rows[0], rest],
-            (Phases::TwoPhase, _) => return None,
+            (Phases::TwoPhase | Phases::Rows, _) => return None,
         };
         Some(Steps { phases, asks: part == Part::Whole && spans.len() > 1, spans })
     }
@@ -282,7 +286,8 @@ impl BundleLayout {
     /// apart, of all its reads.
     pub fn read_bytes_mean(&self, neurons: u64, part: Part) -> u64 {
         if self.apart {
-            return self.parts_bytes().iter().map(|bytes| bytes + PAGE_BYTES - TENSOR_ALIGN).sum();
+            let parts = self.parts_bytes().into_iter().filter(|&bytes| bytes > 0);
+            return parts.map(|bytes| bytes + PAGE_BYTES - TENSOR_ALIGN).sum();
         }
         let slices = (neurons / self.slice_neurons).clamp(1, PAGE_BYTES);
         self.reads_bytes(slices, part).sum::<u64>() / slices
@@ -307,6 +312,22 @@ mod tests {
         assert_eq!(small.stride_bytes, 1536);
         assert_eq!(small.span(2, Part::Whole).pages(), Span { offset: 0, bytes: 8192 });
         assert_eq!(small.span(1, Part::UpDown), Span { offset: 2048, bytes: 1024 });
+    }
+
+    #[test]
+    fn without_gates_a_bundle_is_two_rows_and_what_an_exact_gate_reads_is_one() {
+        // a neuron of `[up | down]`, and what a gate that is its up would take
+        let (two, three) = (BundleLayout::new(4096, 0, 4096), BundleLayout::new(4096, 4096, 4096));
+        assert_eq!((two.stride_bytes, three.stride_bytes), (8192, 12288));
+        assert_eq!((two.part_bytes(Part::UpDown), three.part_bytes(Part::UpDown)), (4096, 8192));
+        assert_eq!(two.span(3, Part::UpDown), Span { offset: 3 * 8192 + 4096, bytes: 4096 });
+        assert_eq!(two.read_bytes_mean(1000, Part::UpDown), 4096);
+        let spans = |part, phases| two.steps(part, phases).map(|steps| (steps.asks, steps.spans));
+        let up_then_down = vec![Span { offset: 0, bytes: 4096 }, Span { offset: 4096, bytes: 4096 }];
+        for phases in [Phases::TwoPhase, Phases::Rows] {
+            assert_eq!(spans(Part::Whole, phases), Some((true, up_then_down.clone())), "{phases:?}");
+            assert_eq!(spans(Part::UpDown, phases), None, "a row has no phases: {phases:?}");
+        }
     }
 
     #[test]
@@ -340,14 +361,20 @@ mod tests {
             BundleLayout::in_slices(1152, 1152, 1152, 768),
             BundleLayout::in_slices(1680, 1152, 1153, 96),
             BundleLayout::in_slices(1, 4096, 4097, 1),
+            BundleLayout::in_slices(1152, 0, 1152, 768),
         ] {
             let (apart, at) = (layout.apart(), layout.parts_at());
             let span = apart.slice_span(5, Part::Whole);
             assert_eq!(span, Span { offset: 5 * at[PARTS], bytes: at[PARTS] }.pages(), "{layout:?}");
-            assert_eq!((apart.read_bytes_max(), apart.reads_of_slice()), (span.bytes, 3));
+            let reads = if layout.up_bytes == 0 { 2 } else { 3 };
+            assert_eq!((apart.read_bytes_max(), apart.reads_of_slice()), (span.bytes, reads));
             let mut mean = 0;
             for (part, bytes) in layout.parts_bytes().into_iter().enumerate() {
                 let room = at[part + 1] - at[part];
+                if bytes == 0 {
+                    assert_eq!(room, 0, "{layout:?}");
+                    continue;
+                }
                 let covered = |offset| Span { offset, bytes }.pages().bytes;
                 assert_eq!((0..PAGE_BYTES).map(covered).max(), Some(room), "{layout:?}");
                 let places = (0..PAGE_BYTES).step_by(TENSOR_ALIGN as usize);

@@ -134,8 +134,9 @@ pub struct Rows {
     pub normed: u64,
     /// A block's output, `[rows, width]`.
     pub block_output: u64,
-    /// Queries, keys and values, `[rows, (heads + 2 kv_heads) * head_width]`, or what a recurrent layer projects rows to,
-    /// `[rows, projected_values]`; later a shared expert's input, gates and ups, `[rows, width + 2 shared_neurons]`.
+    /// Queries, their gates where there are such, keys and values, or what a recurrent layer projects rows to,
+    /// `[rows, projected_values]`; later a shared expert's input, gates and ups, or its input, its ups and
+    /// what is packed of those, `[rows, width + 2 shared_neurons]`.
     pub projections: u64,
     /// Attention's result before its output matrix, `[rows, heads * head_width]`, or a recurrent layer's, `[rows, mixed_values]`.
     pub attended: u64,
@@ -224,7 +225,8 @@ impl Rows {
     /// Those that both stages have; the others are empty.
     fn new(a: &Architecture, rows: u64) -> Self {
         let width = u64::from(a.width);
-        let attention = u64::from(a.heads) * u64::from(a.head_width);
+        let queries = u64::from(a.heads) * u64::from(a.head_width);
+        let queries = if a.gated_attention { 2 * queries } else { queries };
         let kv = u64::from(a.kv_heads) * u64::from(a.head_width);
         let recurrent = a.recurrent.map_or(0, |recurrent| recurrent.projected_values.into());
         let shared = if a.shared_neurons == 0 { 0 } else { width + 2 * u64::from(a.shared_neurons) };
@@ -232,7 +234,7 @@ impl Rows {
             residual: rows * width,
             normed: rows * width,
             block_output: rows * width,
-            projections: rows * (attention + 2 * kv).max(recurrent).max(shared),
+            projections: rows * (queries + 2 * kv).max(recurrent).max(shared),
             attended: rows * mixed_values(a),
             rotations: rows * u64::from(a.rotary_embeddings) * u64::from(a.head_width),
             router: 2 * (rows + 1) * u64::from(a.experts),

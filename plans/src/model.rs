@@ -91,7 +91,8 @@ pub struct ModelProvenance {
 pub struct Architecture {
     /// The architecture's name in GGUF, for people, e.g. `llama`.
     pub family: String,
-    /// `relu`, `silu`, `drelu`, `gelu` or `swiglu-oai`.
+    /// `relu`, `silu`, `drelu`, `gelu` or `swiglu-oai`, or `relu-squared`, of a network without gates: its up decides whether a neuron
+    /// fires, and stands where others have their gate.
     pub activation: String,
     /// Decoder layers.
     pub layers: u32,
@@ -109,6 +110,9 @@ pub struct Architecture {
     pub kv_heads: u32,
     /// Width of a head.
     pub head_width: u32,
+    /// Whether attention's output has a gate, which is projected beside the query; absent: `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gated_attention: bool,
     /// Layers with keys and values; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_layers: Option<u32>,
@@ -122,7 +126,7 @@ pub struct Architecture {
     pub vocabulary: u32,
     /// Longest context that the model was made for.
     pub context: u32,
-    /// Storage format of the gate rows in the container, e.g. `F16`; `plan` prices every matrix but down by its kernels. Where
+    /// Storage format of the gate rows, or without gates of the up rows, in the container, e.g. `F16`; `plan` prices every matrix but down by its kernels. Where
     /// layers differ, that of most.
     pub weight_format: String,
     /// Storage format of down in the container; where layers differ, that of most.
@@ -175,6 +179,16 @@ impl Architecture {
     /// Whether every neuron fires, whatever its gate.
     pub fn always_fires(&self) -> bool {
         matches!(&*self.activation, "silu" | "gelu" | "swiglu-oai")
+    }
+
+    /// Whether a neuron has a gate beside its up.
+    pub fn is_gated(&self) -> bool {
+        self.activation != "relu-squared"
+    }
+
+    /// Matrices of a network: gate, up and down, or up and down.
+    pub fn matrices(&self) -> u32 {
+        if self.is_gated() { 3 } else { 2 }
     }
 
     /// Neurons of a layer, all experts together.

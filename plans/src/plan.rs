@@ -378,8 +378,8 @@ pub struct ReadPlan {
     /// Reads in flight for the next layer, of what this layer's input says that it will request; absent: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub look_ahead: u32,
-    /// Reads that bring a slice; absent: 1. Where its gate, up and down lie apart in the model's own file it is 3, in flight together
-    /// and into one buffer: `depth` counts them, `buffers` and `look_ahead` count slices.
+    /// Reads that bring a slice; absent: 1. Where its gate, up and down lie apart in the model's own file it is 3, or 2
+    /// without gates, in flight together and into one buffer: `depth` counts them, `buffers` and `look_ahead` count slices.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub parts: u32,
     /// How decoding reads a neuron; absent: `whole`.

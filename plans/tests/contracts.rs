@@ -198,6 +198,21 @@ fn a_level_changed_by_name_does_not_keep_the_other_levels_kind_or_loss() {
 }
 
 #[test]
+fn a_network_has_gates_or_its_ups_stand_in_their_place() {
+    let path = committed(|name| name == "model.toml").swap_remove(0);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let model: Model = parse(&text, &path).unwrap();
+    assert!(model.architecture.is_gated() && model.parts.bundle.up_bytes > 0);
+    let said = |text: &str| parse::<Model>(text, Path::new("model.toml")).unwrap_err().to_string();
+    let up = format!("up_bytes = {}", model.parts.bundle.up_bytes);
+    let error = said(&text.replacen(&up, "up_bytes = 0", 1));
+    assert!(error.contains("`parts.bundle.up_bytes` is 0, and neurons of"), "{error}");
+    let activation = format!("activation = \"{}\"", model.architecture.activation);
+    let error = said(&text.replacen(&activation, "activation = \"relu-squared\"", 1));
+    assert!(error.contains("neurons of relu-squared have their up in place of a gate"), "{error}");
+}
+
+#[test]
 fn a_file_cut_short_anywhere_is_an_error_and_never_another_plan() {
     let whole: Plan = parse(PLAN, Path::new("plan.toml")).unwrap();
     for end in 0..PLAN.len() - 1 {

@@ -175,6 +175,7 @@ fn every_rate(device: &mut Device) {
 
 fn every_figure(model: &mut Model) {
     model.architecture.kv_layers = Some(1);
+    model.architecture.gated_attention = true;
     model.architecture.recurrent = Some(Recurrent { state_values: 1, projected_values: 1, mixed_values: 1 });
     let bundle = model.parts.bundle;
     model.layers.iter_mut().for_each(|layer| layer.bundle = Some(bundle));

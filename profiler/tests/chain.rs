@@ -722,12 +722,38 @@ fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
         let expected = values(&std::fs::read(golden(&format!("{name}.npy"))).unwrap());
         let deviation = number(&index["models"][name], "logits_deviation") as f32;
         let mut same: Option<[Vec<u8>; 2]> = None;
-        for (plan, arguments) in [
-            ("least.toml", &["--objective", "memory"][..]),
-            ("all.toml", &[]),
-            ("two.toml", &["--slots", "2"]),
-        ] {
-            let planned = here.plan(plan, &[arguments, &["--level", "dense"]].concat());
+        let mut plans = vec![
+            ("least.toml", vec!["--objective", "memory", "--level", "dense"]),
+            ("all.toml", vec!["--level", "dense"]),
+            ("two.toml", vec!["--slots", "2", "--level", "dense"]),
+        ];
+        if name.starts_with("nemotron") {
+            // no gates: up and down, and with the ups in memory the downs of those that fire
+            let model = plans::file::read::<plans::Model>(&here.path("model.toml")).unwrap().value;
+            let bundle = model.parts.bundle;
+            assert_eq!((&*model.architecture.activation, bundle.up_bytes), ("relu-squared", 0));
+            assert_eq!(bundle.stride_bytes, bundle.gate_bytes + bundle.down_bytes);
+            for layer in &model.layers {
+                assert_eq!(
+                    layer.active_true_fraction, layer.active_gate_fraction,
+                    "a neuron fires or adds nothing"
+                );
+            }
+            plans.push(("ups.toml", vec!["--objective", "memory", "--level", "exact-gate"]));
+            let golden = golden(&format!("{name}.gguf"));
+            let said = refused(1, &mut {
+                let mut profile = program("profile");
+                profile.args(["--quick", "--model", &golden, "--activation", "silu"]);
+                profile.arg("--out").arg(here.folder.path());
+                profile
+            });
+            assert!(
+                said.contains("have no gates and compute relu-squared: leave out --activation"),
+                "{said}"
+            );
+        }
+        for (plan, arguments) in &plans {
+            let planned = here.plan(plan, arguments);
             assert!(planned.memory.state_bytes > 0, "{name} {plan}");
             let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
             done(here.run(plan).args(["--tokens", &tokens.join(" "), "--no-probe"]).args(files));

@@ -166,6 +166,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
             heads: 32,
             kv_heads: 8,
             head_width: 128,
+            gated_attention: false,
             kv_layers: None,
             shared_neurons: 0,
             rotary_embeddings: 1,

@@ -9,7 +9,7 @@ use planner::request::Question;
 use planner::ways::Ways;
 use plans::device::{ReadCost, ReadSpeed};
 use plans::layout::{BundleLayout, Phases};
-use plans::model::LevelLayer;
+use plans::model::{LevelKind, LevelLayer};
 use plans::plan::{Feature, Objective, Request};
 use plans::{Backend, Policy, file};
 
@@ -328,6 +328,58 @@ fn a_gate_is_read_first_where_short_reads_are_cheap_and_few_gates_fire() {
     let (phases, rows) = plan_of(&inputs, &[Feature::Bundle]);
     assert_eq!(phases, Phases::Rows);
     assert!(rows.decode_tokens_per_second < two_phase.decode_tokens_per_second);
+}
+
+#[test]
+fn without_gates_a_neuron_is_priced_as_two_rows_and_one_product() {
+    // a network whose gate is its up, as three rows and as two
+    let mut three = inputs(5);
+    three.model.parts.bundle = BundleLayout::new(2048, 2048, 2048);
+    three.model.container.bytes *= 2;
+    let mut two = planner::Inputs { model: three.model.clone(), device: three.device.clone(), ..inputs(5) };
+    two.model.parts.bundle = BundleLayout::new(2048, 0, 2048);
+    "relu-squared".clone_into(&mut two.model.architecture.activation);
+    for inputs in [&mut three, &mut two] {
+        // the exact gate beside a predictor, which requests as many
+        let mut exact = inputs.model.levels[1].clone();
+        (exact.kind, exact.name) = (LevelKind::ExactGate, "exact-gate".to_owned());
+        exact.layers.iter_mut().for_each(|layer| layer.beta_fraction = 1.0);
+        inputs.model.levels.push(exact);
+    }
+    let [of_three, of_two] = [&three, &two].map(|inputs| {
+        let any = request(None);
+        let question = planner::request::resolve(inputs, &any).unwrap();
+        let rates = cost::rates(&question, &[0, 1]);
+        ["sign", "exact-gate"].map(|name| {
+            let level = inputs.model.level(name).unwrap();
+            let requested = cost::requested(&inputs.model, level, 0);
+            (requested, cost::gate_up(&inputs.model, level, requested, 16, &rates).0)
+        })
+    });
+    let [((requested, fires), sign), (_, exact)] = of_two;
+    assert!(requested > 0.0 && fires == 0.8, "{requested} {fires}");
+    // ups of all that is requested; with gates, the ups of those that fire besides
+    for of in [|work: &cost::Work| work.compute_seconds, |work: &cost::Work| work.gather_seconds] {
+        assert!((of(&of_three[0].1) / of(&sign) - 1.8).abs() < 1e-9, "{sign:?} {of_three:?}");
+    }
+    assert_eq!((exact.compute_seconds, exact.memory()), (0.0, 0.0), "its ups were computed to select");
+    assert!(of_three[1].1.compute_seconds > 0.0);
+    // and so read and kept: two rows of a predictor's neurons, one of the exact gate's
+    for (level, row_bytes) in [("sign", 4096), ("exact-gate", 2048)] {
+        let requested = Request { level: Some(level.to_owned()), ..request(Some(44 << 20)) };
+        let [of_three, of_two] = [&three, &two].map(|inputs| plan(inputs, &requested).plan);
+        let slots: u64 =
+            of_two.cache.hot_neurons.iter().chain(&of_two.cache.cold_slots).map(|&n| u64::from(n)).sum();
+        let bytes = of_two.memory.hot_bytes + of_two.memory.cold_bytes;
+        assert!(
+            (slots * row_bytes..slots * row_bytes + 2 * 4096).contains(&bytes),
+            "{level}: {slots} in {bytes}"
+        );
+        let [read, read_of_three] = [&of_two, &of_three].map(|plan| plan.expected.bytes_read_per_token);
+        assert!(read < read_of_three, "{level}: {read} and {read_of_three}");
+        let [speed, of_three] = [&of_two, &of_three].map(|plan| plan.expected.decode_tokens_per_second);
+        assert!(speed > of_three, "{level}: {speed} and {of_three}");
+    }
 }
 
 #[test]

@@ -157,6 +157,7 @@ pub(crate) fn model(layers: u32) -> Model {
             heads: 8,
             kv_heads: 8,
             head_width: 64,
+            gated_attention: false,
             kv_layers: None,
             shared_neurons: 0,
             rotary_embeddings: 1,

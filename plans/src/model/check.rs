@@ -14,8 +14,8 @@ use crate::expectation::{QUANTILES, over_mean_max};
 use crate::layout::BundleLayout;
 use crate::{KvFormat, SCHEMA};
 
-/// Functions between gate and up.
-const FUNCTIONS: [&str; 5] = ["relu", "silu", "drelu", "gelu", "swiglu-oai"];
+/// Functions between gate and up, or of up alone.
+const FUNCTIONS: [&str; 6] = ["relu", "silu", "drelu", "gelu", "swiglu-oai", "relu-squared"];
 /// Entries of an axis of the miss-rate surfaces.
 const AXIS_MAX: usize = 1024;
 /// The highest perplexity.
@@ -145,6 +145,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         heads,
         kv_heads,
         head_width,
+        gated_attention,
         kv_layers,
         shared_neurons,
         rotary_embeddings,
@@ -173,6 +174,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         format!("is {kv_heads}, which does not divide the {heads} query heads")
     })?;
     at.key("head_width").count(*head_width, 1, 1 << 14)?;
+    at.key("gated_attention").free(*gated_attention);
     if let Some(layers) = kv_layers {
         at.key("kv_layers").count(*layers, 1, LAYERS_MAX.into())?;
     }
@@ -240,9 +242,16 @@ fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
 /// A neuron's bundle, of all layers or of one.
 fn bundle_of(bundle: BundleLayout, a: &Architecture, at: &At<'_>) -> Checked {
     let BundleLayout { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons, apart } = bundle;
-    for (key, bytes) in [("gate_bytes", gate_bytes), ("up_bytes", up_bytes), ("down_bytes", down_bytes)] {
+    for (key, bytes) in [("gate_bytes", gate_bytes), ("down_bytes", down_bytes)] {
         at.key(key).count(bytes, 1, ROW_BYTES_MAX)?;
     }
+    let up = at.key("up_bytes");
+    up.count(up_bytes, 0, ROW_BYTES_MAX)?;
+    up.note("0 where `architecture.activation` is `relu-squared`, else above, up to 2^28");
+    up.holds((up_bytes > 0) == a.is_gated(), || match a.is_gated() {
+        true => format!("is 0, and neurons of {} have gate, up and down", a.activation),
+        false => format!("is {up_bytes}; neurons of {} have their up in place of a gate", a.activation),
+    })?;
     let slice = at.key("slice_neurons");
     slice.note(
         "1, or for several experts and where down is not transposed a divisor of `architecture.neurons_per_expert`",
@@ -265,8 +274,7 @@ fn bundle_of(bundle: BundleLayout, a: &Architecture, at: &At<'_>) -> Checked {
         "is true, and slices are not whole experts with down as the file has it".to_owned()
     })?;
     let stride = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons).stride_bytes;
-    at.key("stride_bytes")
-        .note("the three rows; of a page or more, on whole pages, unless they stand in slices");
+    at.key("stride_bytes").note("the rows; of a page or more, on whole pages, unless they stand in slices");
     at.key("stride_bytes").holds(stride_bytes == stride, || {
         format!("is {stride_bytes}; rows of {gate_bytes}, {up_bytes} and {down_bytes} bytes have a stride of {stride}")
     })

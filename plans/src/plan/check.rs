@@ -270,9 +270,11 @@ fn read(read: &ReadPlan, at: &At<'_>) -> Checked {
     at.key("direct").free(*direct);
     at.key("depth").count(*depth, 1, DEPTH_MAX.into())?;
     at.key("buffers").count(*buffers, 1, BUFFERS_MAX.into())?;
-    at.key("parts").note("1 or 3");
-    at.key("parts").holds(*parts == 1 || *parts as usize == PARTS, || {
-        format!("is {parts}; a slice is read in one piece, or in its gate, up and down")
+    at.key("parts").note(&format!("1 to {PARTS}"));
+    at.key("parts").holds((1..=PARTS).contains(&(*parts as usize)), || {
+        format!(
+            "is {parts}; a slice is read in one piece, or in its gate, up and down, or in its up and down"
+        )
     })?;
     let least = depth.div_ceil(*parts);
     at.key("buffers").note(&format!("`read.depth` over `read.parts`, to {BUFFERS_MAX}"));

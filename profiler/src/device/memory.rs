@@ -105,15 +105,17 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
         let start = Instant::now();
         let arena = Arena::new(FRESH_BYTES.min(buffer.len() as u64))?;
         let rate = arena.bytes() as f64 / start.elapsed().as_secs_f64();
-        let row = [
-            "fresh".to_owned(),
-            "0".to_owned(),
-            arena.bytes().to_string(),
-            "1".to_owned(),
-            repeat.to_string(),
-        ];
-        let [a, b, c, d, e] = row;
-        write_row(&mut csv, &[a, b, c, d, e, significant(rate).to_string()])?;
+        write_row(
+            &mut csv,
+            &[
+                "fresh".to_owned(),
+                "0".to_owned(),
+                arena.bytes().to_string(),
+                "1".to_owned(),
+                repeat.to_string(),
+                significant(rate).to_string(),
+            ],
+        )?;
         fresh.push(rate);
     }
     Ok(Measured {

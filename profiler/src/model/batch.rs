@@ -181,7 +181,7 @@ pub struct Expert<'a> {
     pub rows: &'a [usize],
     /// `[rows, width]`, normalised.
     pub input: &'a [f32],
-    /// `[neurons, rows]` before the activation; what is to be multiplied by down is left here.
+    /// `[neurons, rows]` before the activation, without gates the ups; what is to be multiplied by down is left here.
     pub gate: &'a mut [f32],
     /// `[neurons, rows]`.
     pub up: &'a [f32],
@@ -263,13 +263,14 @@ impl<'a> Layer<'a> {
         Ok(())
     }
 
-    /// `down (f(gate x) * up x)` of a network that every token visits: `[tokens, width]`.
+    /// `down (f(gate x) * up x)` of a network that every token visits, or without gates `down f(up x)`: `[tokens, width]`.
     fn always(&self, roles: [Role; 3], activation: Activation, normed: &[f32]) -> Vec<f32> {
-        let [gate, up, down] = roles.map(|role| self.part(role));
-        let tokens = normed.len() / gate.columns;
-        let (gate, up) = (self.times(gate, None, normed), self.times(up, None, normed));
+        let [gate, up, down] = roles;
+        let tokens = normed.len() / self.source.config().width;
+        let up = self.times(self.part(up), None, normed);
+        let gate = if activation.is_gated() { &*self.times(self.part(gate), None, normed) } else { &*up };
         let values: Vec<f32> = gate.iter().zip(&up).map(|(&gate, &up)| activation.apply(gate, up)).collect();
-        transposed(&self.times(down, None, &transposed(&values, tokens)), tokens)
+        transposed(&self.times(self.part(down), None, &transposed(&values, tokens)), tokens)
     }
 
     fn mixer<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
@@ -663,7 +664,11 @@ impl<'a> Layer<'a> {
                 let neurons = self.neurons.map(|neurons| &*neurons[expert]);
                 let gate = self.source.ffn_gate(self.layer, expert);
                 let mut gate = self.times(gate, neurons, input);
-                let mut up = self.times(self.source.ffn_up(self.layer, expert), neurons, input);
+                let mut up = if c.activation().is_gated() {
+                    self.times(self.source.ffn_up(self.layer, expert), neurons, input)
+                } else {
+                    gate.clone()
+                };
                 self.add_bias_of_neurons(Role::GateBias, expert, &mut gate);
                 self.add_bias_of_neurons(Role::UpBias, expert, &mut up);
                 let in_stream: Vec<usize> = rows.iter().map(|row| first + row).collect();

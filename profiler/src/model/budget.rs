@@ -340,13 +340,14 @@ fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
         let plain = parts.filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
         return (4 * plain.sum::<usize>() + 64 * c.experts() * c.layers()) as u64 + (16 << 20);
     }
-    let neurons = (c.experts() * c.ffn_width()) as u64;
+    let (neurons, gated) = ((c.experts() * c.ffn_width()) as u64, c.activation().is_gated());
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;
     let bundles = (0..c.layers()).map(|layer| {
         let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, 0);
         let piece = (c.width * down.format.block_bytes()).div_ceil(down.format.block_values());
         let down_bytes = menu.down.map_or(piece, |down| down.row_bytes(c.width)) as u64;
-        let [gate_bytes, up_bytes] = [source.ffn_gate(layer, 0), source.ffn_up(layer, 0)].map(row);
+        let gate_bytes = row(source.ffn_gate(layer, 0));
+        let up_bytes = if gated { row(source.ffn_up(layer, 0)) } else { 0 };
         BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, menu.slice_neurons as u64)
     });
     let feed_forward: usize = (0..c.layers())
@@ -355,7 +356,7 @@ fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
             let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, expert);
             down.bytes.len()
                 + source.ffn_gate(layer, expert).bytes.len()
-                + source.ffn_up(layer, expert).bytes.len()
+                + if gated { source.ffn_up(layer, expert).bytes.len() } else { 0 }
         })
         .sum();
     let fixed = source.gguf().file_bytes().saturating_sub(feed_forward) as u64;

@@ -187,7 +187,7 @@ fn compare(
     let mut read = |file: &Path, what: &str| -> anyhow::Result<Vec<f64>> {
         let mut source = SourceModel::open(file)?;
         if let Some(activation) = options.activation {
-            source = source.with_activation(activation);
+            source = super::with_activation(source, activation)?;
         }
         let tokenizer = source.tokenizer_data()?.into_tokenizer()?;
         windows = Windows::new(&tokenizer, &texts.held_out, source.config().context, tokens);

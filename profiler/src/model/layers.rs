@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use flashplan::internals::container::requantised_down;
+use flashplan::internals::kv::stored_in;
 use flashplan::internals::model::config::Config;
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::recording::Recording;
@@ -317,8 +318,8 @@ fn sampled_every(config: &Config, real: usize) -> usize {
 /// Formats of keys and values whose loss is measured: those in blocks of which this model's heads are whole ones.
 pub fn kv_formats(config: &Config) -> Vec<(KvFormat, Format)> {
     let width = config.first_attention().head_width as u64;
-    let known = [(KvFormat::Q8_0, Format::Q8_0), (KvFormat::Q4_0, Format::Q4_0)];
-    known.into_iter().filter(|(format, _)| format.holds(width)).collect()
+    let fitting = [KvFormat::Q8_0, KvFormat::Q4_0].into_iter().filter(|format| format.holds(width));
+    fitting.map(|format| (format, stored_in(format))).collect()
 }
 
 fn lengths(windows: &[Vec<u32>]) -> Vec<usize> {

@@ -28,13 +28,15 @@ const SHARES: [(f64, &str); 6] = [
 ];
 /// What the levels leave out that look at gates, in each network of an expert, as a fraction of the stream that it adds to, the most
 /// careful first; in thousandths in their names.
-const LEFT_OUT: [(f64, &str); 6] = [
+const LEFT_OUT: [(f64, &str); 8] = [
     (0.003, "gate-threshold-3"),
     (0.005, "gate-threshold-5"),
     (0.008, "gate-threshold-8"),
     (0.012, "gate-threshold-12"),
     (0.018, "gate-threshold-18"),
     (0.027, "gate-threshold-27"),
+    (0.040, "gate-threshold-40"),
+    (0.060, "gate-threshold-60"),
 ];
 /// Share of the truly active neurons that the sign level is set to find.
 const SIGN_RECALL: f64 = 0.97;
@@ -303,8 +305,9 @@ fn slice_neurons(source: &SourceModel<'_>, down: Option<Format>) -> usize {
     let (width, neurons) = (source.config().width, source.config().ffn_width());
     let (mut bytes, mut block, mut row) = (0, 1, 1);
     for (layer, of_source) in down_formats(source).step_by(source.config().experts()).enumerate() {
+        let matrices = if source.config().activation().is_gated() { 2 } else { 1 };
         let inputs = [source.ffn_gate(layer, 0).format, source.ffn_up(layer, 0).format];
-        let inputs: usize = inputs.map(|format| format.row_bytes(width)).iter().sum();
+        let inputs: usize = inputs[..matrices].iter().map(|format| format.row_bytes(width)).sum();
         let values = of_source.block_values();
         let piece = (width * of_source.block_bytes()).div_ceil(values);
         bytes = bytes.max(inputs + down.map_or(piece, |format| format.row_bytes(width)));

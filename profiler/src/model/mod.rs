@@ -162,7 +162,7 @@ impl Profile {
         let path = model_file(&options.model)?;
         let mut source = SourceModel::open(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
         if let Some(activation) = options.activation {
-            source = source.with_activation(activation);
+            source = with_activation(source, activation)?;
         }
         // of a model in several files the first, whichever was named
         let path = source.gguf().files().next().map_or(path, |(first, ..)| first.to_owned());
@@ -473,9 +473,31 @@ impl Profile {
                 if self.menu.cuts_gates { "; levels leave out neurons whose gate is small" } else { "" }
             )),
             Activation::Drelu => {}
+            Activation::ReluSquared => notes.push(
+                "ReLU squared without gates: a neuron fires, and is truly active, where its up is above zero.".to_owned(),
+            ),
         }
         notes
     }
+}
+
+/// A model with another function between gate and up than its file says.
+///
+/// # Errors
+/// If it has no gates.
+fn with_activation(
+    source: SourceModel<'static>,
+    activation: Activation,
+) -> anyhow::Result<SourceModel<'static>> {
+    let own = source.config().activation();
+    if !own.is_gated() {
+        bail!(
+            "the networks of {} have no gates and compute {}: leave out --activation",
+            source.config().architecture,
+            own.name()
+        );
+    }
+    Ok(source.with_activation(activation))
 }
 
 /// The recording of a mixture that is read expert by expert: what a token requests of others depends on more than its experts.

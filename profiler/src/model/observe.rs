@@ -12,12 +12,12 @@ const WORTH_MAX: f32 = 400.0;
 
 /// Whether a neuron counts as truly active.
 ///
-/// dReLU: gate and up above zero. `ReLU`: gate above zero, for up counts with either sign. `SiLU` is never zero; the
+/// dReLU: gate and up above zero. `ReLU`: gate above zero, for up counts with either sign. Without gates: up above zero. `SiLU` is never zero; the
 /// same signs as dReLU's are counted, as a figure to compare. (Where neurons are left out by their gates, samples have those
 /// that add more than the root mean square.)
 pub fn active(activation: Activation, gate: f32, up: f32) -> bool {
     match activation {
-        Activation::Relu => gate > 0.0,
+        Activation::Relu | Activation::ReluSquared => gate > 0.0,
         Activation::Drelu | Activation::Silu | Activation::Gelu | Activation::SwigluOai => {
             gate > 0.0 && up > 0.0
         }

@@ -5,7 +5,7 @@
 //! name      decode: the level names slices of active neurons, mostly of one each; prefill: every slice of an expert in use
 //! look up   which of them are in memory
 //! fetch     the others are read, close neighbours together; then those that the next layer will probably request
-//! values    h[i] = weight * f(gate_i x) * up_i x        threads take clusters: first what is in memory, then what completes
+//! values    h[i] = weight * f(gate_i x) * up_i x        (without gates gate_i is up_i, one product) threads take clusters: first what is in memory, then what completes
 //! sum       y   += h[i] * down_i                        threads share eight sums; of pieces of down, rows of y (`pieces.rs`)
 //! insert     what was read takes the place of what the cache's policy would rather miss, or none
 //! ```
@@ -147,7 +147,7 @@ pub(crate) struct Network<'a> {
     pub slots: &'a mut Slots,
     /// Reads ahead.
     pub fetcher: &'a mut Fetcher,
-    /// Between gate and up.
+    /// Between gate and up, or of up alone.
     pub activation: Activation,
     /// Whether a prompt's down is met transposed.
     pub transposes_down: bool,
@@ -693,7 +693,8 @@ impl<'a> Neuron<'a> {
         self.weights[row * self.list.neurons.experts_count() + self.list.expert(index)]
     }
 
-    /// `weight * f(gate x) * up x` of a row, where the gate may be known already.
+    /// `weight * f(gate x) * up x` of a row, where the gate may be known already; without gates `weight * f(up x)`, where up is what
+    /// stands in the gate's place.
     fn value(
         &self,
         row: usize,
@@ -712,6 +713,9 @@ impl<'a> Neuron<'a> {
             return 0.0;
         }
         *fires += 1;
+        if !shape.is_gated() {
+            return self.weight(row, index) * self.activation.apply(gate, gate);
+        }
         let up = self.biased(dot(shape.up(bundle), shape.up(next)), index, |biases| biases.up);
         self.weight(row, index) * self.activation.apply(gate, up)
     }

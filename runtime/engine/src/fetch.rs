@@ -308,7 +308,7 @@ impl Fetcher {
     pub fn describe(&self) -> String {
         let phases = match self.schedule.steps().phases {
             Phases::Whole => "",
-            Phases::TwoPhase => ", gates first",
+            Phases::TwoPhase => ", in two phases",
             Phases::Rows => ", row by row",
         };
         self.flash.describe() + phases

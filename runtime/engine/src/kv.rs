@@ -9,9 +9,21 @@
 
 use std::ops::Range;
 
+use plans::KvFormat;
+
 use crate::arena::Slab;
 use kernels::Format;
 use kernels::{Matrix, quantise};
+
+/// The kernels' format of a plan's.
+pub fn stored_in(format: KvFormat) -> Format {
+    match format {
+        KvFormat::F16 => Format::F16,
+        KvFormat::F32 => Format::F32,
+        KvFormat::Q8_0 => Format::Q8_0,
+        KvFormat::Q4_0 => Format::Q4_0,
+    }
+}
 
 /// The keys and values of all sequences.
 #[derive(Debug)]

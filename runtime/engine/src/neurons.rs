@@ -11,7 +11,7 @@
 //! a share of the piece then, so that shares side by side, in slots or where they completed, are the piece.
 //!
 //! A slot holds the part of a bundle that the quality level needs, unpadded, in two pieces: the rows that meet the input
-//! (gate and up), and the one that is added up (down). A token goes through the first of all its neurons before it goes
+//! (gate and up, or up alone), and the one that is added up (down). A token goes through the first of all its neurons before it goes
 //! through the second of any, and a processor that reads rows in order fetches what lies behind each, too: were it the
 //! other pass's row, a third of the bandwidth would be spent on it.
 
@@ -162,7 +162,7 @@ impl Shape {
     }
 
     /// Bytes of the rows that so many neurons take from slots and buffers: gate where the level has not computed it, up
-    /// where the gate fires, down where the neuron is active.
+    /// where the gate fires, down where the neuron is active. Without gates: up where the level has not computed it, and down.
     pub(crate) fn rows_bytes(&self, activity: &Activity) -> u64 {
         let requested = if self.part == Part::Whole { activity.requested } else { 0 };
         requested * self.layout.gate_bytes
@@ -176,6 +176,11 @@ impl Shape {
         let (inputs, down) = part.split_at(self.inputs_bytes());
         let (gate, up) = inputs.split_at(self.up_start());
         Bundle { gate, up, down }
+    }
+
+    /// Whether a neuron has a gate beside its up; else the up stands in the gate's place.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.layout.up_bytes > 0
     }
 
     /// Whether slices hold pieces of down, and no rows of it.
@@ -219,7 +224,7 @@ impl Shape {
 
     /// Whether a part's rows are in another order in a model's file than here.
     pub(crate) fn is_repacked(&self, part: usize) -> bool {
-        [self.gate, self.up, self.down][part] == Format::Q4_0X4
+        self.parts_bytes()[part] > 0 && [self.gate, self.up, self.down][part] == Format::Q4_0X4
     }
 
     /// Puts rows of such a part into the order that they have here.
@@ -245,13 +250,13 @@ impl Shape {
         self.up_start() + self.layout.up_bytes as usize
     }
 
-    /// The gate row; only whole bundles have one.
+    /// The gate row, or the up row in its place; only whole bundles have one.
     pub(crate) fn gate<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
         debug_assert_eq!(self.part, Part::Whole, "gate rows are resident");
         Row::new(self.gate, bundle.gate)
     }
 
-    /// The up row.
+    /// The up row; only of a network with gates.
     pub(crate) fn up<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
         Row::new(self.up, bundle.up)
     }
@@ -287,9 +292,9 @@ impl Shape {
 /// The rows of a neuron that the quality level needs, wherever they are.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bundle<'a> {
-    /// The gate row; empty where gate rows are resident.
+    /// The gate row, or the up row in its place; empty where those are resident.
     gate: &'a [u8],
-    /// The up row.
+    /// The up row; empty where it stands in the gate's place.
     up: &'a [u8],
     /// The row that is added up, or a share of a piece of down.
     down: &'a [u8],
@@ -646,7 +651,10 @@ impl Slots {
     ) {
         let slice = self.slice;
         let pieces: [Rows<'b>; 2] = [|bundle| [bundle.gate, bundle.up], |bundle| [bundle.down, &[]]];
-        for (rows, piece) in self.cold.layer_mut(layer).into_iter().zip(pieces) {
+        // slots of down rows alone have no inputs
+        let pieces =
+            self.cold.layer_mut(layer).into_iter().zip(pieces).filter(|(rows, _)| rows.slot_bytes > 0);
+        for (rows, piece) in pieces {
             pool.split_rows(rows.bytes, rows.slot_bytes, |first, own| {
                 let end = first + own.len() / rows.slot_bytes;
                 for (slot, bundle) in slices.clone() {
@@ -701,7 +709,7 @@ impl<'a> LayerSlots<'a> {
     /// they are no matrix.
     pub(crate) fn inputs(&self, shape: &Shape) -> Option<[Matrix<'a>; 2]> {
         let (format, row_bytes) = (shape.gate, shape.layout.gate_bytes as usize);
-        let whole = shape.part == Part::Whole && format == shape.up;
+        let whole = shape.part == Part::Whole && shape.is_gated() && format == shape.up;
         let columns = row_bytes / format.block_bytes() * format.block_values();
         let matrix = |bytes: &'a [u8]| Matrix { format, rows: bytes.len() / row_bytes, columns, bytes };
         whole.then(|| [self.hot, self.cold].map(|kept| matrix(kept.inputs)))

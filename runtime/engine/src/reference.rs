@@ -306,7 +306,8 @@ impl<'a> Reference<'a> {
         self.times(self.part(block, Role::StateOutput), &normed)
     }
 
-    /// `sum over the routed experts of weight * down (f(gate x) * up x)`, over the selected neurons.
+    /// `sum over the routed experts of weight * down (f(gate x) * up x)`, over the selected neurons. Without gates, the model says
+    /// that they are its ups, and the product is taken twice here.
     fn feed_forward(
         &self,
         block: usize,
@@ -362,9 +363,11 @@ impl<'a> Reference<'a> {
         sum
     }
 
-    /// `down (f(gate x) * up x)` of a network that every token visits.
+    /// `down (f(gate x) * up x)` of a network that every token visits. Without gates, they are its ups.
     fn resident(&self, block: usize, roles: [Role; 3], network: &FeedForward, x: &[f32]) -> Vec<f32> {
-        let [gate, up, down] = roles.map(|role| self.part(block, role));
+        let [gate, up, down] = roles;
+        let [up, down] = [up, down].map(|role| self.part(block, role));
+        let gate = self.model.part(block, gate).unwrap_or(up);
         let pairs = self.times(gate, x).into_iter().zip(self.times(up, x));
         let neurons: Vec<f32> = pairs.map(|(g, u)| network.activation.apply(g, u)).collect();
         self.times(down, &neurons)

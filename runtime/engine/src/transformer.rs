@@ -659,23 +659,29 @@ impl Transformer {
             }
             None => gates.fill(1.0),
         }
-        let gate_up = [gate, up].map(|role| w.matrix(block, role));
+        // without gates the ups alone
+        let gate_up = [if activation.is_gated() { gate } else { up }, up].map(|role| w.matrix(block, role));
+        let gate_up = if activation.is_gated() { &gate_up[..] } else { &gate_up[..1] };
+        let each = gate_up.len() * count;
         let down = [w.matrix(block, down)];
         let (spare, values) = self.projections.split_at_mut(rows * width);
+        // room for gates and ups, or for ups and what is packed of them
         let values = &mut values[..rows * 2 * count];
         let x = &mut self.normed[..rows * width];
         let (form, words) = (self.form, &mut self.feed_forward.rounded[0]);
         match self.phase {
             Phase::Decode => {
                 let x = Inputs::new(x, width, form, words);
-                times(pool, &mut self.fetcher, kernels, &gate_up, x, values);
+                times(pool, &mut self.fetcher, kernels, gate_up, x, &mut values[..rows * each]);
             }
-            Phase::Prefill => times_prompt(pool, kernels, self.form, &gate_up, x, spare, values),
+            Phase::Prefill => {
+                times_prompt(pool, kernels, self.form, gate_up, x, spare, &mut values[..rows * each]);
+            }
         }
         // each row's values take the place of gates and ups before them
         for row in 0..rows {
             for neuron in 0..count {
-                let [gate, up] = [0, count].map(|half| values[row * 2 * count + half + neuron]);
+                let [gate, up] = [0, each - count].map(|half| values[row * each + half + neuron]);
                 values[row * count + neuron] = activation.apply(gate, up);
             }
         }

@@ -1,4 +1,5 @@
-//! The fixture models against implementations that share no code with ours; see `fixtures/golden/make_golden.py`.
+//! The fixture models against implementations that share no code with ours; see `make_golden.py` and `make_routed.py` in
+//! `fixtures/golden`.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::path::PathBuf;
@@ -8,6 +9,8 @@ use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::reference::Reference;
 use kernels::available;
 use serde::Deserialize;
+
+const NAMES: [&str; 4] = ["dense", "moe", "qwen", "nemotron"];
 
 #[derive(Deserialize)]
 struct Golden {
@@ -51,7 +54,7 @@ fn rows(path: &str, columns: usize) -> Vec<Vec<f32>> {
 
 #[test]
 fn logits_are_those_of_transformers() {
-    for name in ["dense", "moe"] {
+    for name in NAMES {
         let (golden, model) = golden(name);
         let expected = rows(&format!("golden/{name}.npy"), model.config().vocabulary);
         assert_eq!(expected.len(), golden.tokens.len());
@@ -68,7 +71,7 @@ fn logits_are_those_of_transformers() {
 
 #[test]
 fn greedy_text_is_that_of_transformers() {
-    for name in ["dense", "moe"] {
+    for name in NAMES {
         let (golden, model) = golden(name);
         let kernels = kernels::best();
         let mut reference = Reference::new(&model, kernels);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The activation function of a gated feed-forward network.
+/// The activation function of a feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
@@ -21,6 +21,11 @@ pub enum Activation {
     /// `min(gate, 7) sigmoid(1.702 min(gate, 7)) * (clamp(up, -7, 7) + 1)`, as gpt-oss has it.
     #[serde(rename = "swiglu-oai")]
     SwigluOai,
+    /// `relu(up)^2` of a network without gates, `down (relu(up x)^2)`: its up is gate, too.
+    ///
+    /// *Source*: So et al., "Primer", 2021, section 4.1.
+    #[serde(rename = "relu-squared")]
+    ReluSquared,
 }
 
 impl Activation {
@@ -32,14 +37,20 @@ impl Activation {
             Self::Drelu => "drelu",
             Self::Gelu => "gelu",
             Self::SwigluOai => "swiglu-oai",
+            Self::ReluSquared => "relu-squared",
         }
     }
 
-    /// The neuron's output, by which its row of down is multiplied.
+    /// Whether a neuron has a gate and an up; else it has an up alone.
+    pub fn is_gated(self) -> bool {
+        self != Self::ReluSquared
+    }
+
+    /// The neuron's output, by which its row of down is multiplied. Without gates its up is given twice.
     pub fn apply(self, gate: f32, up: f32) -> f32 {
         let gate = self.of_gate(gate);
         match self {
-            Self::Relu | Self::Silu | Self::Gelu => gate * up,
+            Self::Relu | Self::ReluSquared | Self::Silu | Self::Gelu => gate * up,
             Self::Drelu => gate * up.max(0.0),
             Self::SwigluOai => gate * (up.clamp(-7.0, 7.0) + 1.0),
         }
@@ -48,7 +59,7 @@ impl Activation {
     /// The factor of the neuron's output that comes from the gate alone.
     pub fn of_gate(self, gate: f32) -> f32 {
         match self {
-            Self::Relu | Self::Drelu => gate.max(0.0),
+            Self::Relu | Self::ReluSquared | Self::Drelu => gate.max(0.0),
             Self::Silu => gate / (1.0 + (-gate).exp()),
             Self::Gelu => {
                 let root = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
@@ -70,7 +81,7 @@ impl Activation {
     /// [`Activation::apply`] is zero, and up and down need not be read.
     pub fn fires(self, gate: f32) -> bool {
         match self {
-            Self::Relu | Self::Drelu => gate > 0.0,
+            Self::Relu | Self::ReluSquared | Self::Drelu => gate > 0.0,
             Self::Silu | Self::Gelu | Self::SwigluOai => true,
         }
     }
@@ -78,7 +89,7 @@ impl Activation {
 
 #[cfg(test)]
 mod tests {
-    use super::Activation::{Drelu, Gelu, Relu, Silu, SwigluOai};
+    use super::Activation::{Drelu, Gelu, Relu, ReluSquared, Silu, SwigluOai};
 
     #[test]
     fn relu_zeroes_a_negative_gate_and_drelu_also_a_negative_up() {
@@ -87,8 +98,18 @@ mod tests {
     }
 
     #[test]
+    fn without_gates_an_output_is_the_square_of_a_positive_up() {
+        for up in [-3.0_f32, -0.0, 0.0, 1e-3, 0.7, 5.5] {
+            assert_eq!(ReluSquared.apply(up, up), up.max(0.0).powi(2), "{up}");
+        }
+        assert!(
+            !ReluSquared.is_gated() && [Relu, Silu, Drelu, Gelu, SwigluOai].iter().all(|it| it.is_gated())
+        );
+    }
+
+    #[test]
     fn an_output_is_a_factor_of_the_gate_and_one_of_up() {
-        for activation in [Relu, Silu, Drelu, Gelu, SwigluOai] {
+        for activation in [Relu, ReluSquared, Silu, Drelu, Gelu, SwigluOai] {
             for gate in [-9.0_f32, -1.278, -0.3, 0.0, 0.4, 3.0, 8.0] {
                 let factor = if activation == SwigluOai { 3.0 } else { 2.0 };
                 assert_eq!(
@@ -129,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_neuron_that_does_not_fire_contributes_nothing() {
-        for activation in [Relu, Silu, Drelu, Gelu, SwigluOai] {
+        for activation in [Relu, ReluSquared, Silu, Drelu, Gelu, SwigluOai] {
             for gate in [-3.0, -0.0, 0.0, 1e-40, 1.0] {
                 for up in [-2.0, 0.0, 2.0] {
                     assert!(
@@ -140,7 +161,7 @@ mod tests {
             }
         }
         assert!(Silu.fires(-1.0) && !Relu.fires(0.0) && !Drelu.fires(-1.0), "silu fires below zero");
-        for activation in [Relu, Silu, Drelu, Gelu, SwigluOai] {
+        for activation in [Relu, ReluSquared, Silu, Drelu, Gelu, SwigluOai] {
             let name = serde_json::to_string(&activation).unwrap_or_default();
             assert_eq!(name, format!("\"{}\"", activation.name()), "one name in all files");
         }

@@ -41,8 +41,8 @@ pub(super) fn generate(
     let mut decoder = tokenizer.stream();
     out.say(&tokenizer.decode(prompt))?;
 
-    let (mut tokens, mut text) = (Vec::new(), String::new());
-    let mut all = prompt.to_vec();
+    // the prompt, and what follows it
+    let (mut tokens, mut text) = (prompt.to_vec(), String::new());
     let mut failed = Ok(());
     let mut next = match session.prefill(prompt) {
         Ok(logits) => sampler.sample(logits),
@@ -52,24 +52,23 @@ pub(super) fn generate(
         }
     };
     let ended = loop {
-        if tokens.len() == count {
+        if tokens.len() - prompt.len() == count {
             break Ended::Length;
         }
         tokens.push(next);
-        all.push(next);
         if tokenizer.is_end(next) {
             break Ended::EndOfText;
         }
         let piece = decoder.push(next);
         out.say(&piece)?;
         text.push_str(&piece);
-        if tokens.len() == count || out.is_gone() {
+        if tokens.len() - prompt.len() == count || out.is_gone() {
             break Ended::Length;
         }
-        if prompt.len() + tokens.len() > session.context() {
+        if tokens.len() > session.context() {
             break Ended::ContextFull;
         }
-        match session.go_on(&all) {
+        match session.go_on(&tokens) {
             Ok(logits) => next = sampler.sample(logits),
             Err(failure) => {
                 failed = Err(failure);
@@ -96,9 +95,10 @@ pub(super) fn generate(
     }
     let figures = figures::figures(session, 1)?;
     let model = session.model.name();
+    let tokens = &tokens[prompt.len()..];
     if cli.json {
         let prompt_tokens = prompt.len();
-        report::print_json(&Output { model, text: &text, prompt_tokens, tokens: &tokens, ended, figures })?;
+        report::print_json(&Output { model, text: &text, prompt_tokens, tokens, ended, figures })?;
     } else {
         let about = About::new(model, session.plan, Some((tokens.len(), ended)));
         terminal::say(format_args!("\n{}", report::text(&about, &figures)));

@@ -209,14 +209,16 @@ pub(crate) fn part_checksum(layer: usize, slice: usize, part: usize, bytes: &[u8
     xxh3_64_with_seed(bytes, seed ^ (part as u64) << 62) as u32
 }
 
-/// Gate, up and down of an expert, as the source has them; `None` where down is by neurons.
+/// Gate, up and down of an expert, as the source has them, or without gates up, nothing and down; `None` where down is by neurons.
 pub(super) fn parts<'a>(
     source: &'a SourceModel<'_>,
     layer: usize,
     expert: usize,
 ) -> Option<[&'a [u8]; PARTS]> {
     let Down::Columns(down) = source.ffn_down(layer, expert) else { return None };
-    Some([source.ffn_gate(layer, expert).bytes, source.ffn_up(layer, expert).bytes, down.bytes])
+    let gated = source.config().activation().is_gated();
+    let up = if gated { source.ffn_up(layer, expert).bytes } else { &[] };
+    Some([source.ffn_gate(layer, expert).bytes, up, down.bytes])
 }
 
 /// Checksums of a layer's slices, each an expert, in this order: one pass over its bytes.

@@ -13,7 +13,7 @@
 //!         predictor sets  one section each: matrices of every layer and expert
 //!         thresholds      one section for each level that has them
 //!         neuron tables   per layer: source index of each rank u32[neurons], checksums of each bundle u32[neurons][2]
-//!         layers          bundles [gate | up | down^T], or slices with pieces of down, in order of rank, see plans::layout
+//!         layers          bundles [gate | up | down^T], or [up | down^T] without gates, or slices with pieces of down, in order of rank, see plans::layout
 //!         directory       JSON: shapes, tokenizer, where everything lies, BLAKE3 of every section but the bundles
 //! ```
 //!
@@ -36,7 +36,7 @@ use plans::model::{Architecture, LevelKind};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::model::config::Config;
+use crate::model::config::{Block, Config};
 use crate::model::tokenizer::TokenizerData;
 use crate::predictor::Hidden;
 use kernels::Format;
@@ -118,7 +118,7 @@ fn is_yes(so: &bool) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stored {
-    /// Format of the gate rows.
+    /// Format of the gate rows; without gates, of the up rows.
     pub gate_format: Format,
     /// Format of the up rows.
     pub up_format: Format,
@@ -129,14 +129,15 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Neurons of a model of this width in slices, and either their down rows or pieces of down: `None` where those are not
+    /// Neurons of a model in slices, and either their down rows or pieces of down: `None` where those are not
     /// whole blocks.
     fn new(
         [gate, up, down]: [Format; 3],
-        width: usize,
+        config: &Config,
         slice_neurons: usize,
         transposed: bool,
     ) -> Option<Self> {
+        let (width, gated) = (config.width, config.activation().is_gated());
         let down_columns = if transposed { width } else { slice_neurons };
         let whole = |format: Format, columns: usize| columns.is_multiple_of(format.block_values());
         let slices = slice_neurons > usize::from(!transposed);
@@ -149,7 +150,8 @@ impl Stored {
             (width * down.row_bytes(slice_neurons)).div_ceil(slice_neurons)
         };
         let [gate_bytes, up_bytes, down_bytes] =
-            [gate.row_bytes(width), up.row_bytes(width), down_bytes].map(|bytes| bytes as u64);
+            [gate.row_bytes(width), if gated { up.row_bytes(width) } else { 0 }, down_bytes]
+                .map(|bytes| bytes as u64);
         let bundle = BundleLayout::in_slices(gate_bytes, up_bytes, down_bytes, slice_neurons as u64);
         Some(Self { gate_format: gate, up_format: up, down_format: down, bundle })
     }
@@ -195,6 +197,7 @@ impl Directory {
             heads: count(a.heads),
             kv_heads: count(a.kv_heads),
             head_width: count(a.head_width),
+            gated_attention: c.blocks.iter().filter_map(Block::attention).any(|attention| attention.gate),
             kv_layers: Some(count(c.kv_layers())).filter(|&layers| layers as usize != c.layers()),
             shared_neurons: count(c.resident_neurons()),
             rotary_embeddings: count(c.ropes.len().max(1)),

@@ -625,10 +625,10 @@ impl Container {
 /// Rows and pieces of whole blocks, and a bundle of their shape.
 fn check_stored(d: &Directory, stored: &Stored) -> Result<(), String> {
     let Stored { gate_format, up_format, down_format, .. } = *stored;
-    let (width, slice) = (d.config.width, d.bundle.slice_neurons as usize);
+    let slice = d.bundle.slice_neurons as usize;
     let formats = [gate_format, up_format, down_format];
     let apart = |stored: Stored| if d.source.is_some() { stored.apart() } else { stored };
-    match Stored::new(formats, width, slice, d.down_transposed).map(apart) {
+    match Stored::new(formats, &d.config, slice, d.down_transposed).map(apart) {
         None => Err("its rows and pieces of rows are not whole blocks".to_owned()),
         Some(expected) if expected != *stored => {
             Err("its bundles have another shape than the model's rows".to_owned())

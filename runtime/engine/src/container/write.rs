@@ -405,7 +405,9 @@ fn write_index_part(
         for &expert in &experts {
             let parts = index::parts(source, layer, expert).unwrap_or_default();
             bytes += parts.iter().map(|part| part.len() as u64).sum::<u64>();
-            places.push([place(parts[0])?, place(parts[1])?, place(parts[2])?]);
+            // no bytes are where the gate is
+            let [gate, down] = [place(parts[0])?, place(parts[2])?];
+            places.push([gate, if parts[1].is_empty() { gate } else { place(parts[1])? }, down]);
         }
         found.slices.push(places);
         for (&expert, sums) in experts.iter().zip(&sums) {
@@ -618,7 +620,7 @@ impl Converted {
         let stored = std::array::from_fn(|i| best.stored(from[i], columns[i]));
         let wrong =
             from.into_iter().zip(columns).find(|(format, n)| !n.is_multiple_of(format.block_values()));
-        match (Stored::new(stored, width, slice_neurons, transposed), wrong) {
+        match (Stored::new(stored, config, slice_neurons, transposed), wrong) {
             (Some(stored), None) => Ok(Self { from, stored, transposed }),
             (_, Some((format, width))) if width == config.width => {
                 Err(invalid(format!("a width of {width} is not whole blocks of {format}")))
@@ -661,7 +663,9 @@ fn write_layer(
                 let (up, rest) = rest.split_at_mut(bundle.up_bytes as usize);
                 let down = &mut rest[..row];
                 gate.copy_from_slice(source.ffn_gate(layer, expert).row(neuron).bytes);
-                up.copy_from_slice(source.ffn_up(layer, expert).row(neuron).bytes);
+                if bundle.up_bytes > 0 {
+                    up.copy_from_slice(source.ffn_up(layer, expert).row(neuron).bytes);
+                }
                 down.copy_from_slice(&downs[expert][neuron * row..][..row]);
                 for (part, rows) in [gate, up, down].into_iter().enumerate() {
                     repack(from[part], formats[part], rows);
@@ -704,9 +708,11 @@ fn write_slices(
                 for (neuron, inputs) in (neuron..).zip(inputs.chunks_exact_mut(inputs_bytes)) {
                     let (gate, up) = inputs.split_at_mut(gate_bytes);
                     gate.copy_from_slice(gates.row(neuron).bytes);
-                    up.copy_from_slice(ups.row(neuron).bytes);
                     repack(from[0], stored.gate_format, gate);
-                    repack(from[1], stored.up_format, up);
+                    if bundle.up_bytes > 0 {
+                        up.copy_from_slice(ups.row(neuron).bytes);
+                        repack(from[1], stored.up_format, up);
+                    }
                 }
                 let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, expert);
                 take_piece(down, neuron, slice, stored.down_format, piece);

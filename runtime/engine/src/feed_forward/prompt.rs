@@ -382,8 +382,8 @@ struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// `values = f(gate x) * up x`, batch after batch `[neurons, members]`: each weight is unpacked once for all members of
-    /// its expert.
+    /// `values = f(gate x) * up x`, or without gates `f(up x)`, batch after batch `[neurons, members]`: each weight is unpacked once
+    /// for all members of its expert.
     fn compute_values<'x>(
         &self,
         n: &Network<'_>,
@@ -392,6 +392,7 @@ impl Cluster<'_> {
     ) {
         let (kernels, activation, level) = (n.kernels, n.activation, n.level);
         let (shape, bundle, biases) = (n.shape, self.bundles(n), Biases::of(n.weights, self.layer));
+        let gated = shape.is_gated();
         n.pool.share_pieces(values, &self.batches.value_ends, |batch, values| {
             let (expert, ref neurons) = self.batches.neurons[batch];
             let (x, neurons) = (input(expert), &self.order[neurons.clone()]);
@@ -414,6 +415,16 @@ impl Cluster<'_> {
                 let [gate_tile, up_tile] =
                     [&mut gate_tile, &mut up_tile].map(|tile| &mut tile[..neurons.len() * part.count]);
                 kernels.products(gates, part, gate_tile);
+                if !gated {
+                    for (i, ups) in gate_tile.chunks_exact(part.count).enumerate() {
+                        let values = &mut values[i * x.count + vector..];
+                        values
+                            .iter_mut()
+                            .zip(ups)
+                            .for_each(|(value, up)| *value = activation.apply(*up, *up));
+                    }
+                    continue;
+                }
                 if let Some(Biases { gate, .. }) = biases {
                     self.add_bias(gate, neurons, gate_tile, part.count);
                 }

@@ -1,4 +1,5 @@
-//! Reads from several places that fill one buffer: slices whose gate, up and down lie apart in a model's file.
+//! Reads from several places that fill one buffer: slices whose gate, up and down lie apart in a model's file. A part without
+//! bytes is not read.
 //!
 //! ```text
 //! submit [buffer]  -->  [gate's pages] [up's pages] [down's pages]  -->  device
@@ -108,11 +109,16 @@ impl Gather {
             "reads are of whole slices"
         );
         let slices = &group.slices[(first / stride) as usize..][..bytes / stride as usize];
-        open.left = PARTS * slices.len();
+        open.left = 0;
         // from the last to the first, so that each cut leaves what lies before it
         let begin = self.batch.len();
         for (slice, parts) in slices.iter().enumerate().rev() {
             for (part, span) in parts.iter().enumerate().rev() {
+                open.parts.push(None);
+                if span.bytes == 0 {
+                    continue;
+                }
+                open.left += 1;
                 let start = slice as u64 * stride + group.at[part];
                 let pages = span.pages();
                 self.batch.push(Request {
@@ -122,7 +128,6 @@ impl Gather {
                     buffer: buffer.split_off(start as usize),
                     at: 0,
                 });
-                open.parts.push(None);
             }
         }
         self.batch[begin..].reverse();

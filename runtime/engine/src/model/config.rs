@@ -425,13 +425,13 @@ pub enum RopeScaling {
     },
 }
 
-/// A gated feed-forward network, `down (f(gate x) * up x)`, or several of them, of which a router chooses.
+/// A feed-forward network, `down (f(gate x) * up x)` or without gates `down f(up x)`, or several of them, of which a router chooses.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FeedForward {
     /// Neurons of the network, or of one expert.
     pub neurons: usize,
-    /// The function between gate and up.
+    /// The function between gate and up, or of up alone: it says which of the two.
     pub activation: Activation,
     /// Whether vectors are added to gate, up and down.
     pub biases: bool,
@@ -581,7 +581,7 @@ impl Config {
         self.network().router.as_ref().map_or(1, |router| router.experts_used)
     }
 
-    /// The function between gate and up.
+    /// The function between gate and up, or of up alone.
     pub fn activation(&self) -> Activation {
         self.network().activation
     }

@@ -124,8 +124,10 @@ struct Block {
 /// The places of a network's matrices.
 #[derive(Debug)]
 struct Network {
+    /// Without gates, the ups.
     gate: Experts,
-    up: Experts,
+    /// None without gates.
+    up: Option<Experts>,
     down: Experts,
     /// Whether `down` has a row for each neuron.
     down_transposed: bool,
@@ -286,7 +288,7 @@ impl<'a> SourceModel<'a> {
         self.part(self.layers[layer], Role::Router)
     }
 
-    /// `[neurons, width]`.
+    /// `[neurons, width]`: the rows that decide which neurons fire. Of a network without gates they are its ups.
     ///
     /// # Panics
     /// If there is no such layer or expert; a dense layer has expert 0.
@@ -299,7 +301,8 @@ impl<'a> SourceModel<'a> {
     /// # Panics
     /// If there is no such layer or expert.
     pub fn ffn_up(&self, layer: usize, expert: usize) -> Matrix<'_> {
-        self.expert(&self.network(layer).up, expert)
+        let network = self.network(layer);
+        self.expert(network.up.as_ref().unwrap_or(&network.gate), expert)
     }
 
     /// The down projection, in the order the file has it.
@@ -318,7 +321,8 @@ impl<'a> SourceModel<'a> {
     /// If there is no such layer.
     pub fn feed_forward_ranges(&self, layer: usize) -> Vec<Range<usize>> {
         let Network { gate, up, down, .. } = self.network(layer);
-        let ranges = [gate, up, down].into_iter().flat_map(|experts| match experts {
+        let all = [Some(gate), up.as_ref(), Some(down)].into_iter().flatten();
+        let ranges = all.flat_map(|experts| match experts {
             Experts::Stacked(first, stride) => {
                 let end = first.start + (self.config.experts() - 1) * stride + first.bytes();
                 Vec::from_iter(std::iter::once(first.start..end))
@@ -416,9 +420,12 @@ impl<'g> Roles<'g> {
         }
     }
 
-    /// Gate and up, by themselves or one below the other in one tensor.
-    fn gate_and_up(&mut self, layer: usize, config: &Config) -> (Experts, Experts) {
+    /// Gate and up, by themselves or one below the other in one tensor; without gates, up alone.
+    fn gate_and_up(&mut self, layer: usize, config: &Config) -> (Experts, Option<Experts>) {
         let (width, neurons, experts) = (config.width, config.ffn_width(), config.experts());
+        if !config.activation().is_gated() {
+            return (self.needed_experts(layer, "ffn_up", neurons, width, config), None);
+        }
         let stacked = format!("blk.{layer}.ffn_gate_up_exps.weight");
         let fused = match self.names.gate_up {
             Some(name) if experts == 1 => Some(format!("blk.{layer}.{name}")),
@@ -428,14 +435,13 @@ impl<'g> Roles<'g> {
         if let Some(fused) = fused {
             let both = self.needed(&fused, 2 * neurons, width, experts);
             if both.rows == 0 {
-                return (Experts::Stacked(both, 0), Experts::Stacked(both, 0));
+                return (Experts::Stacked(both, 0), None);
             }
             let half = |rows| Experts::Stacked(both.rows(rows), both.bytes());
-            return (half(0..neurons), half(neurons..2 * neurons));
+            return (half(0..neurons), Some(half(neurons..2 * neurons)));
         }
-        let gate = self.names.gate.unwrap_or("ffn_gate");
         let mut needed = |role| self.needed_experts(layer, role, neurons, width, config);
-        (needed(gate), needed("ffn_up"))
+        (needed("ffn_gate"), Some(needed("ffn_up")))
     }
 
     /// [`Roles::experts`] that must be there.

@@ -1,10 +1,10 @@
 //! How an engine starts: what the plan's regions must be, and what fills them.
 
-use kernels::{Form, Format, InstructionSet, Kernels, by_name};
+use kernels::{Form, InstructionSet, Kernels, by_name};
 use plans::layout::{Part, Phases, Steps};
 use plans::memory::{self, Activations};
 use plans::model::LevelKind;
-use plans::{Backend, KvFormat, PAGE_BYTES, Plan};
+use plans::{Backend, PAGE_BYTES, Plan};
 
 use super::rows::Rows;
 use super::{Phase, Transformer, TransformerError};
@@ -14,7 +14,7 @@ use crate::embedding::EmbeddingRows;
 use crate::feed_forward::FeedForward;
 use crate::fetch::Fetcher;
 use crate::flash::{self, Files, Flash, Gather};
-use crate::kv::KeyValues;
+use crate::kv::{KeyValues, stored_in};
 use crate::level::Level;
 use crate::neurons::{LayerNeurons, Shape, Slots};
 use crate::pool::Pool;
@@ -90,7 +90,7 @@ impl Transformer {
             FeedForward::new(&mut arena, plan, config.experts(), &how.shapes[0], &a, of_neurons)?;
         let kv = KeyValues::new(
             kv_region,
-            kv_format(plan.quality.kv()),
+            stored_in(plan.quality.kv()),
             sizes.kv_layers,
             config.first_attention().kv_heads,
             config.first_attention().head_width,
@@ -572,7 +572,7 @@ fn fill_apart(
             return Err(TransformerError::Stopped);
         }
         let starts = neurons.starts(shape, slice);
-        for (part, (at, span)) in neurons.parts(slice).enumerate() {
+        for (part, (at, span)) in neurons.parts(slice).enumerate().filter(|(_, (_, span))| span.bytes > 0) {
             let pages = span.pages();
             files
                 .read_exact_at(&mut buffer[at..][..pages.bytes as usize], pages.offset)
@@ -587,16 +587,6 @@ fn fill_apart(
         }
     }
     Ok(())
-}
-
-/// How keys and values are stored.
-fn kv_format(format: KvFormat) -> Format {
-    match format {
-        KvFormat::F16 => Format::F16,
-        KvFormat::F32 => Format::F32,
-        KvFormat::Q8_0 => Format::Q8_0,
-        KvFormat::Q4_0 => Format::Q4_0,
-    }
 }
 
 /// A plan that cannot be followed, by key.

@@ -46,6 +46,7 @@ mod rounded;
 mod slices;
 mod soak;
 mod together;
+mod ungated;
 
 use rounded::{Rounding, What};
 

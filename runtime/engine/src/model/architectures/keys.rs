@@ -272,6 +272,14 @@ impl<'g> Keys<'g> {
         });
         match own {
             None => usual,
+            Some(found) if !usual.is_gated() => {
+                self.refuse(ConfigError::Unsupported {
+                    key: "flashplan.activation".to_owned(),
+                    found: found.to_owned(),
+                    neutral: format!("{}, of a network without gates,", usual.name()),
+                });
+                usual
+            }
             Some("relu") => Activation::Relu,
             Some("silu") => Activation::Silu,
             Some("drelu") => Activation::Drelu,

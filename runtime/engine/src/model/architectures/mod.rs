@@ -61,8 +61,6 @@ pub(super) struct Names {
     others: Vec<(Role, &'static str)>,
     /// The tensor that holds gate and, below it, up, behind `blk.N.`.
     pub(super) gate_up: Option<&'static str>,
-    /// The tensor that gates are made of, without its end, if that is not `ffn_gate`.
-    pub(super) gate: Option<&'static str>,
     /// The norm before the head, if that is not `output_norm.weight`.
     pub(super) output_norm: Option<&'static str>,
     /// Layers behind the last one that are not of the model itself, such as those that guess further tokens.

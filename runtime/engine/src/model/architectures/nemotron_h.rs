@@ -1,7 +1,7 @@
 //! `nemotron_h` and `nemotron_h_moe`: blocks of one purpose each, a state space, attention without positions, or a network without
 //! gates.
 //!
-//! A network without gates, `down (relu(up x)^2)`, is one whose gates are its ups: `relu(up x) * up x`. The matrix is read twice.
+//! The networks are `down (relu(up x)^2)`.
 
 use kernels::Activation;
 
@@ -35,32 +35,30 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     if heads == 0 || !inner.is_multiple_of(heads) {
         k.refuse_value("ssm.inner_size", "a multiple of `ssm.time_step_rank`");
     }
-    let space = |block: usize| StateSpace {
+    // read whether or not there are blocks of this kind
+    let space = StateSpace {
         heads,
         head_width: inner.checked_div(heads).unwrap_or(0),
         groups: k.size("ssm.group_count"),
         state: k.size("ssm.state_size"),
         taps: k.size("ssm.conv_kernel"),
-        bias: k.has_tensor(&format!("blk.{block}.ssm_conv1d.bias")),
+        bias: false,
     };
+    let has_bias = |block: usize| k.has_tensor(&format!("blk.{block}.ssm_conv1d.bias"));
     let network = network(k, &neurons, one("feed_forward_length", &neurons));
     let of = |of: &[usize], block: usize| of.get(block).copied().unwrap_or(0);
     let block = |block: usize| {
         let has_network = of(&neurons, block) > 0;
         let mixer = match of(&kv_heads, block) {
             _ if has_network => None,
-            0 => Some(Mixer::StateSpace(space(block))),
+            0 => Some(Mixer::StateSpace(StateSpace { bias: has_bias(block), ..space })),
             _ => Some(Mixer::Attention(Attention { rope: None, ..shapes.attention(k, block) })),
         };
         let feed_forward = Some(network.clone()).filter(|_| has_network);
         Block { mixer, feed_forward, norms: Norms::Before, residual_scale: 1.0 }
     };
     let blocks = (0..shapes.layers).map(block).collect();
-    let names = Names {
-        others: vec![(Role::FfnNorm, "attn_norm.weight"), (Role::SharedGate, "ffn_up_shexp.weight")],
-        gate: Some("ffn_up"),
-        ..Names::default()
-    };
+    let names = Names { others: vec![(Role::FfnNorm, "attn_norm.weight")], ..Names::default() };
     (shapes.config(k, Vec::new(), blocks), names)
 }
 
@@ -89,7 +87,7 @@ fn network(k: &Keys<'_>, neurons: &[usize], most: usize) -> FeedForward {
     }
     FeedForward {
         neurons: of_expert.unwrap_or(most),
-        activation: k.activation(Activation::Relu),
+        activation: k.activation(Activation::ReluSquared),
         biases: false,
         resident: false,
         router: (experts > 1).then(routed),

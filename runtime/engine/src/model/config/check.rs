@@ -1,6 +1,6 @@
 //! Whether a description's numbers are usable and agree with each other, wherever they come from.
 
-use super::{Attention, Block, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router, StateSpace};
+use super::{Attention, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router, StateSpace};
 
 /// Experts that one token may visit: more than any model has.
 pub(crate) const EXPERTS_USED_MAX: usize = 64;
@@ -44,13 +44,6 @@ impl Config {
             problems.contradiction("the number of layers with attention", 0, rule);
             return problems.0;
         };
-        let is_gated = |block: &Block| block.attention().is_some_and(|attention| attention.gate);
-        if let Some(layer) = self.blocks.iter().position(is_gated)
-            && self.blocks.iter().all(|block| block.recurrent().is_none())
-        {
-            let rule = "gates of attention are known beside layers with a recurrent state".to_owned();
-            problems.contradiction("the layer of a gate of attention", layer, rule);
-        }
         let network = self.network();
         for (layer, block) in self.blocks.iter().enumerate() {
             match &block.mixer {
@@ -88,6 +81,10 @@ impl Config {
             ("the number of neurons", network.neurons, 1 << 22),
             ("the number of a shared expert's neurons", network.shared_neurons.unwrap_or(1), 1 << 22),
         ]);
+        if network.biases && !network.activation.is_gated() {
+            let rule = "a network without gates has no biases".to_owned();
+            problems.contradiction("the number of neurons with biases", network.neurons, rule);
+        }
         match (&network.router, network.shared_neurons) {
             (Some(router), _) => problems.router(router),
             (None, Some(shared)) => {

@@ -225,18 +225,19 @@ type Possible = (bool, Role, usize, usize);
 fn of_network(network: &FeedForward, norms: Norms, width: usize) -> Vec<Possible> {
     let experts = network.router.as_ref().map_or(1, |router| router.experts);
     let (shared, neurons) = (network.shared_neurons.unwrap_or(0), network.neurons);
+    let (gated, has_shared) = (network.activation.is_gated(), network.shared_neurons.is_some());
     let router = |of: fn(&Router) -> bool| network.router.as_ref().is_some_and(of);
     vec![
         (norms.before(), Role::FfnNorm, 1, width),
-        (network.resident, Role::ResidentGate, neurons, width),
+        (network.resident && gated, Role::ResidentGate, neurons, width),
         (network.resident, Role::ResidentUp, neurons, width),
         (network.resident, Role::ResidentDown, width, neurons),
         (network.router.is_some(), Role::Router, experts, width),
         (router(|router| router.bias), Role::RouterBias, 1, experts),
         (router(|router| router.selection_bias), Role::SelectionBias, 1, experts),
-        (network.shared_neurons.is_some(), Role::SharedGate, shared, width),
-        (network.shared_neurons.is_some(), Role::SharedUp, shared, width),
-        (network.shared_neurons.is_some(), Role::SharedDown, width, shared),
+        (has_shared && gated, Role::SharedGate, shared, width),
+        (has_shared, Role::SharedUp, shared, width),
+        (has_shared, Role::SharedDown, width, shared),
         (network.shared_gate, Role::SharedOutputGate, 1, width),
         (network.biases, Role::GateBias, experts, network.neurons),
         (network.biases, Role::UpBias, experts, network.neurons),
