@@ -390,7 +390,8 @@ fn neurons_whose_gate_is_small_are_left_out_where_that_is_asked_for() {
         check_bundles(&place, &summary);
         let (model, container) = (place.model(), Container::open(&summary.container).unwrap());
         let names: Vec<&str> = model.levels.iter().map(|level| &*level.name).collect();
-        let cut: Vec<String> = [3, 5, 8, 12, 18, 27, 40, 60].map(|error| format!("gate-threshold-{error}")).to_vec();
+        let cut: Vec<String> =
+            [3, 5, 8, 12, 18, 27, 40, 60].map(|error| format!("gate-threshold-{error}")).to_vec();
         assert_eq!(names[0], "dense");
         assert_eq!(names[1..], cut);
         let requested: Vec<f64> = (model.levels[1..].iter())

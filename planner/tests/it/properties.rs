@@ -236,8 +236,9 @@ fn bounds_hold(question: &Question<'_>) {
                     rising[layer][place] = option;
                 });
                 // by their places they need not be sorted
-                assert!(rising.iter().flat_map(|options| options.windows(2)).all(|two| two[0].0 <= two[1].0));
-                assert_eq!(bands::curve_of_rising(&rising), bands::curve(&listed));
+                let mut neighbours = rising.iter().flat_map(|options| options.windows(2));
+                assert!(neighbours.all(|two| two[0].0 <= two[1].0), "{rising:?}");
+                assert_eq!(bands::curve_of_rising(&rising), bands::curve(&listed), "{read:?}");
                 assert_eq!(count, ways.cached.iter().map(Vec::len).sum::<usize>(), "each of them");
             }
             // the same share of every layer, and shares that differ from layer to layer
