@@ -279,7 +279,7 @@ clients: build ## OpenAI's and Anthropic's own Python clients against `run --ser
 serve-load: build ## 10,000 requests of 8 clients and 10,000 bodies that are nearly right at `run --serve` on the fixture model
 	@mkdir -p $(DEMO)
 	test -e $(DEMO)/load.toml || { $(BIN)/profile --quick --model $(MODEL) --out $(DEMO) && \
-	  $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem 30M --slots 4 -o $(DEMO)/load.toml; }
+	  $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem 40M --slots 8 -o $(DEMO)/load.toml; }
 	$(PYTHON) fixtures/clients/load.py soak --run $(BIN)/run --plan $(DEMO)/load.toml
 	$(PYTHON) fixtures/clients/load.py fuzz --run $(BIN)/run --plan $(DEMO)/load.toml --option=--template --option=fixtures/clients/plain.jinja
 
