@@ -4,7 +4,7 @@ use plans::expectation::{self, Stream};
 use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::{
-    CachePlan, Context, DecodePlan, Expected, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
+    CachePlan, Context, DecodePlan, Expected, Filling, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
     SimpleRule, Target, Together,
 };
 use plans::terms::Factors;
@@ -192,6 +192,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             units: of_prompt.shared.shares(device),
         },
         expected: expected(question, level, d, memory.prefill_total_bytes),
+        filling: filling(question, level, d),
         rates: Some(terms::rates(question, level, d)),
         terms: Some(terms::terms(question, level, d, &memory)),
         together: (limits.sequences > 1).then(|| together(question, level, d)),
@@ -207,6 +208,30 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
         (e.decode_seconds_p50, e.decode_seconds_p90, e.decode_seconds_p99) = (p50, p90, p99);
     }
     plan
+}
+
+/// Lengths of runs for which a plan tells what filling its slots costs, besides that of the measured run.
+const FILLING_TOKENS: [u32; 20] =
+    [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024];
+
+/// Neurons that runs miss since they begin with empty slots; `None` where there are none.
+fn filling(question: &Question<'_>, level: &Level, d: &Decided) -> Option<Filling> {
+    let Question { model, limits, .. } = question;
+    let (_, generated) = measured_run(limits.context);
+    let layers: Vec<surface::Filling> = (d.hot.iter().zip(&d.cold).enumerate())
+        .map(|(layer, (&hot, &cold))| {
+            let requested = cost::requested_neurons(model, level, layer);
+            let missing = surface::missing(model, level, layer, d.policy, requested, (hot, cold));
+            surface::Filling::new(model, level, layer, requested, (hot, cold), missing.neurons)
+        })
+        .collect();
+    let mut tokens = FILLING_TOKENS.to_vec();
+    tokens.push(generated);
+    tokens.sort_unstable();
+    tokens.dedup();
+    let of_all = |&tokens: &u32| layers.iter().map(|layer| layer.at(f64::from(tokens))).sum();
+    let neurons = tokens.iter().map(|tokens| plans::file::significant(of_all(tokens))).collect();
+    d.cold.iter().any(|&cold| cold > 0).then_some(Filling { tokens, neurons })
 }
 
 /// Expected speed of one sequence, of two together, and so on, with six significant digits.

@@ -22,6 +22,8 @@ pub struct Band {
     pub bytes: i64,
     /// The fewest slots.
     pub cold: u32,
+    /// The fewest slots that a run fills.
+    pub filled: f64,
     /// Missing neurons, fewest and most.
     pub missing: [f64; 2],
     /// [`Chances::alone`], least and most.
@@ -58,6 +60,7 @@ impl Band {
         Self {
             bytes: all[cached.start].need.bytes(),
             cold: all[cached.clone()].iter().map(|way| way.cold).min().unwrap_or(0),
+            filled: range(|way| way.filled)[0],
             missing: range(|way| way.missing.neurons),
             alone: range(|way| way.missing.chances.alone),
             begins: range(|way| way.missing.chances.begins),

@@ -40,7 +40,7 @@ use plans::{Backend, Device, KvFormat, Policy};
 use crate::hardware::{self, Formats, Rates, ReadCurves};
 use crate::reads::{LeastPrice, LeastReads, ReadChoice, ReadPrice, Toll};
 use crate::request::{Question, measured_run};
-use crate::surface;
+use crate::surface::{self, Filling};
 use crate::units::{Products, Shared};
 
 /// Equations 7 and 8: `2 P / F`, each parameter being multiplied and added once. *Reconstructed.*
@@ -137,8 +137,10 @@ pub struct DecodePrice {
     pub constant: f64,
     /// Seconds that each token of context adds.
     pub per_context_token: f64,
-    /// Filling the cold slots once.
+    /// Reading a neuron into every slot, once.
     pub cold_start: f64,
+    /// The part of it that the measured run pays.
+    pub filling: f64,
     /// Bytes read from flash.
     pub bytes_read: f64,
     /// Neurons requested.
@@ -153,7 +155,7 @@ impl DecodePrice {
         let (_, generated) = measured_run(context);
         self.constant
             + self.per_context_token * mean_position(context)
-            + self.cold_start / f64::from(generated)
+            + self.filling / f64::from(generated)
     }
 }
 
@@ -454,6 +456,7 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
     price.rest.read_seconds = embedding_seconds(device, model, d.embedding_rows);
     let mut serial = price.rest.seconds();
+    let (_, generated) = measured_run(limits.context);
     for layer in 0..d.level.layers.len() {
         let requested = requested(model, d.level, layer);
         let stages = stages(model, d.level, layer, d.cluster, &r).with(d.read.look_ahead);
@@ -478,7 +481,9 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
         price.bytes_read += queue.bytes;
         price.requested += requested.0;
         price.missing += missing.neurons;
-        price.cold_start += f64::from(d.cold[layer]) * reads.fill_seconds();
+        price.cold_start += f64::from(cached.1) * reads.fill_seconds();
+        let filling = Filling::new(model, d.level, layer, requested.0, cached, missing.neurons);
+        price.filling += filling.at(f64::from(generated)) * reads.fill_seconds();
     }
     price.constant = serial + price.overlapped;
     price.per_context_token = context_seconds(model, limits.kv, &r);

@@ -6,9 +6,9 @@ use plans::model::{Level, Model};
 use plans::plan::Feature;
 
 use crate::cost;
-use crate::request::Limits;
+use crate::request::{Limits, measured_run};
 use crate::room::Need;
-use crate::surface::{self, Missing};
+use crate::surface::{self, Filling, Missing};
 
 /// Steps in which all layers' neurons are handed out, and the fewest and most of one layer.
 const STEPS: u64 = 2048;
@@ -23,6 +23,8 @@ pub struct Cached {
     pub cold: u32,
     /// Neurons missing for a token, and how they stand.
     pub missing: Missing,
+    /// Neurons that the measured run misses beyond those, since it begins with empty slots.
+    pub filled: f64,
     /// Bytes of pinned neurons, slots and the slots' tables.
     pub need: Need,
     /// Index of the measured share of pinned neurons.
@@ -47,6 +49,7 @@ pub fn cachings(
     let neurons = model.architecture.neurons();
     let slot_bytes = model.bundle(layer).part_bytes(slot_part(level.kind));
     let requested = cost::requested_neurons(model, level, layer);
+    let generated = f64::from(measured_run(limits.context).1);
     let working_set = level.layers[layer].predicted_neurons_p99;
     let steps = (STEPS / u64::from(model.architecture.layers)).clamp(LAYER_STEPS[0], LAYER_STEPS[1]);
     let slice = model.parts.bundle.slice_neurons;
@@ -72,9 +75,13 @@ pub fn cachings(
             };
             let (hot, cold) = (hot as u32, cold as u32);
             let missing = surface::missing(model, level, layer, policy, requested, (hot, cold));
-            // shares fall, so that slots rise: only fewer misses make up for them
-            if here.last().is_none_or(|before| missing.neurons < before.missing.neurons) {
-                here.push(Cached { hot, cold, missing, need, share: index });
+            let filling = Filling::new(model, level, layer, requested, (hot, cold), missing.neurons);
+            let filled = filling.at(generated);
+            // shares fall, so that tables rise: only fewer misses or slots to fill make up for them
+            let better =
+                |before: &Cached| missing.neurons < before.missing.neurons || filled < before.filled;
+            if here.iter().all(better) {
+                here.push(Cached { hot, cold, missing, filled, need, share: index });
             }
         }
         ways.append(&mut here);
@@ -84,7 +91,7 @@ pub fn cachings(
         let tables = slots_tables_bytes(&model.architecture, policy, slice, u64::from(hot), 0) as i64;
         let need = Need { hot: i64::from(hot) * slot_bytes as i64, cold: 0, tables };
         let share = model.reuse.pinned_share_fraction.len() - 1;
-        ways.push(Cached { hot, cold: 0, missing, need, share });
+        ways.push(Cached { hot, cold: 0, missing, filled: 0.0, need, share });
     }
     ways.sort_by_key(|way| (way.share, way.need.bytes()));
     ways

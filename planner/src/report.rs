@@ -249,7 +249,8 @@ fn time(inputs: &Inputs, solved: &Solved) -> String {
     line("token at position 0, warm", p.constant);
     let (prompt, generated) = measured_run(plan.context.tokens);
     line("context, each 1000 tokens", p.per_context_token * 1e3);
-    line("cold start, once", p.cold_start);
+    line("all slots filled, once", p.cold_start);
+    line("of that in the run below", p.filling);
     line(&format!("mean of {generated} tokens after {prompt}"), p.mean_seconds(plan.context.tokens));
     table.to_string()
 }

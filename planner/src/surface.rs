@@ -86,6 +86,70 @@ fn miss(model: &Model, level: &Level, layer: usize, policy: Policy, hot: f64, co
     level.layers[layer].misses(policy).map_or(1.0, |surface| fraction_at(surface, model, hot, total))
 }
 
+/// Steps in which slots fill up; in each, what a token misses falls on a line.
+const FILLING_STEPS: u32 = 8;
+
+/// A layer's slots from empty to full.
+///
+/// *Reconstructed*, `df/dt = m(f)`: while slots are free nothing leaves them, so that with `f` filled a token misses what a warm
+/// cache of `f` slots by order of use misses, whatever the policy, and `f` grows by that.
+#[derive(Debug, Clone, Copy)]
+pub struct Filling {
+    /// Slots, and what a token misses with them full.
+    slots: f64,
+    warm: f64,
+    /// What a token misses after each step.
+    misses: [f64; FILLING_STEPS as usize + 1],
+}
+
+impl Filling {
+    /// Of a layer with `hot` pinned and `cold` slots, of whose neurons a token misses `warm` with full slots.
+    pub fn new(
+        model: &Model,
+        level: &Level,
+        layer: usize,
+        requested: f64,
+        (hot, cold): (u32, u32),
+        warm: f64,
+    ) -> Self {
+        let (hot, slots) = (f64::from(hot), f64::from(cold));
+        let mut misses = [0.0; FILLING_STEPS as usize + 1];
+        if cold > 0 {
+            for (step, misses) in (0..).zip(&mut misses) {
+                let filled = slots * f64::from(step) / f64::from(FILLING_STEPS);
+                // never less than with all slots full
+                *misses = (requested * miss(model, level, layer, Policy::Lru, hot, filled)).max(warm);
+            }
+        }
+        Self { slots, warm, misses }
+    }
+
+    /// Neurons that a run of so many tokens misses beyond those of a warm cache.
+    pub fn at(&self, tokens: f64) -> f64 {
+        let step = self.slots / f64::from(FILLING_STEPS);
+        let (mut filled, mut left) = (0.0, tokens);
+        for from_to in self.misses.windows(2) {
+            let [from, to] = [from_to[0], from_to[1].min(from_to[0])];
+            if from <= 0.0 {
+                break;
+            }
+            // of `df/dt = from - fall f`
+            let fall = (from - to) / step;
+            let takes = match (fall > 0.0, to > 0.0) {
+                (false, _) => step / from,
+                (true, true) => (from / to).ln() / fall,
+                (true, false) => f64::INFINITY,
+            };
+            if takes >= left {
+                let share = if fall > 0.0 { -(-fall * left).exp_m1() / fall } else { left };
+                return (filled + from * share - self.warm * tokens).max(0.0);
+            }
+            (filled, left) = (filled + step, left - takes);
+        }
+        (filled - self.warm * (tokens - left)).max(0.0)
+    }
+}
+
 /// At each of [`QUANTILES`], what is missing for a token over what is for the mean one, all layers together with so many pinned and
 /// slots; `None` where that was not measured.
 pub fn missing_over_mean(
@@ -124,6 +188,32 @@ fn place(axis: &[f64], x: f64) -> (usize, usize, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slots_fill_as_fast_as_a_cache_of_those_that_are_full_misses() {
+        // from 40 a token to 5, and 2 with another policy
+        let misses = [40.0, 30.0, 22.0, 16.0, 12.0, 9.0, 7.0, 6.0, 5.0];
+        let filling = Filling { slots: 400.0, warm: 2.0, misses };
+        assert_eq!(filling.at(0.0), 0.0);
+        for tokens in [0.5, 1.0, 7.0, 12.3, 40.0, 1000.0] {
+            // in small steps
+            let (mut filled, mut full_at, dt) = (0.0, tokens, 1e-4);
+            for i in 0..(tokens / dt) as usize {
+                if filled >= 400.0 {
+                    full_at = i as f64 * dt;
+                    break;
+                }
+                let step = ((filled / 50.0) as usize).min(7);
+                filled += dt * (misses[step] + (misses[step + 1] - misses[step]) * (filled / 50.0 - step as f64));
+            }
+            let (exact, stepped) = (filling.at(tokens), filled - 2.0 * full_at);
+            assert!((exact - stepped).abs() < 0.01 * stepped.max(1.0), "{tokens}: {exact} {stepped}");
+        }
+        // one after which nothing is missing never fills
+        let never = Filling { slots: 8.0, warm: 0.0, misses: [4.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0] };
+        assert!((never.at(1e9) - 4.0).abs() < 1e-6, "{}", never.at(1e9));
+        assert_eq!(Filling { slots: 0.0, warm: 3.0, misses: [0.0; 9] }.at(7.0), 0.0);
+    }
 
     #[test]
     fn gaps_are_those_that_were_measured_or_as_misses_end() {

@@ -15,7 +15,7 @@
 use crate::cost::{self, Decision, Work};
 use crate::reads::ReadPrice;
 use crate::request::{Question, measured_run};
-use crate::surface::{self, Missing};
+use crate::surface::{self, Filling, Missing};
 use plans::overlap::layer_seconds;
 use plans::plan::mean_position;
 
@@ -38,7 +38,7 @@ pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -
     let neurons = model.architecture.neurons() as f64;
     let mut seconds = bytes_once(cost::rest(model, &r), each).seconds()
         + each * cost::embedding_seconds(device, model, d.embedding_rows);
-    let mut cold_start = 0.0;
+    let (mut filling, (_, generated)) = (0.0, measured_run(limits.context));
     for layer in 0..d.level.layers.len() {
         let (requested, fires) = cost::requested(model, d.level, layer);
         let any = of_any(neurons, requested, each);
@@ -52,16 +52,16 @@ pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -
         stages.down = each * cost::down(model, d.level, (requested, fires), &r).seconds();
         let cached = (d.hot[layer], d.cold[layer]);
         let missing = surface::missing(model, d.level, layer, d.policy, requested, cached);
+        let filled = Filling::new(model, d.level, layer, requested, cached, missing.neurons);
+        filling += filled.at(each * f64::from(generated)) * reads.fill_seconds();
         let missing = Missing { neurons: of_any(neurons, missing.neurons, each), ..missing };
         let inserted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(fires) } else { 0.0 };
         let insert = inserted * cost::insert_seconds(model, d.level, &r);
         let queue = reads.queue(&reads.of(missing, fires), false, &stages);
         seconds += stages.before + layer_seconds(&stages, insert, &queue, &toll, d.read.blocking);
-        cold_start += f64::from(d.cold[layer]) * reads.fill_seconds();
     }
     let context = cost::context_seconds(model, limits.kv, &r) * mean_position(limits.context);
-    let (_, generated) = measured_run(limits.context);
-    each / (seconds + each * context + cold_start / f64::from(generated))
+    each / (seconds + each * context + filling / f64::from(generated))
 }
 
 #[cfg(test)]

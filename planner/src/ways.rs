@@ -325,7 +325,7 @@ impl<'a> Ways<'a> {
         let inserted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
         let insert = if way.cold > 0 { inserted * compute.insert } else { 0.0 };
         cost::layer_seconds(&stages, insert, &queue, toll, read.choice.blocking)
-            + f64::from(way.cold) * read.fill
+            + way.filled * read.fill
     }
 
     /// The share that reads take of those who compute.
@@ -459,7 +459,7 @@ impl<'a> Ways<'a> {
                 let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
                 let blocking = read.choice.blocking;
                 let seconds = cost::layer_seconds_least(&stages, insert, least, &read.price, &toll, blocking);
-                each(layer, band, seconds + f64::from(band.cold) * read.fill);
+                each(layer, band, seconds + band.filled * read.fill);
             }
         }
     }
@@ -483,7 +483,7 @@ impl<'a> Ways<'a> {
                 let least = price.least_of(reads);
                 let seconds =
                     cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
-                each(layer, place, way, seconds + f64::from(way.cold) * fill);
+                each(layer, place, way, seconds + way.filled * fill);
             }
         }
     }

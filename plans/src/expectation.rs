@@ -1,10 +1,9 @@
 //! The expectation of a plan for some tokens: the terms of its cost model at their positions, the filling of the cache in all of
 //! them. `plan` asks it of the run that its speed is for, `run` of the one that happened.
 //!
-//! A plan's constant, reads and hits hold for a warm cache; what filling the slots costs stands beside them, once. A run begins
-//! with empty slots. Each slot that is filled is one neuron that a warm cache would have had: one read more, and one hit
-//! less. No more slots are filled than a warm cache has hits, so that a short run fills only a part of them. Slots of slices are
-//! filled by the prompt before a run, which reads every expert.
+//! A plan's constant, reads and hits hold for a warm cache. A run begins with empty slots, and misses more until they are filled: how
+//! many more, for each length of a run, stands in the plan ([`crate::plan::Filling`]). Each is one read more and one hit less. Slots
+//! of slices are filled by the prompt before a run, which reads every expert.
 //!
 //! Tokens differ. A profile tells how many neurons the median token misses, one in ten and one in a hundred, over those of the
 //! mean one; the formula that prices the mean token prices these. What filling the slots costs falls on the first tokens. So the
@@ -14,7 +13,7 @@
 use serde::Serialize;
 
 use crate::Plan;
-use crate::plan::measured_run;
+use crate::plan::{Filling, measured_run};
 use crate::terms::{Factors, TokenSeconds};
 
 /// Shares of the tokens at which a [`Distribution`] is told.
@@ -155,28 +154,22 @@ fn with(
     let e = &plan.expected;
     let (tokens, starts) = (stream.tokens as f64, stream.starts.max(1) as f64);
     let requested = tokens * e.active_predicted_fraction * stream.routed_per_token;
-    let slots: f64 = plan.cache.cold_slots.iter().map(|&slots| f64::from(slots)).sum();
-    let filled_before = stream.prompted && plan.cache.slice_neurons > 1;
-    let slots = if filled_before { 0.0 } else { starts * slots };
-    let filled = slots.min(e.hit_fraction * requested);
-    let filled_fraction = if slots > 0.0 { filled / slots } else { 0.0 };
+    let length = tokens / starts;
+    let filling = Filled::of(plan, stream, requested / tokens);
+    let filled = (starts * filling.at(length)).min(e.hit_fraction * requested);
+    let filled_fraction = if plan.slots() > 0.0 { filled / plan.slots() } else { 0.0 };
     let seconds = tokens * token.constant
         + stream.positions * token.per_context_token
-        + starts * token.cold_start * filled_fraction;
+        + token.cold_start * filled_fraction;
     let filled_bytes = filled * slot_read_bytes(plan);
     let found_later = if requested > 0.0 { filled / requested } else { 0.0 };
     let hit_fraction = (e.hit_fraction - found_later).clamp(0.0, 1.0);
     let drawn = Drawn {
-        tokens: tokens / starts,
-        found_later,
-        // of more slots than it fills all tokens find nothing
-        left_fraction: if filled < slots {
-            1.0
-        } else {
-            (1.0 - e.hit_fraction * requested / tokens / (slots / starts)).max(0.0)
-        },
+        tokens: length,
+        filling,
+        requested: requested / tokens,
         context_seconds: stream.positions / tokens * token.per_context_token,
-        fill_seconds: if filled > 0.0 { requested / tokens * starts * token.cold_start / slots } else { 0.0 },
+        slot_seconds: if plan.slots() > 0.0 { token.cold_start / plan.slots() } else { 0.0 },
     };
     let (latency, missing) = drawn.quantiles(plan, constant).unzip();
     let mean = |mean: f64, of: Option<Distribution>| of.map(|of| Distribution { mean, ..of });
@@ -190,22 +183,51 @@ fn with(
     })
 }
 
-/// A run that begins with empty slots once, token by token.
-struct Drawn {
-    tokens: f64,
-    /// Share of what is requested in all of it that a warm cache would have had.
-    found_later: f64,
-    /// Share of the slots that are empty after a token, of those that were before it.
-    left_fraction: f64,
-    /// Keys and values of the mean position.
-    context_seconds: f64,
-    /// Seconds of reading all that a token requests into slots.
-    fill_seconds: f64,
+/// Neurons that a run misses since it begins with empty slots.
+enum Filled<'p> {
+    /// The prompt has filled them.
+    Before,
+    /// As the plan says.
+    Told(&'p Filling),
+    /// The plan does not say: all that a warm cache finds, so many for each token, until all slots are filled.
+    Untold { found: f64, slots: f64 },
 }
 
-impl Drawn {
+impl<'p> Filled<'p> {
+    /// Of a stream that requests so many neurons a token.
+    fn of(plan: &'p Plan, stream: &Stream, requested: f64) -> Self {
+        if stream.prompted && plan.cache.slice_neurons > 1 {
+            return Self::Before;
+        }
+        let untold = || Self::Untold { found: plan.expected.hit_fraction * requested, slots: plan.slots() };
+        plan.filling.as_ref().map_or_else(untold, Self::Told)
+    }
+
+    /// Those of the first so many tokens.
+    fn at(&self, tokens: f64) -> f64 {
+        match self {
+            Self::Before => 0.0,
+            Self::Told(filling) => filling.at(tokens),
+            Self::Untold { found, slots } => slots.min(found * tokens),
+        }
+    }
+}
+
+/// A run that begins with empty slots once, token by token.
+struct Drawn<'p> {
+    tokens: f64,
+    filling: Filled<'p>,
+    /// Neurons that a token requests.
+    requested: f64,
+    /// Keys and values of the mean position.
+    context_seconds: f64,
+    /// Seconds of reading a neuron into a slot.
+    slot_seconds: f64,
+}
+
+impl Drawn<'_> {
     /// Of the seconds and the misses of its tokens. Each draws what it misses when warm, evenly over the run; the first have the
-    /// filling of the slots on top, each the same share of those that are left.
+    /// filling of the slots on top.
     fn quantiles(
         &self,
         plan: &Plan,
@@ -215,17 +237,17 @@ impl Drawn {
         const GOLDEN: f64 = 0.618_033_988_749_895;
         let (over_mean, hits) = (plan.expected.missing_over_mean()?, plan.expected.hit_fraction);
         let drawn = (self.tokens.ceil() as usize).clamp(1, DRAWN_TOKENS);
-        let at = |i: usize| i as f64 * self.tokens / drawn as f64;
-        let found_later: Vec<f64> = (0..drawn).map(|i| hits * self.left_fraction.powf(at(i))).collect();
-        let sum: f64 = found_later.iter().sum();
-        let scale = if sum > 0.0 { self.found_later * drawn as f64 / sum } else { 0.0 };
-        let token = |(i, found_later): (usize, &f64)| {
-            let found_later = (scale * found_later).min(hits);
+        let each = self.tokens / drawn as f64;
+        let found = hits * self.requested;
+        let token = |i: usize| {
+            let (first, last) = (i as f64 * each, (i + 1) as f64 * each);
+            let filled = ((self.filling.at(last) - self.filling.at(first)) / each).min(found);
             let times = of_share(over_mean, (GOLDEN * (i as f64 + 0.5)).fract());
-            let seconds = constant(times)? + self.context_seconds + found_later * self.fill_seconds;
+            let seconds = constant(times)? + self.context_seconds + filled * self.slot_seconds;
+            let found_later = if self.requested > 0.0 { filled / self.requested } else { 0.0 };
             Some((seconds, (1.0 - hits) * times + found_later))
         };
-        let (seconds, missing) = found_later.iter().enumerate().map(token).collect::<Option<_>>()?;
+        let (seconds, missing) = (0..drawn).map(token).collect::<Option<_>>()?;
         Distribution::of(seconds).zip(Distribution::of(missing))
     }
 }
@@ -249,8 +271,7 @@ fn slot_read_bytes(plan: &Plan) -> f64 {
     if let Some(floor) = &plan.expected.floor {
         return floor.read_bytes as f64 / f64::from(plan.cache.slice_neurons);
     }
-    let slots: f64 = plan.cache.cold_slots.iter().map(|&slots| f64::from(slots)).sum();
-    if slots > 0.0 { plan.memory.cold_bytes as f64 / slots } else { 0.0 }
+    if plan.slots() > 0.0 { plan.memory.cold_bytes as f64 / plan.slots() } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -263,6 +284,7 @@ mod tests {
         let path = Path::new("amd-epyc-2c-24g/oxide-dense/plan-20M.toml");
         let mut plan = crate::file::read::<Plan>(path).unwrap().value;
         plan.cache.cold_slots = vec![100, 200];
+        plan.filling = None;
         let e = &mut plan.expected;
         (e.decode_seconds_constant, e.decode_seconds_per_context_token) = (0.1, 0.001);
         (e.decode_cold_start_seconds, e.active_predicted_fraction) = (3.0, 0.1);
@@ -308,12 +330,42 @@ mod tests {
         assert!((expected.seconds - (0.2 + 3.0 * 160.0 / 300.0)).abs() < 1e-9);
     }
 
+    /// 200 of 300 slots are filled by what a warm cache would have had, 48 of them in the first token.
+    fn filling() -> Filling {
+        Filling { tokens: vec![1, 4, 10, 100], neurons: vec![48.0, 120.0, 180.0, 200.0] }
+    }
+
+    #[test]
+    fn a_run_misses_more_as_long_as_slots_are_free() {
+        let filling = filling();
+        let of_run = [0.0, 0.5, 1.0, 2.5, 10.0, 55.0, 1e9].map(|tokens| filling.at(tokens));
+        assert_eq!(of_run, [0.0, 24.0, 48.0, 84.0, 180.0, 190.0, 200.0]);
+        let mut plan = plan();
+        plan.filling = Some(filling);
+        let expected = of(&plan, &ran(10, 1)).unwrap();
+        assert!((expected.bytes_read_per_token - (20.0 + 18.0) * 4096.0).abs() < 1e-6);
+        assert!((expected.hit_fraction - (0.8 - 0.18)).abs() < 1e-9);
+        assert!((expected.seconds - (10.0 * 0.1 + 3.0 * 180.0 / 300.0)).abs() < 1e-9);
+        // so many times from the beginning
+        let thrice = of(&plan, &ran(30, 3)).unwrap();
+        assert!((thrice.seconds - 3.0 * expected.seconds).abs() < 1e-9, "{thrice:?}");
+        // the first token misses most: 20, and 48 more
+        spread(&mut plan, [1.0, 1.0, 1.0]);
+        let missing = of(&plan, &ran(50, 1)).unwrap().miss_fraction.unwrap();
+        assert!((missing.p99 - 0.68).abs() < 1e-9, "{missing:?}");
+    }
+
     #[test]
     fn speed_hits_and_reads_are_of_the_same_run() {
-        let plan = plan();
+        for filling in [None, Some(filling())] {
+            speed_hits_and_reads_agree(&Plan { filling, ..plan() });
+        }
+    }
+
+    fn speed_hits_and_reads_agree(plan: &Plan) {
         let e = &plan.expected;
         for tokens in [1, 3, 10, 100, 1000] {
-            let expected = of(&plan, &ran(tokens, 1)).unwrap();
+            let expected = of(plan, &ran(tokens, 1)).unwrap();
             let more_reads = (expected.bytes_read_per_token - e.bytes_read_per_token) / 4096.0;
             let less_hits = (e.hit_fraction - expected.hit_fraction) * 100.0;
             let more_seconds = (expected.seconds / tokens as f64 - 0.1) / (3.0 / 300.0);
@@ -376,12 +428,15 @@ mod tests {
     fn tokens_that_are_all_alike_have_one_percentile_but_for_those_that_fill_the_slots() {
         let mut plan = plan();
         spread(&mut plan, [1.0, 1.0, 1.0]);
-        // 300 slots at 80 a token: a handful of tokens, one in a hundred of which is told by the 99th percentile alone
+        // 300 slots in eight tokens: a handful, one in a hundred of which is told by the 99th percentile alone
+        plan.filling =
+            Some(Filling { tokens: vec![1, 2, 4, 8], neurons: vec![75.0, 140.0, 210.0, 300.0] });
         let run = of(&plan, &ran(400, 1)).unwrap();
         let missing = run.miss_fraction.unwrap();
         assert!((missing.p50 - 0.2).abs() < 1e-9, "{missing:?}");
         assert!(missing.p90 < 0.21 && missing.p99 > 0.4, "{missing:?}");
         // a run so short fills slots all the time: nothing is found
+        plan.filling = None;
         let short = of(&plan, &ran(2, 1)).unwrap().miss_fraction.unwrap();
         assert!((short.p50 - 1.0).abs() < 1e-9 && (short.mean - 1.0).abs() < 1e-9, "{short:?}");
         // and none of it where a prompt fills them

@@ -40,6 +40,9 @@ pub struct Plan {
     pub prefill: PrefillPlan,
     /// The cost model's expectations.
     pub expected: Expected,
+    /// What filling the slots costs; absent: as if a run missed all that a warm cache finds until every slot is filled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filling: Option<Filling>,
     /// The rates that are assumed, which `run` measures again; absent, as are the terms then: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<Rates>,
@@ -464,7 +467,8 @@ pub struct Expected {
     pub decode_seconds_constant: f64,
     /// Seconds added by each token already in the context.
     pub decode_seconds_per_context_token: f64,
-    /// Filling the cold region, once, over the first tokens; 0 where neurons come and go in slices, which a prompt fills.
+    /// Reading a neuron into every slot, once; 0 where neurons come and go in slices, which a prompt fills. A run pays for those that
+    /// `[filling]` says.
     pub decode_cold_start_seconds: f64,
     /// Part of `decode_seconds_constant`: computing, were it alone.
     pub decode_compute_seconds: f64,
@@ -520,6 +524,34 @@ pub struct Expected {
     /// The rates that no token can outrun; absent: `run` tells no floor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<Floor>,
+}
+
+/// Neurons that a run misses since it begins with empty slots, beyond those that it would miss with a warm cache.
+///
+/// While slots are free nothing leaves them: with `f` filled, a token misses what a warm cache of `f` slots by order of use would
+/// miss. So `f` grows by what is missed, and until the slots are full the run has missed `f`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Filling {
+    /// Lengths of runs, rising.
+    pub tokens: Vec<u32>,
+    /// Neurons of all layers that a run of each length misses beyond those of a warm cache. On lines between, from none; behind the last as many.
+    pub neurons: Vec<f64>,
+}
+
+impl Filling {
+    /// Neurons that a run of so many tokens misses beyond those of a warm cache.
+    pub fn at(&self, tokens: f64) -> f64 {
+        let mut before = (0.0, 0.0);
+        for (&length, &neurons) in self.tokens.iter().zip(&self.neurons) {
+            let length = f64::from(length);
+            if tokens < length {
+                return before.1 + (neurons - before.1) * (tokens - before.0) / (length - before.0);
+            }
+            before = (length, neurons);
+        }
+        before.1
+    }
 }
 
 /// Expected speed of several sequences that decode together, a token each. Nobody has measured how much they have in common: it
@@ -603,6 +635,20 @@ impl Quality {
 }
 
 impl Plan {
+    /// Slots of all layers.
+    pub fn slots(&self) -> f64 {
+        self.cache.cold_slots.iter().map(|&slots| f64::from(slots)).sum()
+    }
+
+    /// Share of [`Expected::decode_cold_start_seconds`] that a run of so many tokens pays.
+    pub fn filled_fraction(&self, tokens: f64) -> f64 {
+        let slots = self.slots();
+        match &self.filling {
+            Some(filling) if slots > 0.0 => filling.at(tokens) / slots,
+            _ => 1.0,
+        }
+    }
+
     /// Tokens of a draft, at most; 0 where none are drafted.
     pub fn draft_tokens(&self) -> u32 {
         self.speculation.map_or(0, |speculation| speculation.draft_tokens)
@@ -676,6 +722,7 @@ impl Contract for Plan {
             "[expected.floor]",
             "What the device gives at best; over it go the bytes and reads that `run` counts.",
         ),
+        ("[filling]", "Neurons that runs of these lengths miss since they begin with empty slots."),
         ("[rates]", "The rates that are assumed; `run` measures them again before it starts."),
         ("[terms]", "What the expected times are made of, by what each part depends on."),
         ("[together]", "What several sequences give together: of one, of two, and so on."),

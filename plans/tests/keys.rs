@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use expect_test::expect_file;
 use plans::file::{Contract, read};
 use plans::model::{Drafts, KvLoss, LevelKind, Recurrent};
-use plans::plan::{Feature, Speculation, Together};
+use plans::plan::{Feature, Filling, Speculation, Together};
 use plans::terms::{Factors, StartTerms};
 use plans::{Backend, Calibration, Device, Model, Plan};
 
@@ -229,6 +229,7 @@ fn every_request(plan: &mut Plan) {
         tokens_per_step: 1.25,
         decode_tokens_per_second: 1.0,
     });
+    plan.filling = Some(Filling { tokens: vec![1, 2], neurons: vec![plan.slots(); 2] });
     r.reserve_bytes = Some(4096);
     r.level = Some("dense".to_owned());
     r.instruction_set = Some("scalar".to_owned());

@@ -3,7 +3,7 @@
 //! A plan alone cannot know what a level loses or a container holds; that its figures agree with each other it can.
 
 use super::{
-    CachePlan, Context, DecodePlan, Expected, Floor, MemoryPlan, Plan, PlanProvenance, PrefillPlan, Quality,
+    CachePlan, Context, DecodePlan, Expected, Filling, Floor, MemoryPlan, Plan, PlanProvenance, PrefillPlan, Quality,
     ReadPlan, Request, SimpleRule, Speculation, Target, Together, UnitShare, mean_position, measured_run,
 };
 use crate::check::{
@@ -44,6 +44,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
         decode: of_decode,
         prefill: of_prefill,
         expected: of_expected,
+        filling: of_filling,
         rates: of_rates,
         terms: of_terms,
         together: of_together,
@@ -63,6 +64,9 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
     decode(of_decode, of_read.backend, &at.key("decode"))?;
     prefill(of_prefill, *tokens, &at.key("prefill"))?;
     regions_beside_counts(plan, &at.key("memory"))?;
+    if let Some(of_filling) = of_filling {
+        filling(of_filling, plan, &at.key("filling"))?;
+    }
     expected(of_expected, plan, &at.key("expected"))?;
     at.key("terms").holds(of_terms.is_none() || of_rates.is_some(), || {
         "are parts of times at `rates`, which are absent; give those, too, or neither".to_owned()
@@ -574,8 +578,10 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
     let (_, generated) = measured_run(plan.context.tokens);
     let seconds = decode_seconds_constant
         + decode_seconds_per_context_token * mean_position(plan.context.tokens)
-        + decode_cold_start_seconds / f64::from(generated);
-    speed.note("1 / (constant + slope * mean position + cold start / generated tokens), within a thousandth");
+        + decode_cold_start_seconds * plan.filled_fraction(f64::from(generated)) / f64::from(generated);
+    speed.note(
+        "1 / (constant + slope * mean position + cold start * share of the slots by `filling` / generated tokens), within a thousandth",
+    );
     speed.holds((decode_tokens_per_second * seconds - 1.0).abs() <= ROUNDING, || {
         format!(
             "is {decode_tokens_per_second}; with the constant, slope and cold start beside it and a context of {} \
@@ -639,6 +645,27 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
     ];
     percentiles(seconds, at, |at, value, _| at.above_zero(value, SECONDS_MAX))?;
     of_floor.map_or(Ok(()), |of_floor| floor(&of_floor, &at.key("floor")))
+}
+
+/// Lengths of runs, and what each misses.
+fn filling(filling: &Filling, plan: &Plan, at: &At<'_>) -> Checked {
+    let Filling { tokens, neurons } = filling;
+    let lengths = at.key("tokens");
+    lengths.note("rising, one at least");
+    lengths.each(tokens, |at, &tokens| at.count(tokens, 1, CONTEXT_MAX.into()))?;
+    lengths.holds(!tokens.is_empty() && tokens.is_sorted_by(|a, b| a < b), || {
+        "is not a rising list of lengths; plan again".to_owned()
+    })?;
+    let (missed, slots) = (at.key("neurons"), plan.slots());
+    missed.note("as many as `filling.tokens`, falling nowhere, at most all of `cache.cold_slots`");
+    missed.each(neurons, |at, &neurons| at.number(neurons, 0.0, NEURONS_MAX as f64 * LAYERS_MAX as f64))?;
+    missed.holds(neurons.len() == tokens.len() && neurons.is_sorted(), || {
+        format!("are not {} numbers of which none is less than the one before; plan again", tokens.len())
+    })?;
+    let last = neurons.last().copied().unwrap_or(0.0);
+    missed.holds(last <= slots * (1.0 + ROUNDING), || {
+        format!("end with {last}, and there are {slots} slots; plan again")
+    })
 }
 
 /// A speed for each number of sequences, the first that of one.

@@ -55,7 +55,7 @@ use super::cli::Cli;
 use super::ended::Ended;
 use super::reasoning::Part;
 use super::session::Session;
-use super::sessions::Sessions;
+use super::sessions::{Keeping, Sessions};
 use super::turn::{self, Turn};
 use super::{Failure, failure};
 
@@ -161,6 +161,10 @@ pub(super) fn serve(
     };
     let ended = desk.work(&jobs, stop);
     door.close();
+    if ended.is_ok() {
+        // the next start is what this is for
+        (0..desk.seats.len()).for_each(|at| desk.keep(at));
+    }
     log.stopped(desk.answers);
     match ended {
         Ok(()) => session.warn_of_memory(),
@@ -230,7 +234,9 @@ impl<'engine> Desk<'_, 'engine> {
             self.free()?;
             while self.seats.iter().any(|seat| seat.answering.is_none()) {
                 let job = if self.is_idle() {
-                    match jobs.recv_timeout(SOON) {
+                    // who asks does not wait until all is on disk
+                    let wait = if !stop.is_stopped() && self.keep_some() { Duration::ZERO } else { SOON };
+                    match jobs.recv_timeout(wait) {
                         Ok(job) => job,
                         Err(RecvTimeoutError::Timeout) if !stop.is_stopped() => continue,
                         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
@@ -288,16 +294,13 @@ impl<'engine> Desk<'_, 'engine> {
         job.told.send(Told::Begins { prompt: prepared.prompt.len() }).ok();
         let began = Instant::now();
         let embedding = prepared.embedding.take();
-        let (at, cached) = if embedding.is_some() {
-            // a vector is that of the text alone: nothing is shared
-            let at = self.seat_for(&[])?;
-            self.empty(at)?;
-            (at, 0)
-        } else {
-            let at = self.seat_for(&prepared.prompt)?;
-            let (seat, sessions) = (&mut self.seats[at], self.sessions.as_mut());
-            let wanted = || !job.told.is_closed() && !stop.is_stopped();
-            (at, turn::open(self.session, at, &mut seat.held, sessions, &prepared.prompt, &wanted)?)
+        let wanted = || !job.told.is_closed() && !stop.is_stopped();
+        let (at, cached) = match self.place(&prepared.prompt, embedding.is_some(), &wanted) {
+            Ok(placed) => placed,
+            Err(failure) => {
+                job.told.send(Told::Failed(Refusal::broken(failure.to_string()))).ok();
+                return Err(self.fail(failure));
+            }
         };
         let seat = &mut self.seats[at];
         let texts = embedding.as_ref().map_or(0, Embedding::tokens);
@@ -308,6 +311,28 @@ impl<'engine> Desk<'_, 'engine> {
         seat.answering =
             Some(Answering { job, prepared, number, began, work, embedding, after, choice: None });
         Ok(())
+    }
+
+    /// A free seat for a prompt, and how much it holds of it. A vector is that of the text alone: where one is wanted, nothing is shared.
+    fn place(
+        &mut self,
+        prompt: &[u32],
+        embeds: bool,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(usize, usize), Failure> {
+        if embeds {
+            let at = self.seat_for(&[])?;
+            self.keep(at);
+            self.empty(at)?;
+            return Ok((at, 0));
+        }
+        let at = self.seat_for(prompt)?;
+        let held = &self.seats[at].held;
+        if held.same(prompt) < held.prefilled().len() {
+            self.keep(at);
+        }
+        let (seat, sessions) = (&mut self.seats[at], self.sessions.as_mut());
+        Ok((at, turn::open(self.session, at, &mut seat.held, sessions, prompt, wanted)?))
     }
 
     /// Lets a seat hold nothing.
@@ -325,6 +350,7 @@ impl<'engine> Desk<'_, 'engine> {
         let seats: Vec<Found> = self.seats.iter().enumerate().map(found).collect();
         let (at, from) = seat::choose(&seats);
         if let Some(from) = from {
+            self.keep(at);
             let shared = self.session.share(from, at, seats[from].same)?;
             let [from, to] =
                 self.seats.get_disjoint_mut([from, at]).unwrap_or_else(|_| unreachable!("two seats"));
@@ -544,11 +570,29 @@ impl<'engine> Desk<'_, 'engine> {
         // before the client hears of it, and asks for more
         self.log.answered(number, at, &work, began.elapsed(), end);
         job.told.send(told).ok();
-        // when it is told to end, too: the next start is what this is for
-        if let Some(sessions) = &mut self.sessions {
-            sessions.keep(self.session, at, &self.seats[at].held);
-        }
+        self.seats[at].keeping = self.sessions.is_some().then(Keeping::begin);
         self.metrics.done(self.session)
+    }
+
+    /// Puts a block of what some seat holds on disk, if that is still to be done of any; whether it is.
+    fn keep_some(&mut self) -> bool {
+        (0..self.seats.len()).any(|at| self.keep_next(at))
+    }
+
+    /// Puts on disk what a seat holds and is about to lose.
+    fn keep(&mut self, at: usize) {
+        while self.keep_next(at) {}
+    }
+
+    /// Puts a block of what a seat holds on disk; whether there may be more to be put there.
+    fn keep_next(&mut self, at: usize) -> bool {
+        let Seat { held, keeping, .. } = &mut self.seats[at];
+        let (Some(sessions), Some(kept)) = (&mut self.sessions, &mut *keeping) else { return false };
+        let more = sessions.keep_next(self.session, at, held, kept);
+        if !more {
+            *keeping = None;
+        }
+        more
     }
 
     /// The prompt's tokens, and how the answer's are drawn; everything that can be known before is checked.

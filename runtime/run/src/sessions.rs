@@ -10,7 +10,7 @@
 //! Prompts that begin alike share files (`block`) so, and a look-up is a file by its name. The `folder` is bounded: who was not
 //! used for longest goes first, the end of a prompt before its beginning. Only what a prefill has made is kept, and nothing that
 //! follows a decoded token: what lies in the folder changes no bit of an answer. Nothing grows in memory: keys and values pass
-//! through one small buffer, between two answers.
+//! through one small buffer, between two answers, block by block.
 
 mod block;
 mod folder;
@@ -32,6 +32,22 @@ use super::{Failure, failure};
 const BLOCK: usize = 32;
 /// Changes when a file of the same key would hold something else.
 const VERSION: u32 = 1;
+
+/// How far a prompt has been put on disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keeping {
+    /// Blocks of it that lie there.
+    blocks: usize,
+    /// When it was used.
+    since: SystemTime,
+}
+
+impl Keeping {
+    /// Nothing of a prompt that has just been used.
+    pub(super) fn begin() -> Self {
+        Self { blocks: 0, since: SystemTime::now() }
+    }
+}
 
 /// The prompts of one model under plans with the same quality keys.
 #[derive(Debug)]
@@ -110,40 +126,52 @@ impl Sessions {
 
     /// Puts on disk what was prefilled and does not lie there yet; what lies there has been used.
     pub(super) fn keep(&mut self, session: &mut Session<'_>, sequence: usize, held: &Held) {
-        if self.full {
-            return;
-        }
-        if let Err(error) = self.keep_all(session, sequence, held) {
-            self.full = true;
-            warn(format_args!("no more prompts are kept in {}: {error}", self.folder.path().display()));
-        }
+        let mut keeping = Keeping::begin();
+        while self.keep_next(session, sequence, held, &mut keeping) {}
     }
 
-    fn keep_all(&self, session: &mut Session<'_>, sequence: usize, held: &Held) -> Result<(), Problem> {
+    /// [`Self::keep`] of one block more; whether it may not have been the last.
+    pub(super) fn keep_next(
+        &mut self,
+        session: &mut Session<'_>,
+        sequence: usize,
+        held: &Held,
+        keeping: &mut Keeping,
+    ) -> bool {
+        if self.full {
+            return false;
+        }
+        self.keep_block(session, sequence, held, keeping).unwrap_or_else(|error| {
+            self.full = true;
+            warn(format_args!("no more prompts are kept in {}: {error}", self.folder.path().display()));
+            false
+        })
+    }
+
+    fn keep_block(
+        &self,
+        session: &mut Session<'_>,
+        sequence: usize,
+        held: &Held,
+        keeping: &mut Keeping,
+    ) -> Result<bool, Problem> {
         let file_bytes = block::file_bytes(BLOCK, self.bytes);
         let most = (self.folder.bytes_max() / file_bytes) as usize;
-        let now = SystemTime::now();
-        // the end of a prompt is older than its beginning, without which it is worth nothing
-        let used = |index: usize| now - Duration::from_micros(index as u64);
-        let mut missing = 0;
-        for (index, block) in self.blocks(held.prefilled()).take(most).enumerate() {
-            if !self.folder.touch(&block, used(index)) {
-                missing += 1;
-            }
-        }
-        if missing == 0 {
-            return Ok(());
-        }
-        self.folder.make_room(missing * file_bytes)?;
-        for (index, block) in self.blocks(held.prefilled()).take(most).enumerate() {
-            if !self.folder.has(&block) {
+        let blocks = self.blocks(held.prefilled()).take(most).enumerate();
+        for (index, block) in blocks.skip(keeping.blocks) {
+            keeping.blocks = index + 1;
+            // the end of a prompt is older than its beginning, without which it is worth nothing
+            let used = keeping.since - Duration::from_micros(index as u64);
+            if !self.folder.touch(&block, used) {
+                self.folder.make_room(file_bytes)?;
                 let tokens = index * BLOCK..(index + 1) * BLOCK;
-                self.folder.write(&block, used(index), |file| {
+                self.folder.write(&block, used, |file| {
                     session.keys_and_values(sequence, tokens, |bytes| file.put(bytes))
                 })?;
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn load(&self, session: &mut Session<'_>, sequence: usize, block: &Block<'_>) -> Result<(), Problem> {

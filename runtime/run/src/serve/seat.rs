@@ -7,6 +7,7 @@ use flashplan::{Sampler, Sampling, Tokenizer};
 use super::super::ended::Ended;
 use super::super::held::Held;
 use super::super::reasoning::Parts;
+use super::super::sessions::Keeping;
 use super::super::turn::Writing;
 use super::super::{Failure, failure};
 use super::embeddings::Embedding;
@@ -22,6 +23,8 @@ pub(super) struct Seat<'t> {
     /// When it was taken last, by number of answers.
     pub(super) taken: u64,
     pub(super) answering: Option<Answering<'t>>,
+    /// How far what it holds has been put on disk, where that is still to be done.
+    pub(super) keeping: Option<Keeping>,
 }
 
 /// The state of a seat, for a prompt.
@@ -54,7 +57,7 @@ pub(super) fn choose(seats: &[Found]) -> (usize, Option<usize>) {
 impl Seat<'_> {
     /// A seat that nobody had yet.
     pub(super) fn new(context: usize) -> Self {
-        Self { held: Held::new(context), taken: 0, answering: None }
+        Self { held: Held::new(context), taken: 0, answering: None, keeping: None }
     }
 
     /// Whether its answer is being written.
