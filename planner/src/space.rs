@@ -217,12 +217,18 @@ impl<'a> Space<'a> {
         }
         let ways = &self.ways[at.level];
         let compute = self.compute_group(at.level, at.sets);
-        let mut priced: Priced = ways.cached.iter().map(|cached| vec![(0, 0); cached.len()]).collect();
-        // rounded down: a bound
-        ways.least_seconds_of_each(&compute, at.read, |layer, place, way, seconds| {
-            priced[layer][place] = (way.need.bytes(), (seconds / self.tick_seconds) as i64);
-        });
-        let curve = Rc::new(bands::curve_of_rising(&priced));
+        let (bounded, tick_seconds) = (ways.bounded(&compute, at.read), self.tick_seconds);
+        let layer = |(layer, count): (usize, usize)| {
+            let mut priced = vec![(0, 0); count];
+            // rounded down: a bound
+            bounded.layer(layer, |place, way, seconds| {
+                priced[place] = (way.need.bytes(), (seconds / tick_seconds) as i64);
+            });
+            Curve::over(&priced)
+        };
+        let layers: Vec<(usize, usize)> = bounded.counts().enumerate().collect();
+        let curves: Vec<Curve> = layers.into_par_iter().map(layer).collect();
+        let curve = Rc::new(Curve::sum(curves.iter()));
         self.curves.borrow_mut().insert(at, Rc::clone(&curve));
         self.count(Work { curves: 1, ..Work::default() });
         curve

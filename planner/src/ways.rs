@@ -464,33 +464,62 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Per layer and way of caching, with its place among those of the layer by bytes: seconds that it cannot be below with a way
-    /// of reading, whichever of the cores compute.
-    pub fn least_seconds_of_each(
-        &self,
-        compute: &ComputeGroup,
-        read: usize,
-        mut each: impl FnMut(usize, usize, &Cached, f64),
-    ) {
+    /// What no way of caching can be below with a way of reading, whichever of the cores compute.
+    pub fn bounded<'w>(&'w self, compute: &'w ComputeGroup, read: usize) -> Bounded<'w> {
         let Read { choice, price, fill, .. } = &self.reads[read];
-        let toll = price.toll(compute.shared, compute.threads[1]);
-        let alone = LeastPrice::of(price, std::iter::once(price));
-        for (layer, reads) in self.layer_reads(read).iter().enumerate() {
-            let stages = compute.layers[layer].with(choice.look_ahead);
-            let whole = price.whole_fraction(self.fires[layer]);
-            for ((way, reads), &place) in self.cached[layer].iter().zip(reads).zip(&self.places[layer]) {
-                let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
-                let least = price.least_of(reads);
-                let seconds =
-                    cost::layer_seconds_least(&stages, insert, &least, &alone, &toll, choice.blocking);
-                each(layer, place, way, seconds + way.filled * fill);
-            }
+        Bounded {
+            choice,
+            price,
+            fill: *fill,
+            toll: price.toll(compute.shared, compute.threads[1]),
+            compute,
+            cached: &self.cached,
+            places: &self.places,
+            fires: &self.fires,
+            reads: self.layer_reads(read),
         }
     }
 
     /// Seconds of a token were nothing missing: no reads can make it faster.
     pub fn seconds_least(&self, compute: &Compute) -> f64 {
         compute.serial + compute.layers.iter().map(|stages| stages.gate_up + stages.down).sum::<f64>()
+    }
+}
+
+/// The ways of caching with one way of reading and some cores; threads may share its layers.
+#[derive(Debug)]
+pub struct Bounded<'w> {
+    choice: &'w ReadChoice,
+    price: &'w ReadPrice,
+    fill: f64,
+    toll: Toll,
+    compute: &'w ComputeGroup,
+    cached: &'w [Vec<Cached>],
+    places: &'w [Vec<usize>],
+    fires: &'w [f64],
+    reads: Arc<AllReads>,
+}
+
+impl Bounded<'_> {
+    /// Ways of caching of each layer.
+    pub fn counts(&self) -> impl Iterator<Item = usize> {
+        self.cached.iter().map(Vec::len)
+    }
+
+    /// Each way of caching a layer, with its place among those of the layer by bytes: seconds that it cannot be below.
+    pub fn layer(&self, layer: usize, mut each: impl FnMut(usize, &Cached, f64)) {
+        let Self { choice, price, compute, .. } = self;
+        let alone = LeastPrice::of(price, std::iter::once(*price));
+        let stages = compute.layers[layer].with(choice.look_ahead);
+        let whole = price.whole_fraction(self.fires[layer]);
+        let ways = self.cached[layer].iter().zip(&self.reads[layer]).zip(&self.places[layer]);
+        for ((way, reads), &place) in ways {
+            let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
+            let least = price.least_of(reads);
+            let seconds =
+                cost::layer_seconds_least(&stages, insert, &least, &alone, &self.toll, choice.blocking);
+            each(place, way, seconds + way.filled * self.fill);
+        }
     }
 }
 

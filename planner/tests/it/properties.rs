@@ -222,19 +222,22 @@ fn bounds_hold(question: &Question<'_>) {
                 let mut listed: Priced = vec![Vec::new(); ways.cached.len()];
                 let mut rising: Priced =
                     ways.cached.iter().map(|cached| vec![(0, 0); cached.len()]).collect();
-                ways.least_seconds_of_each(&computes, j, |layer, place, cached, least| {
-                    count += 1;
-                    if count % 5 == 0 {
-                        let seconds = seconds(layer, cached);
-                        assert!(
-                            seconds >= least * (1.0 - 1e-9),
-                            "{seconds} below {least}: {read:?}, {cached:?}"
-                        );
-                    }
-                    let option = (cached.need.bytes(), (least * 1e12) as i64);
-                    listed[layer].push(option);
-                    rising[layer][place] = option;
-                });
+                let bounded = ways.bounded(&computes, j);
+                for layer in 0..ways.cached.len() {
+                    bounded.layer(layer, |place, cached, least| {
+                        count += 1;
+                        if count % 5 == 0 {
+                            let seconds = seconds(layer, cached);
+                            assert!(
+                                seconds >= least * (1.0 - 1e-9),
+                                "{seconds} below {least}: {read:?}, {cached:?}"
+                            );
+                        }
+                        let option = (cached.need.bytes(), (least * 1e12) as i64);
+                        listed[layer].push(option);
+                        rising[layer][place] = option;
+                    });
+                }
                 // by their places they need not be sorted
                 let mut neighbours = rising.iter().flat_map(|options| options.windows(2));
                 assert!(neighbours.all(|two| two[0].0 <= two[1].0), "{rising:?}");

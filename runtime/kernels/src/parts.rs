@@ -14,6 +14,8 @@
 //! A scale times a step is exact in `f32`, as is a minimum; so a value is rounded once, by the subtraction, and not at all
 //! where there are no minima. [`Plain`] is the instruction set of any processor: with it these are the definitions.
 
+use std::ops::Range;
+
 use super::{Rounded, Row};
 use crate::format::Format;
 
@@ -300,30 +302,72 @@ pub(super) fn dot_rounded<M: Multiply>(multiply: M, row: Row<'_>, x: Rounded<'_>
             let Self(m, row, x) = self;
             let Traits { signed, halves, minima, .. } = B::TRAITS;
             let (ahead, ones) = (row.ahead(), m.load(&[1; PART]));
-            let (mut sums, mut less) = (m.no_sums(), m.both(0.0));
-            let blocks = bytemuck::cast_slice::<_, B>(row.bytes).iter();
-            let of_vector = x.scales.chunks_exact(B::PARTS).zip(x.sums.chunks_exact(B::PARTS));
-            let values = x.values.as_chunks::<PART>().0.chunks_exact(B::PARTS).zip(of_vector);
-            for (block, (values, (scales, all))) in blocks.zip(values) {
+            // each part waits for the sum before the last
+            let (mut sums, mut less) = ([m.no_sums(); 2], [m.both(0.0); 2]);
+            let mut add = |block: &B, at: usize, first: usize| {
                 m.prefetch(block, ahead);
                 let begun = block.begin(m);
                 for k in 0..B::PARTS {
+                    let (place, to) = (at * B::PARTS + k, (first + k) % 2);
+                    let (values, by) = (&x.values.as_chunks::<PART>().0[place], x.scales[place]);
                     let Part { steps, scale, minimum } = block.part(&begun, m, k);
-                    let worth = m.times(scale, m.both(scales[k]));
-                    sums = m.add_whole(sums, steps, &values[k], worth, signed, halves);
+                    let worth = m.times(scale, m.both(by));
+                    sums[to] = m.add_whole(sums[to], steps, values, worth, signed, halves);
                     if minima && halves {
                         // the vector's sums are of whole parts
-                        let worth = m.times(minimum, m.both(-scales[k]));
-                        sums = m.add_whole(sums, ones, &values[k], worth, false, true);
+                        let worth = m.times(minimum, m.both(-by));
+                        sums[to] = m.add_whole(sums[to], ones, values, worth, false, true);
                     } else if minima {
-                        less = m.pair_add(minimum, m.both(scales[k] * all[k]), less);
+                        less[to] = m.pair_add(minimum, m.both(by * x.sums[place]), less[to]);
                     }
                 }
+            };
+            let blocks = bytemuck::cast_slice::<_, B>(row.bytes);
+            let (pairs, last) = blocks.as_chunks::<2>();
+            for (at, [a, b]) in pairs.iter().enumerate() {
+                add(a, 2 * at, 0);
+                add(b, 2 * at + 1, 1);
             }
-            m.total_sums(sums) - m.floats(less)[0]
+            for block in last {
+                add(block, 2 * pairs.len(), 0);
+            }
+            let [less, more] = less.map(|less| m.floats(less)[0]);
+            m.total_sums(sums[0]) + m.total_sums(sums[1]) - (less + more)
         }
     }
     with_blocks(row.format, DotRounded(multiply, row, x))
+}
+
+/// Some parts of a row, in order: `each` gets its place among them.
+#[inline(always)]
+pub(super) fn for_parts<U: Unpack>(
+    unpack: U,
+    format: Format,
+    row: &[u8],
+    parts: Range<usize>,
+    each: impl FnMut(usize, Part<U>),
+) {
+    struct Each<'a, U, E>(U, &'a [u8], Range<usize>, E);
+    impl<U: Unpack, E: FnMut(usize, Part<U>)> Work for Each<'_, U, E> {
+        type Result = ();
+
+        #[inline(always)]
+        fn with<B: Block>(self) {
+            let Self(u, row, parts, mut each) = self;
+            let blocks = bytemuck::cast_slice::<_, B>(row).iter().enumerate();
+            let last = parts.end.div_ceil(B::PARTS);
+            for (at, block) in blocks.take(last).skip(parts.start / B::PARTS) {
+                let begun = block.begin(u);
+                for k in 0..B::PARTS {
+                    let place = at * B::PARTS + k;
+                    if parts.contains(&place) {
+                        each(place - parts.start, block.part(&begun, u, k));
+                    }
+                }
+            }
+        }
+    }
+    with_blocks(format, Each(unpack, row, parts, each));
 }
 
 /// A part in memory.
@@ -334,6 +378,18 @@ pub(super) struct Stored {
     pub(super) scales: [f32; 2],
     /// The minimum of each half; zero in formats without.
     pub(super) minima: [f32; 2],
+}
+
+impl<U: Unpack> Part<U> {
+    /// To memory.
+    #[inline(always)]
+    pub(super) fn stored(self, unpack: U) -> Stored {
+        Stored {
+            steps: bytemuck::cast(unpack.store(self.steps)),
+            scales: unpack.floats(self.scale),
+            minima: unpack.floats(self.minimum),
+        }
+    }
 }
 
 /// Part `at` of a row.
@@ -347,9 +403,7 @@ pub(super) fn stored<U: Unpack>(unpack: U, format: Format, row: &[u8], at: usize
         fn with<B: Block>(self) -> Stored {
             let Self(u, row, at) = self;
             let block = &bytemuck::cast_slice::<_, B>(row)[at / B::PARTS];
-            let Part { steps, scale, minimum } = block.part(&block.begin(u), u, at % B::PARTS);
-            let steps = bytemuck::cast(u.store(steps));
-            Stored { steps, scales: u.floats(scale), minima: u.floats(minimum) }
+            block.part(&block.begin(u), u, at % B::PARTS).stored(u)
         }
     }
     with_blocks(format, Store(unpack, row, at))

@@ -269,25 +269,20 @@ pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f
             Block { planes, scales: [scales[2 * k], scales[2 * k + 1]], minima: [0.0; 2] }
         }),
         Some(format) if format.has_blocks() && format != Format::Q8_0 => {
-            let stored = |row: &[u8], at| parts::stored(Registers::<false>::here(), format, row, at);
             match parts::traits(format) {
                 Traits { signed: true, halves: false, .. } => {
-                    byte_products_of::<2, ALL, 8, false>(w, x, out, |row, at| both(stored(row, at), 0x80));
+                    byte_products_of_parts::<2, ALL, 8, false>(w, x, out, |part| both(part, 0x80));
                 }
                 Traits { signed: true, halves: true, .. } => {
-                    byte_products_of::<2, { ALL / 2 }, 8, false>(w, x, out, |row, at| {
-                        both(stored(row, at), 0x80)
-                    });
+                    byte_products_of_parts::<2, { ALL / 2 }, 8, false>(w, x, out, |part| both(part, 0x80));
                 }
                 Traits { halves: true, .. } => {
-                    byte_products_of::<1, { ALL / 2 }, 0, true>(w, x, out, |row, at| low(stored(row, at)));
+                    byte_products_of_parts::<1, { ALL / 2 }, 0, true>(w, x, out, |part| low(part));
                 }
                 Traits { bits: ..=4, .. } => {
-                    byte_products_of::<1, ALL, 0, true>(w, x, out, |row, at| low(stored(row, at)));
+                    byte_products_of_parts::<1, ALL, 0, true>(w, x, out, |part| low(part));
                 }
-                Traits { .. } => {
-                    byte_products_of::<2, ALL, 0, true>(w, x, out, |row, at| both(stored(row, at), 0));
-                }
+                Traits { .. } => byte_products_of_parts::<2, ALL, 0, true>(w, x, out, |part| both(part, 0)),
             }
         }
         _ => byte_products_of::<2, ALL, 8, false>(w, x, out, |row, at| {
@@ -329,43 +324,71 @@ fn byte_products_of<const PLANES: usize, const GROUPS: usize, const OFFSET: i32,
     out: &mut [f32],
     block: impl Fn(&[u8], usize) -> Block<PLANES>,
 ) {
-    let empty: Tile<PLANES> = Tile {
-        planes: [[[[[0; 4]; BYTE_ROWS]; BLOCK / 4]; PLANES]; BLOCKS],
-        scales: [[[0.0; BYTE_ROWS]; 2]; BLOCKS],
-        minima: [[[0.0; BYTE_ROWS]; 2]; BLOCKS],
-    };
     tiles::products::<_, BYTE_ROWS, BYTE_TILES>(
         w,
         x,
         out,
         BLOCKS * BLOCK,
-        empty,
-        |rows, columns, tile| unpack_bytes(rows, columns, tile, &block),
+        Tile::EMPTY,
+        |rows, columns, tile| {
+            for (at, row) in rows.iter().enumerate() {
+                for (to, from) in (columns.start / BLOCK..columns.end / BLOCK).enumerate() {
+                    tile.put(to, at, block(row.bytes, from));
+                }
+                prefetch_piece(row, columns.end, BLOCKS * BLOCK);
+            }
+        },
         |tile, words, sums| multiply_bytes::<PLANES, GROUPS, OFFSET, MINIMA>(tile, words, sums),
     );
 }
 
-/// Planes and scales of some rows' blocks.
+/// [`byte_products_of`] of formats of [`parts`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn unpack_bytes<const PLANES: usize>(
-    rows: &[Row<'_>],
-    columns: Range<usize>,
-    tile: &mut Tile<PLANES>,
-    block: impl Fn(&[u8], usize) -> Block<PLANES>,
+fn byte_products_of_parts<const PLANES: usize, const GROUPS: usize, const OFFSET: i32, const MINIMA: bool>(
+    w: &[Row<'_>],
+    x: Packed<'_>,
+    out: &mut [f32],
+    block: impl Fn(Stored) -> Block<PLANES>,
 ) {
-    for (at, row) in rows.iter().enumerate() {
-        for (to, from) in (columns.start / BLOCK..columns.end / BLOCK).enumerate() {
-            let Block { planes, scales, minima } = block(row.bytes, from);
-            for (to, plane) in tile.planes[to].iter_mut().zip(planes) {
-                for (to, four) in to.iter_mut().zip(plane.as_chunks().0) {
-                    to[at] = *four;
-                }
+    let u = Registers::<false>::here();
+    tiles::products::<_, BYTE_ROWS, BYTE_TILES>(
+        w,
+        x,
+        out,
+        BLOCKS * BLOCK,
+        Tile::EMPTY,
+        |rows, columns, tile| {
+            for (at, row) in rows.iter().enumerate() {
+                let of_row = columns.start / BLOCK..columns.end / BLOCK;
+                parts::for_parts(u, row.format, row.bytes, of_row, |to, part| {
+                    tile.put(to, at, block(part.stored(u)));
+                });
+                prefetch_piece(row, columns.end, BLOCKS * BLOCK);
             }
-            (tile.scales[to][0][at], tile.scales[to][1][at]) = (scales[0], scales[1]);
-            (tile.minima[to][0][at], tile.minima[to][1][at]) = (minima[0], minima[1]);
+        },
+        |tile, words, sums| multiply_bytes::<PLANES, GROUPS, OFFSET, MINIMA>(tile, words, sums),
+    );
+}
+
+impl<const PLANES: usize> Tile<PLANES> {
+    const EMPTY: Self = Self {
+        planes: [[[[[0; 4]; BYTE_ROWS]; BLOCK / 4]; PLANES]; BLOCKS],
+        scales: [[[0.0; BYTE_ROWS]; 2]; BLOCKS],
+        minima: [[[0.0; BYTE_ROWS]; 2]; BLOCKS],
+    };
+
+    /// Block `to` of row `at`.
+    #[inline(always)]
+    fn put(&mut self, to: usize, at: usize, Block { planes, scales, minima }: Block<PLANES>) {
+        for (to, plane) in self.planes[to].iter_mut().zip(planes) {
+            for (to, four) in to.iter_mut().zip(plane.as_chunks().0) {
+                to[at] = *four;
+            }
         }
-        prefetch_piece(row, columns.end, BLOCKS * BLOCK);
+        for half in 0..2 {
+            (self.scales[to][half][at], self.minima[to][half][at]) = (scales[half], minima[half]);
+        }
     }
 }
 

@@ -410,15 +410,19 @@ fn unpack_bytes(format: Format, bytes: &[u8], panel: &mut Bytes) {
             }
         }
         _ => {
-            let Traits { signed, halves, .. } = parts::traits(format);
-            let (sign, each) = (if signed { 0x80 } else { 0 }, 1 + usize::from(halves));
+            let Traits { signed, halves, minima, .. } = parts::traits(format);
+            let (u, each) = (Registers::<false>::here(), 1 + usize::from(halves));
+            let sign = _mm256_set1_epi8(if signed { i8::MIN } else { 0 });
+            let minima = minima.then_some(&mut panel.minima);
+            let mut minima = minima.map(|minima| &mut minima[..]);
             let count = bytes.len() / format.block_bytes() * format.block_values() / BLOCK;
-            for (at, to) in steps.iter_mut().enumerate().take(count) {
-                let part = parts::stored(Registers::<false>::here(), format, bytes, at);
-                *to = part.steps.map(|step| step.cast_unsigned() ^ sign);
-                scales[each * at..][..each].copy_from_slice(&part.scales[..each]);
-                panel.minima[each * at..][..each].copy_from_slice(&part.minima[..each]);
-            }
+            parts::for_parts(u, format, bytes, 0..count, |at, part| {
+                store_32(&mut steps[at], _mm256_xor_si256(part.steps, sign));
+                scales[each * at..][..each].copy_from_slice(&u.floats(part.scale)[..each]);
+                if let Some(minima) = &mut minima {
+                    minima[each * at..][..each].copy_from_slice(&u.floats(part.minimum)[..each]);
+                }
+            });
         }
     }
 }

@@ -249,8 +249,9 @@ fn unpack(rows: &[Row<'_>], columns: Range<usize>, tile: &mut Tile) {
 fn unpack_part(row: &Row<'_>, columns: &Range<usize>, at: usize, tile: &mut Tile) {
     let Traits { halves, minima, .. } = parts::traits(row.format);
     let (zero, one) = (vdupq_n_s8(0), vdupq_n_s8(1));
-    for (to, block) in (columns.start / BLOCK..columns.end / BLOCK).enumerate() {
-        let part = parts::stored(Registers::<false>::here(), row.format, row.bytes, block);
+    let (u, of_row) = (Registers::<false>::here(), columns.start / BLOCK..columns.end / BLOCK);
+    parts::for_parts(u, row.format, row.bytes, of_row, |to, part| {
+        let part = part.stored(u);
         let [first, second] =
             cast_ref::<_, [Steps; 2]>(&part.steps).each_ref().map(|steps| load_steps(steps));
         match (halves, minima) {
@@ -269,7 +270,7 @@ fn unpack_part(row: &Row<'_>, columns: &Range<usize>, at: usize, tile: &mut Tile
                 tile.put(4 * to + 3, at, [zero, one], -part.minima[1]);
             }
         }
-    }
+    });
 }
 
 impl Tile {
