@@ -209,6 +209,7 @@ fn every_request(plan: &mut Plan) {
         rates.sparse_bytes_per_second = Some(1.0);
     }
     plan.provenance.model_folder = Some("profiles".to_owned());
+    plan.filling = Some(Filling { tokens: vec![1, 2], neurons: vec![plan.slots(); 2] });
     let r = &mut plan.request;
     r.memory_limit_bytes = Some(plan.memory.limit_bytes);
     r.decode_tokens_per_second_min = Some(1.0);
@@ -229,7 +230,6 @@ fn every_request(plan: &mut Plan) {
         tokens_per_step: 1.25,
         decode_tokens_per_second: 1.0,
     });
-    plan.filling = Some(Filling { tokens: vec![1, 2], neurons: vec![plan.slots(); 2] });
     r.reserve_bytes = Some(4096);
     r.level = Some("dense".to_owned());
     r.instruction_set = Some("scalar".to_owned());

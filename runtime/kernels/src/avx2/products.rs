@@ -19,7 +19,6 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 use std::hint::black_box;
-use std::ops::Range;
 
 use bytemuck::{cast, cast_mut, cast_ref, cast_slice};
 

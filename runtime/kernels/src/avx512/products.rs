@@ -29,7 +29,7 @@ use super::super::avx2::registers::Registers;
 use super::super::interleaved::part;
 use super::super::k_block::PARTS;
 use super::super::packed::{BLOCK, BLOCK_WORDS, Group, LANES, Packed};
-use super::super::parts::{self, Traits};
+use super::super::parts::{self, Traits, Unpack as _};
 use super::super::tiles::{Lined, mark};
 use super::super::{Row, padded, plain};
 use super::{
