@@ -81,7 +81,8 @@ fn a_plan_reads_back_as_it_was_written() {
 fn slots_that_admit_everybody_hold_a_tokens_working_set_or_there_are_none() {
     let inputs = inputs(4);
     let mut planned = Vec::new();
-    for (limit, without) in limits().flat_map(|limit| [(limit, vec![]), (limit, vec![Feature::Policy])]) {
+    let limits = limits().chain([23, 24, 25, 27].map(|mib| mib << 20));
+    for (limit, without) in limits.flat_map(|limit| [(limit, vec![]), (limit, vec![Feature::Policy])]) {
         let level = Some("sign".to_owned());
         let requested = Request { without, level, ..request(Some(limit)) };
         let Ok(planner::Answer::Plan(solved)) = planner::plan(&inputs, &requested) else { continue };
