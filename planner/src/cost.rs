@@ -35,7 +35,7 @@ use plans::overlap::{prompt_compute_seconds, prompt_layer_seconds, uneven};
 use plans::plan::Feature;
 pub use plans::plan::mean_position;
 pub use plans::terms::Work;
-use plans::{Backend, Device, KvFormat, Policy};
+use plans::{Backend, Device, KvFormat, Policy, terms};
 
 use crate::hardware::{self, Formats, Rates, ReadCurves};
 use crate::reads::{LeastPrice, LeastReads, ReadChoice, ReadPrice, Toll};
@@ -544,6 +544,8 @@ pub struct PromptLayers {
     pub attention_fraction: f64,
     /// Share of the products that a unit beside the CPU takes.
     pub shared: Shared,
+    /// Share of a layer's experts that 1, 2, 4, ... tokens of a chunk visit: see [`plans::terms::visited`].
+    pub visited: Vec<f64>,
 }
 
 impl PromptLayers {
@@ -567,7 +569,7 @@ impl PromptLayers {
                 (*token, *once) = (shared.compute_seconds(*token), shared.compute_seconds(*once));
             }
         }
-        Self { compute, memory, attention_fraction, shared }
+        Self { compute, memory, attention_fraction, shared, visited: visited(model) }
     }
 }
 
@@ -594,6 +596,37 @@ fn prompt_products(model: &Model, chunk: u32, seconds: f64) -> Products<'_> {
     }
 }
 
+/// Lengths of chunks for which is said what they visit: 1, 2, 4, ... tokens, up to the longest.
+const VISITED: u32 = 13;
+
+/// Share of a layer's experts that 1, 2, 4, ... tokens visit, on average over the layers; none where there are no experts, all of which are
+/// visited.
+///
+/// *Reconstructed*: where experts come and go in slices, tokens visit as many as they would fill of a cache with room for all
+/// ([`surface::Filling`]). Otherwise they are taken to choose evenly and independently, which visits most.
+fn visited(model: &Model) -> Vec<f64> {
+    let (a, bundle) = (&model.architecture, &model.parts.bundle);
+    if a.experts == 1 {
+        return Vec::new();
+    }
+    let (neurons, requested) = (a.neurons(), a.neurons_routed() as f64);
+    let dense = model.levels.iter().find(|level| level.kind == LevelKind::Dense && bundle.slice_neurons > 1);
+    let used = f64::from(a.experts_used) / f64::from(a.experts);
+    let of_layer = |level: &Level, layer: usize| {
+        Filling::new(model, level, layer, requested, (0, neurons as u32), 0.0)
+    };
+    let layers: Vec<Filling> =
+        dense.map(|level| (0..level.layers.len()).map(|layer| of_layer(level, layer)).collect()).unwrap_or_default();
+    let share = |tokens: f64| match layers.len() {
+        0 => 1.0 - (1.0 - used).powf(tokens),
+        count => {
+            let all: f64 = layers.iter().map(|layer| layer.at(tokens)).sum();
+            all / (count as f64 * neurons as f64)
+        }
+    };
+    (0..VISITED).map(|log| plans::file::significant(share(f64::from(1u32 << log)).min(1.0))).collect()
+}
+
 /// Prefill of a prompt of so many tokens, in seconds: `sum over l of t_att(l) + max(t_ffn(l), t_io(l))`, each chunk.
 ///
 /// *Stated*: `t_io(1) + sum over l of max(t_comp(l), t_io(l+1))`. Differs: the engine reads a layer's neurons while it computes those
@@ -604,14 +637,23 @@ pub struct PromptPrice {
     toll: Toll,
     neurons: f64,
     stride_bytes: f64,
-    /// Per kind of chunk: how many there are, and per layer the seconds that its tokens are computed.
-    chunks: Vec<(f64, Vec<f64>)>,
+    chunks: Vec<Chunks>,
     /// Share of these that is attention.
     attention_fraction: f64,
     /// Seconds that no pinned neuron changes: the head, rows of the embedding.
     pub once: f64,
     /// Seconds that reading costs at least beside all computing.
     least: LeastReading,
+}
+
+/// Chunks of as many tokens.
+#[derive(Debug, Clone, PartialEq)]
+struct Chunks {
+    count: f64,
+    /// Per layer the seconds that one's tokens are computed.
+    compute: Vec<f64>,
+    /// Share of a layer's experts that they visit.
+    visited: f64,
 }
 
 /// A lower bound of the seconds that a prompt's reads add to its computing, however neurons are shared among the layers: the
@@ -628,22 +670,25 @@ struct LeastReading {
 
 impl LeastReading {
     fn new(
-        (chunks, attention_fraction): (&[(f64, Vec<f64>)], f64),
+        (chunks, attention_fraction): (&[Chunks], f64),
         once: f64,
         (toll, neuron_seconds, neurons): (&Toll, f64, f64),
     ) -> Self {
-        let layers = chunks.first().map_or(0, |(_, layers)| layers.len());
+        let layers = chunks.first().map_or(0, |chunks| chunks.compute.len());
+        // none reads a smaller share
+        let neuron_seconds =
+            neuron_seconds * chunks.iter().map(|chunks| chunks.visited).fold(1.0, f64::min);
         let (all, slowed) = (neuron_seconds * neurons, toll.slowed(1.0));
         let mut steps = Vec::new();
         for layer in 0..layers {
             // until when a chunk's reads hide
             let hidden = |compute: f64| if slowed < 1.0 { compute / (1.0 - slowed) } else { f64::INFINITY };
-            let until = |(count, compute): &(f64, Vec<f64>)| {
-                (hidden((1.0 - attention_fraction) * compute[layer]), *count)
+            let until = |chunks: &Chunks| {
+                (hidden((1.0 - attention_fraction) * chunks.compute[layer]), chunks.count)
             };
             let mut until: Vec<(f64, f64)> = chunks.iter().map(until).collect();
             until.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let mut slope = slowed * chunks.iter().map(|(count, _)| count).sum::<f64>();
+            let mut slope = slowed * chunks.iter().map(|chunks| chunks.count).sum::<f64>();
             let mut read = 0.0;
             for (hidden, count) in until {
                 let more = hidden.min(all) - read;
@@ -654,7 +699,7 @@ impl LeastReading {
             steps.push((slope, all - read));
         }
         steps.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let computing = |(count, compute): &(f64, Vec<f64>)| count * compute.iter().sum::<f64>();
+        let computing = |chunks: &Chunks| chunks.count * chunks.compute.iter().sum::<f64>();
         Self { computing: once + chunks.iter().map(computing).sum::<f64>(), neuron_seconds, steps }
     }
 }
@@ -681,19 +726,18 @@ impl PromptPrice {
         let reads = c.reads.clone();
         // few and large reads: their interference is all that they take
         let toll = reads.toll(false, r.threads);
-        let PromptLayers { compute: of_layers, memory, attention_fraction, .. } =
+        let PromptLayers { compute: of_layers, memory, attention_fraction, visited, .. } =
             PromptLayers::new(question, &r, c.chunk);
-        let compute = |layer: usize, tokens: u32| {
-            let (token, chunk) = of_layers[layer];
-            prompt_compute_seconds(tokens, token, chunk, memory)
-        };
         let tokens = tokens.max(1);
-        let chunks: Vec<(f64, Vec<f64>)> = [(tokens / c.chunk, c.chunk), (1, tokens % c.chunk)]
+        let chunks: Vec<Chunks> = [(tokens / c.chunk, c.chunk), (1, tokens % c.chunk)]
             .into_iter()
             .filter(|&(count, tokens)| count > 0 && tokens > 0)
             .map(|(count, tokens)| {
-                let layers = 0..model.layers.len();
-                (f64::from(count), layers.map(|layer| compute(layer, tokens)).collect())
+                let visited = terms::visited(&visited, tokens);
+                let compute = |&(token, chunk): &(f64, f64)| {
+                    prompt_compute_seconds(tokens, token, visited * chunk, visited * memory)
+                };
+                Chunks { count: f64::from(count), compute: of_layers.iter().map(compute).collect(), visited }
             })
             .collect();
         let embedding = f64::from(tokens) * embedding_seconds(device, model, c.embedding_rows);
@@ -715,7 +759,7 @@ impl PromptPrice {
             && self.attention_fraction == other.attention_fraction
     }
 
-    /// Seconds of reading a layer of whose neurons so many are pinned, once a chunk.
+    /// Seconds of reading a layer of whose neurons so many are pinned, once a chunk that visits all experts.
     pub fn read_seconds(&self, hot: u32) -> f64 {
         self.reads.in_order((self.neurons - f64::from(hot)) * self.stride_bytes)
     }
@@ -723,8 +767,9 @@ impl PromptPrice {
     /// Seconds that a layer adds of whose neurons so many are pinned: the others are read while those that have come are computed.
     pub fn layer(&self, layer: usize, hot: u32) -> f64 {
         let io = self.read_seconds(hot);
-        let chunk = |(count, compute): &(f64, Vec<f64>)| {
-            count * prompt_layer_seconds(io, compute[layer], self.attention_fraction, &self.toll)
+        let chunk = |chunks: &Chunks| {
+            let (io, compute) = (chunks.visited * io, chunks.compute[layer]);
+            chunks.count * prompt_layer_seconds(io, compute, self.attention_fraction, &self.toll)
         };
         self.chunks.iter().map(chunk).sum()
     }

@@ -215,6 +215,46 @@ mod tests {
         assert_eq!(Filling { slots: 0.0, warm: 3.0, misses: [0.0; 9] }.at(7.0), 0.0);
     }
 
+    /// Draws of neurons that are the rarer the higher their rank, counted: the order of use of all of them, most recent first, says at
+    /// which place each draw stood, and so which caches missed it.
+    #[test]
+    fn a_run_misses_as_many_neurons_as_differ_in_it() {
+        const NEURONS: usize = 400;
+        const OF_TOKEN: usize = 16;
+        let mut state = 1u64;
+        let mut draw = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let uniform = (state >> 33) as f64 / (1u64 << 31) as f64;
+            ((NEURONS as f64 + 1.0).powf(uniform) - 1.0) as usize
+        };
+        let (mut recent, mut at_place, mut tokens) =
+            ((0..NEURONS).collect::<Vec<_>>(), vec![0.0; NEURONS], 0.0);
+        for token in 0..2000 {
+            for _ in 0..OF_TOKEN {
+                let drawn = draw();
+                let place = recent.iter().position(|&neuron| neuron == drawn).expect("one of them");
+                recent[..=place].rotate_right(1);
+                at_place[place] += f64::from(u8::from(token >= 200));
+            }
+            tokens += f64::from(u8::from(token >= 200));
+        }
+        let missed = |slots: usize| at_place[slots.min(NEURONS)..].iter().sum::<f64>() / tokens;
+        let misses = std::array::from_fn(|step| missed(step * NEURONS / FILLING_STEPS as usize));
+        let filling = Filling { slots: NEURONS as f64, warm: 0.0, misses };
+        for tokens in [1, 2, 5, 12, 30, 100] {
+            let runs = 200;
+            let differ: usize = (0..runs)
+                .map(|_| {
+                    let mut seen = [false; NEURONS];
+                    (0..tokens * OF_TOKEN).for_each(|_| seen[draw()] = true);
+                    seen.iter().filter(|seen| **seen).count()
+                })
+                .sum();
+            let (counted, told) = (differ as f64 / f64::from(runs), filling.at(tokens as f64));
+            assert!((told / counted - 1.0).abs() < 0.12, "{tokens} tokens: {told} told, {counted} counted");
+        }
+    }
+
     #[test]
     fn gaps_are_those_that_were_measured_or_as_misses_end() {
         let begins = |alone: f64, over_gaps| Chances::new(0.2, Some(alone), over_gaps).begins;

@@ -155,7 +155,7 @@ fn prompt(question: &Question<'_>, d: &Decided, reads: &ReadPrice) -> PromptTerm
     };
     let price = PromptPrice::new(question, &choice, measured_run(question.limits.context).0);
     let layers = PromptLayers::new(question, &r, d.prompt.chunk);
-    let (token, chunk): (Vec<f64>, Vec<f64>) = layers.compute.into_iter().unzip();
+    let (token, chunk): (Vec<f64>, Vec<f64>) = layers.compute.iter().copied().unzip();
     PromptTerms {
         rest: rounded(&cost::rest(model, &r)),
         memory_seconds: significant(layers.memory),
@@ -163,6 +163,7 @@ fn prompt(question: &Question<'_>, d: &Decided, reads: &ReadPrice) -> PromptTerm
         token_seconds: token.into_iter().map(significant).collect(),
         chunk_seconds: rounded_list(chunk),
         read_seconds: rounded_list(d.hot.iter().map(|&hot| price.read_seconds(hot)).collect()),
+        visited_fraction: layers.visited,
     }
 }
 

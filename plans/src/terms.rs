@@ -299,6 +299,21 @@ pub struct PromptTerms {
     /// For each layer: reading in order what is not pinned, once a chunk; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read_seconds: Vec<f64>,
+    /// Share of a layer's experts that 1, 2, 4, 8, ... tokens of a chunk visit, on average over the layers; absent: all. What a chunk takes
+    /// beside its tokens, and what it reads, is that of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub visited_fraction: Vec<f64>,
+}
+
+/// Share of a layer's experts that a chunk of so many tokens visits, where those of 1, 2, 4, ... tokens are known: on lines between, and
+/// behind the last as many. All where nothing is known.
+pub fn visited(fractions: &[f64], tokens: u32) -> f64 {
+    let (log, tokens) = (tokens.max(1).ilog2() as usize, f64::from(tokens.max(1)));
+    match fractions.get(log..) {
+        Some([at, next, ..]) => at + (next - at) * (tokens / 2f64.powi(log as i32) - 1.0),
+        Some([last]) => *last,
+        Some([]) | None => fractions.last().copied().unwrap_or(1.0),
+    }
 }
 
 /// The times of a stream of tokens, in seconds.
@@ -354,15 +369,15 @@ impl Terms {
         let (layers, p) = (plan.quality.always_on_neurons.len(), &self.prompt);
         let (toll, chunk) = (self.toll(plan, f), plan.prefill.chunk_tokens.max(1));
         let tokens = tokens.max(1);
-        let compute = |layer: usize, tokens: u32| {
-            let (token, of_chunk) = (of(&p.token_seconds, layer), of(&p.chunk_seconds, layer));
-            let memory = p.memory_seconds / f.stream;
-            prompt_compute_seconds(tokens, token / f.compute, of_chunk / f.compute, memory)
-        };
         let of_chunk = |tokens: u32| {
+            let visited = visited(&p.visited_fraction, tokens);
+            let memory = visited * p.memory_seconds / f.stream;
             let layer = |layer: usize| {
-                let read = of(&p.read_seconds, layer) / f.ordered_reads;
-                prompt_layer_seconds(read, compute(layer, tokens), p.attention_fraction, &toll)
+                let (token, of_chunk) = (of(&p.token_seconds, layer), of(&p.chunk_seconds, layer));
+                let of_chunk = visited * of_chunk / f.compute;
+                let compute = prompt_compute_seconds(tokens, token / f.compute, of_chunk, memory);
+                let read = visited * of(&p.read_seconds, layer) / f.ordered_reads;
+                prompt_layer_seconds(read, compute, p.attention_fraction, &toll)
             };
             (0..layers).map(layer).sum::<f64>()
         };
@@ -458,5 +473,14 @@ mod tests {
         assert_eq!(work.at(&Factors { stream: 0.25, ..Factors::NONE }).seconds(), 8.0 + 2.5);
         assert_eq!(work.at(&Factors { random_reads: 4.0, ..Factors::NONE }).seconds(), 3.0 + 1.0);
         assert_eq!(work.at(&Factors::NONE), work);
+    }
+
+    #[test]
+    fn a_chunk_visits_what_lies_between_the_powers_of_two_beside_it() {
+        let fractions = [0.1, 0.2, 0.3, 0.5];
+        let of = [1, 2, 3, 4, 6, 8, 100].map(|tokens| visited(&fractions, tokens));
+        let expected = [0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.5];
+        assert!(of.iter().zip(expected).all(|(of, expected)| (of - expected).abs() < 1e-12), "{of:?}");
+        assert_eq!([0, 1, 7].map(|tokens| visited(&[], tokens)), [1.0; 3]);
     }
 }

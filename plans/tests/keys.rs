@@ -209,7 +209,8 @@ fn every_request(plan: &mut Plan) {
         rates.sparse_bytes_per_second = Some(1.0);
     }
     plan.provenance.model_folder = Some("profiles".to_owned());
-    plan.filling = Some(Filling { tokens: vec![1, 2], neurons: vec![plan.slots(); 2] });
+    let all = vec![plan.slots(); 2];
+    plan.filling.get_or_insert(Filling { tokens: vec![1, 2], neurons: all });
     let r = &mut plan.request;
     r.memory_limit_bytes = Some(plan.memory.limit_bytes);
     r.decode_tokens_per_second_min = Some(1.0);
@@ -257,6 +258,9 @@ fn every_request(plan: &mut Plan) {
     }
     if let Some(terms) = &mut plan.terms {
         terms.start = Some(StartTerms { read_seconds: 1.0, memory_seconds: 1.0 });
+        if terms.prompt.visited_fraction.is_empty() {
+            terms.prompt.visited_fraction = vec![1.0; 2];
+        }
     }
     plan.decode.io_cores = vec![0];
     plan.read.backend = Backend::Pread;

@@ -196,14 +196,27 @@ fn of_layers(layers: &LayerTerms, plan: &Plan, at: &At<'_>) -> Checked {
 }
 
 fn of_prompt(prompt: &PromptTerms, plan: &Plan, at: &At<'_>) -> Checked {
-    let PromptTerms { rest, memory_seconds, token_seconds, attention_fraction, chunk_seconds, read_seconds } =
-        prompt;
+    let PromptTerms {
+        rest,
+        memory_seconds,
+        token_seconds,
+        attention_fraction,
+        chunk_seconds,
+        read_seconds,
+        visited_fraction,
+    } = prompt;
     work(rest, &at.key("rest"))?;
     at.key("memory_seconds").seconds(*memory_seconds)?;
     list(token_seconds, SECONDS_MAX, false, plan, &at.key("token_seconds"))?;
     at.key("attention_fraction").fraction(*attention_fraction)?;
     list(chunk_seconds, SECONDS_MAX, true, plan, &at.key("chunk_seconds"))?;
-    list(read_seconds, SECONDS_MAX, true, plan, &at.key("read_seconds"))
+    list(read_seconds, SECONDS_MAX, true, plan, &at.key("read_seconds"))?;
+    let visited = at.key("visited_fraction");
+    visited.each(visited_fraction, |at, &fraction| at.fraction(fraction))?;
+    visited.note("up to 32, falling nowhere");
+    visited.holds(visited_fraction.len() <= 32 && visited_fraction.is_sorted(), || {
+        "are shares of ever more tokens: up to 32, of which none is less than the one before; plan again".to_owned()
+    })
 }
 
 /// At the rates that are assumed the parts are what is expected.
