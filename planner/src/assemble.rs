@@ -4,8 +4,8 @@ use plans::expectation::{self, Stream};
 use plans::memory::{self, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::{
-    CachePlan, Context, DecodePlan, Expected, Filling, Floor, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan,
-    SimpleRule, Target, Together,
+    CachePlan, Context, DecodePlan, Expected, Filling, Floor, Plan, PlanProvenance, PrefillPlan, Quality,
+    ReadPlan, SimpleRule, Target, Together,
 };
 use plans::terms::Factors;
 use plans::{Backend, Model, Policy};

@@ -153,9 +153,7 @@ impl DecodePrice {
     /// Mean seconds of a token over the measured run: the slope at its mean position, the cold start spread over it.
     pub fn mean_seconds(&self, context: u32) -> f64 {
         let (_, generated) = measured_run(context);
-        self.constant
-            + self.per_context_token * mean_position(context)
-            + self.filling / f64::from(generated)
+        self.constant + self.per_context_token * mean_position(context) + self.filling / f64::from(generated)
     }
 }
 
@@ -596,9 +594,6 @@ fn prompt_products(model: &Model, chunk: u32, seconds: f64) -> Products<'_> {
     }
 }
 
-/// Lengths of chunks for which is said what they visit: 1, 2, 4, ... tokens, up to the longest.
-const VISITED: u32 = 13;
-
 /// Share of a layer's experts that 1, 2, 4, ... tokens visit, on average over the layers; none where there are no experts, all of which are
 /// visited.
 ///
@@ -612,11 +607,11 @@ fn visited(model: &Model) -> Vec<f64> {
     let (neurons, requested) = (a.neurons(), a.neurons_routed() as f64);
     let dense = model.levels.iter().find(|level| level.kind == LevelKind::Dense && bundle.slice_neurons > 1);
     let used = f64::from(a.experts_used) / f64::from(a.experts);
-    let of_layer = |level: &Level, layer: usize| {
-        Filling::new(model, level, layer, requested, (0, neurons as u32), 0.0)
-    };
-    let layers: Vec<Filling> =
-        dense.map(|level| (0..level.layers.len()).map(|layer| of_layer(level, layer)).collect()).unwrap_or_default();
+    let of_layer =
+        |level: &Level, layer: usize| Filling::new(model, level, layer, requested, (0, neurons as u32), 0.0);
+    let layers: Vec<Filling> = dense
+        .map(|level| (0..level.layers.len()).map(|layer| of_layer(level, layer)).collect())
+        .unwrap_or_default();
     let share = |tokens: f64| match layers.len() {
         0 => 1.0 - (1.0 - used).powf(tokens),
         count => {
@@ -624,7 +619,8 @@ fn visited(model: &Model) -> Vec<f64> {
             all / (count as f64 * neurons as f64)
         }
     };
-    (0..VISITED).map(|log| plans::file::significant(share(f64::from(1u32 << log)).min(1.0))).collect()
+    let lengths = (0..terms::VISITED).map(|log| (1u64 << log) as f64);
+    lengths.map(|tokens| plans::file::significant(share(tokens).min(1.0))).collect()
 }
 
 /// Prefill of a prompt of so many tokens, in seconds: `sum over l of t_att(l) + max(t_ffn(l), t_io(l))`, each chunk.
@@ -676,16 +672,14 @@ impl LeastReading {
     ) -> Self {
         let layers = chunks.first().map_or(0, |chunks| chunks.compute.len());
         // none reads a smaller share
-        let neuron_seconds =
-            neuron_seconds * chunks.iter().map(|chunks| chunks.visited).fold(1.0, f64::min);
+        let neuron_seconds = neuron_seconds * chunks.iter().map(|chunks| chunks.visited).fold(1.0, f64::min);
         let (all, slowed) = (neuron_seconds * neurons, toll.slowed(1.0));
         let mut steps = Vec::new();
         for layer in 0..layers {
             // until when a chunk's reads hide
             let hidden = |compute: f64| if slowed < 1.0 { compute / (1.0 - slowed) } else { f64::INFINITY };
-            let until = |chunks: &Chunks| {
-                (hidden((1.0 - attention_fraction) * chunks.compute[layer]), chunks.count)
-            };
+            let until =
+                |chunks: &Chunks| (hidden((1.0 - attention_fraction) * chunks.compute[layer]), chunks.count);
             let mut until: Vec<(f64, f64)> = chunks.iter().map(until).collect();
             until.sort_by(|a, b| a.0.total_cmp(&b.0));
             let mut slope = slowed * chunks.iter().map(|chunks| chunks.count).sum::<f64>();

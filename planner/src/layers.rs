@@ -78,8 +78,7 @@ pub fn cachings(
             let filling = Filling::new(model, level, layer, requested, (hot, cold), missing.neurons);
             let filled = filling.at(generated);
             // shares fall, so that tables rise: only fewer misses or slots to fill make up for them
-            let better =
-                |before: &Cached| missing.neurons < before.missing.neurons || filled < before.filled;
+            let better = |before: &Cached| missing.neurons < before.missing.neurons || filled < before.filled;
             if here.iter().all(better) {
                 here.push(Cached { hot, cold, missing, filled, need, share: index });
             }

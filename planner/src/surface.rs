@@ -204,7 +204,8 @@ mod tests {
                     break;
                 }
                 let step = ((filled / 50.0) as usize).min(7);
-                filled += dt * (misses[step] + (misses[step + 1] - misses[step]) * (filled / 50.0 - step as f64));
+                filled +=
+                    dt * (misses[step] + (misses[step + 1] - misses[step]) * (filled / 50.0 - step as f64));
             }
             let (exact, stepped) = (filling.at(tokens), filled - 2.0 * full_at);
             assert!((exact - stepped).abs() < 0.01 * stepped.max(1.0), "{tokens}: {exact} {stepped}");

@@ -324,8 +324,7 @@ impl<'a> Ways<'a> {
         let queue = read.price.queue(reads, layer > 0, &stages);
         let inserted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
         let insert = if way.cold > 0 { inserted * compute.insert } else { 0.0 };
-        cost::layer_seconds(&stages, insert, &queue, toll, read.choice.blocking)
-            + way.filled * read.fill
+        cost::layer_seconds(&stages, insert, &queue, toll, read.choice.blocking) + way.filled * read.fill
     }
 
     /// The share that reads take of those who compute.

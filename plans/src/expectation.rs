@@ -429,8 +429,7 @@ mod tests {
         let mut plan = plan();
         spread(&mut plan, [1.0, 1.0, 1.0]);
         // 300 slots in eight tokens: a handful, one in a hundred of which is told by the 99th percentile alone
-        plan.filling =
-            Some(Filling { tokens: vec![1, 2, 4, 8], neurons: vec![75.0, 140.0, 210.0, 300.0] });
+        plan.filling = Some(Filling { tokens: vec![1, 2, 4, 8], neurons: vec![75.0, 140.0, 210.0, 300.0] });
         let run = of(&plan, &ran(400, 1)).unwrap();
         let missing = run.miss_fraction.unwrap();
         assert!((missing.p50 - 0.2).abs() < 1e-9, "{missing:?}");

@@ -305,6 +305,9 @@ pub struct PromptTerms {
     pub visited_fraction: Vec<f64>,
 }
 
+/// Lengths of chunks for which a plan says what they visit: 1, 2, 4, ... tokens.
+pub const VISITED: usize = 13;
+
 /// Share of a layer's experts that a chunk of so many tokens visits, where those of 1, 2, 4, ... tokens are known: on lines between, and
 /// behind the last as many. All where nothing is known.
 pub fn visited(fractions: &[f64], tokens: u32) -> f64 {

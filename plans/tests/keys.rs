@@ -10,7 +10,7 @@ use expect_test::expect_file;
 use plans::file::{Contract, read};
 use plans::model::{Drafts, KvLoss, LevelKind, Recurrent};
 use plans::plan::{Feature, Filling, Speculation, Together};
-use plans::terms::{Factors, StartTerms};
+use plans::terms::{Factors, StartTerms, VISITED};
 use plans::{Backend, Calibration, Device, Model, Plan};
 
 struct Field {
@@ -259,7 +259,7 @@ fn every_request(plan: &mut Plan) {
     if let Some(terms) = &mut plan.terms {
         terms.start = Some(StartTerms { read_seconds: 1.0, memory_seconds: 1.0 });
         if terms.prompt.visited_fraction.is_empty() {
-            terms.prompt.visited_fraction = vec![1.0; 2];
+            terms.prompt.visited_fraction = vec![1.0; VISITED];
         }
     }
     plan.decode.io_cores = vec![0];

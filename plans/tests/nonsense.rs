@@ -90,6 +90,7 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ("plan.decode.io_cores", &["shorter", "reversed"], "cores of the machine; any of them may read"),
     ("plan.*cores[]", &["0"], "a core of the machine"),
     ("plan.prefill.cluster_neurons", &["0"], "as absent"),
+    ("plan.filling.neurons[]", &["0"], "a short run may find all that a warm cache would have"),
     ("plan.expected.decode_compute_seconds", &["0"], "a part may be nothing"),
     ("plan.expected.decode_memory_seconds", &["0"], "a part may be nothing"),
     ("plan.expected.decode_serial_seconds", &["0"], "a part may be nothing"),

@@ -3,8 +3,9 @@
 //! A plan alone cannot know what a level loses or a container holds; that its figures agree with each other it can.
 
 use super::{
-    CachePlan, Context, DecodePlan, Expected, Filling, Floor, MemoryPlan, Plan, PlanProvenance, PrefillPlan, Quality,
-    ReadPlan, Request, SimpleRule, Speculation, Target, Together, UnitShare, mean_position, measured_run,
+    CachePlan, Context, DecodePlan, Expected, Filling, Floor, MemoryPlan, Plan, PlanProvenance, PrefillPlan,
+    Quality, ReadPlan, Request, SimpleRule, Speculation, Target, Together, UnitShare, mean_position,
+    measured_run,
 };
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, CORES_MAX, Checked, INSTRUCTION_SETS, KV_FORMATS, LAYERS_MAX,
@@ -556,7 +557,13 @@ fn expected(expected: &Expected, plan: &Plan, at: &At<'_>) -> Checked {
     let constant = at.key("decode_seconds_constant");
     constant.above_zero(decode_seconds_constant, SECONDS_MAX)?;
     at.key("decode_seconds_per_context_token").seconds(decode_seconds_per_context_token)?;
-    at.key("decode_cold_start_seconds").seconds(decode_cold_start_seconds)?;
+    let cold_start = at.key("decode_cold_start_seconds");
+    cold_start.seconds(decode_cold_start_seconds)?;
+    cold_start.note("0 to 86400; above 0 where single neurons come and go");
+    let single = plan.slots() > 0.0 && plan.cache.slice_neurons <= 1;
+    cold_start.holds(decode_cold_start_seconds > 0.0 || !single, || {
+        "is 0, and there are slots to be filled; plan again".to_owned()
+    })?;
     let parts = [
         ("decode_compute_seconds", decode_compute_seconds),
         ("decode_memory_seconds", decode_memory_seconds),

@@ -1,6 +1,8 @@
 //! The ranges of the rates and parts in a `plan.toml`, each by itself and beside what is expected.
 
-use super::{Factors, LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Terms, TokenSeconds, Work};
+use super::{
+    Factors, LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Terms, TokenSeconds, VISITED, Work,
+};
 use crate::check::{At, Checked, FORMATS, NEURONS_MAX, SECONDS_MAX, number};
 use crate::plan::{Plan, measured_run};
 
@@ -213,9 +215,11 @@ fn of_prompt(prompt: &PromptTerms, plan: &Plan, at: &At<'_>) -> Checked {
     list(read_seconds, SECONDS_MAX, true, plan, &at.key("read_seconds"))?;
     let visited = at.key("visited_fraction");
     visited.each(visited_fraction, |at, &fraction| at.fraction(fraction))?;
-    visited.note("up to 32, falling nowhere");
-    visited.holds(visited_fraction.len() <= 32 && visited_fraction.is_sorted(), || {
-        "are shares of ever more tokens: up to 32, of which none is less than the one before; plan again".to_owned()
+    visited.note(&format!("{VISITED}, or none; falling nowhere"));
+    visited.holds([0, VISITED].contains(&visited_fraction.len()) && visited_fraction.is_sorted(), || {
+        format!(
+            "are shares of ever more tokens: {VISITED}, of which none is less than the one before; plan again"
+        )
     })
 }
 

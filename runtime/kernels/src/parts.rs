@@ -290,6 +290,37 @@ pub(super) fn unpack<M: Multiply>(multiply: M, row: &Row<'_>, start: usize, out:
     with_blocks(row.format, Values(multiply, row.bytes, start, out));
 }
 
+/// Sums of a row's parts, one part to these and the next to those: a part waits for the sum before the last.
+struct Sums<M: Multiply> {
+    whole: [M::Sums; 2],
+    /// What minima take of them.
+    less: [M::Pair; 2],
+}
+
+impl<M: Multiply> Sums<M> {
+    /// Adds the products of a block with the vector's parts from `place` on, the first to sums `to`.
+    #[inline(always)]
+    fn add<B: Block>(&mut self, m: M, block: &B, ahead: usize, x: Rounded<'_>, [place, to]: [usize; 2]) {
+        let Traits { signed, halves, minima, .. } = B::TRAITS;
+        m.prefetch(block, ahead);
+        let begun = block.begin(m);
+        let values = &x.values.as_chunks::<PART>().0[place..][..B::PARTS];
+        let (scales, all) = (&x.scales[place..][..B::PARTS], &x.sums[place..][..B::PARTS]);
+        for k in 0..B::PARTS {
+            let (to, Part { steps, scale, minimum }) = ((to + k) % 2, block.part(&begun, m, k));
+            let worth = m.times(scale, m.both(scales[k]));
+            self.whole[to] = m.add_whole(self.whole[to], steps, &values[k], worth, signed, halves);
+            if minima && halves {
+                // the vector's sums are of whole parts
+                let (ones, worth) = (m.load(&[1; PART]), m.times(minimum, m.both(-scales[k])));
+                self.whole[to] = m.add_whole(self.whole[to], ones, &values[k], worth, false, true);
+            } else if minima {
+                self.less[to] = m.pair_add(minimum, m.both(scales[k] * all[k]), self.less[to]);
+            }
+        }
+    }
+}
+
 /// [`super::Kernels::dot_rounded`]; lengths and format have been checked.
 #[inline(always)]
 pub(super) fn dot_rounded<M: Multiply>(multiply: M, row: Row<'_>, x: Rounded<'_>) -> f32 {
@@ -300,39 +331,18 @@ pub(super) fn dot_rounded<M: Multiply>(multiply: M, row: Row<'_>, x: Rounded<'_>
         #[inline(always)]
         fn with<B: Block>(self) -> f32 {
             let Self(m, row, x) = self;
-            let Traits { signed, halves, minima, .. } = B::TRAITS;
-            let (ahead, ones) = (row.ahead(), m.load(&[1; PART]));
-            // each part waits for the sum before the last
-            let (mut sums, mut less) = ([m.no_sums(); 2], [m.both(0.0); 2]);
-            let mut add = |block: &B, at: usize, first: usize| {
-                m.prefetch(block, ahead);
-                let begun = block.begin(m);
-                for k in 0..B::PARTS {
-                    let (place, to) = (at * B::PARTS + k, (first + k) % 2);
-                    let (values, by) = (&x.values.as_chunks::<PART>().0[place], x.scales[place]);
-                    let Part { steps, scale, minimum } = block.part(&begun, m, k);
-                    let worth = m.times(scale, m.both(by));
-                    sums[to] = m.add_whole(sums[to], steps, values, worth, signed, halves);
-                    if minima && halves {
-                        // the vector's sums are of whole parts
-                        let worth = m.times(minimum, m.both(-by));
-                        sums[to] = m.add_whole(sums[to], ones, values, worth, false, true);
-                    } else if minima {
-                        less[to] = m.pair_add(minimum, m.both(by * x.sums[place]), less[to]);
-                    }
-                }
-            };
-            let blocks = bytemuck::cast_slice::<_, B>(row.bytes);
-            let (pairs, last) = blocks.as_chunks::<2>();
-            for (at, [a, b]) in pairs.iter().enumerate() {
-                add(a, 2 * at, 0);
-                add(b, 2 * at + 1, 1);
+            let mut sums = Sums { whole: [m.no_sums(); 2], less: [m.both(0.0); 2] };
+            let (pairs, last) = bytemuck::cast_slice::<_, B>(row.bytes).as_chunks::<2>();
+            for (at, [first, second]) in pairs.iter().enumerate() {
+                sums.add(m, first, row.ahead(), x, [2 * at * B::PARTS, 0]);
+                sums.add(m, second, row.ahead(), x, [(2 * at + 1) * B::PARTS, 1]);
             }
             for block in last {
-                add(block, 2 * pairs.len(), 0);
+                sums.add(m, block, row.ahead(), x, [2 * pairs.len() * B::PARTS, 0]);
             }
-            let [less, more] = less.map(|less| m.floats(less)[0]);
-            m.total_sums(sums[0]) + m.total_sums(sums[1]) - (less + more)
+            let Sums { whole: [whole, more], less } = sums;
+            let [less, more_less] = less.map(|less| m.floats(less)[0]);
+            m.total_sums(whole) + m.total_sums(more) - (less + more_less)
         }
     }
     with_blocks(row.format, DotRounded(multiply, row, x))

@@ -267,23 +267,21 @@ pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f
             let planes = [steps.map(|q| q & 0xf), steps.map(|q| q >> 4)];
             Block { planes, scales: [scales[2 * k], scales[2 * k + 1]], minima: [0.0; 2] }
         }),
-        Some(format) if format.has_blocks() && format != Format::Q8_0 => {
-            match parts::traits(format) {
-                Traits { signed: true, halves: false, .. } => {
-                    byte_products_of_parts::<2, ALL, 8, false>(w, x, out, |part| both(part, 0x80));
-                }
-                Traits { signed: true, halves: true, .. } => {
-                    byte_products_of_parts::<2, { ALL / 2 }, 8, false>(w, x, out, |part| both(part, 0x80));
-                }
-                Traits { halves: true, .. } => {
-                    byte_products_of_parts::<1, { ALL / 2 }, 0, true>(w, x, out, |part| low(part));
-                }
-                Traits { bits: ..=4, .. } => {
-                    byte_products_of_parts::<1, ALL, 0, true>(w, x, out, |part| low(part));
-                }
-                Traits { .. } => byte_products_of_parts::<2, ALL, 0, true>(w, x, out, |part| both(part, 0)),
+        Some(format) if format.has_blocks() && format != Format::Q8_0 => match parts::traits(format) {
+            Traits { signed: true, halves: false, .. } => {
+                byte_products_of_parts::<2, ALL, 8, false>(w, x, out, |part| both(part, 0x80));
             }
-        }
+            Traits { signed: true, halves: true, .. } => {
+                byte_products_of_parts::<2, { ALL / 2 }, 8, false>(w, x, out, |part| both(part, 0x80));
+            }
+            Traits { halves: true, .. } => {
+                byte_products_of_parts::<1, { ALL / 2 }, 0, true>(w, x, out, |part| low(part));
+            }
+            Traits { bits: ..=4, .. } => {
+                byte_products_of_parts::<1, ALL, 0, true>(w, x, out, |part| low(part));
+            }
+            Traits { .. } => byte_products_of_parts::<2, ALL, 0, true>(w, x, out, |part| both(part, 0)),
+        },
         _ => byte_products_of::<2, ALL, 8, false>(w, x, out, |row, at| {
             let [d0, d1, q @ ..] = &row.as_chunks::<34>().0[at];
             let offset = q.map(|q| q ^ 0x80);
