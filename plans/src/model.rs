@@ -135,7 +135,8 @@ pub struct Architecture {
     /// absent: `true`. Where it is `false` each slice has its columns of down, bit for bit as the file has them.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub down_transposed: bool,
-    /// Heads of other shapes than that, of some of the layers with keys and values; absent: all layers have alike ones.
+    /// Heads of other shapes than the one that `heads`, `kv_heads` and `head_width` say, of some of the layers with keys and values;
+    /// absent: all layers have that one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_heads: Vec<Heads>,
     /// Sizes of the layers that keep a recurrent state in place of keys and values; absent: there are none.
