@@ -41,20 +41,16 @@ impl Config {
             problems.contradiction("the number of its networks", 0, rule);
             return problems.0;
         }
-        let Some(own) = self.blocks.iter().position(|block| block.attention().is_some()) else {
+        if self.attentions().next().is_none() {
             let rule = "one at least has keys and values".to_owned();
             problems.contradiction("the number of layers with attention", 0, rule);
             return problems.0;
-        };
+        }
         let network = self.network();
         for (layer, block) in self.blocks.iter().enumerate() {
             match &block.mixer {
                 None => {}
-                Some(Mixer::Attention(attention)) => {
-                    if layer == own || attention != self.attention(own) {
-                        problems.attention(attention, &self.ropes);
-                    }
-                }
+                Some(Mixer::Attention(attention)) => problems.attention(attention, &self.ropes),
                 Some(Mixer::Convolution(convolution)) => problems.taps(convolution.taps),
                 Some(Mixer::DeltaNet(net)) => problems.delta_net(net),
                 Some(Mixer::StateSpace(space)) => problems.state_space(space),
