@@ -29,7 +29,7 @@ use plans::engine::{
 };
 use plans::layout::Part;
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
-use plans::model::{Level, LevelKind, Model};
+use plans::model::{Heads, Level, LevelKind, Model};
 pub use plans::overlap::{Stages, layer_seconds};
 use plans::overlap::{prompt_compute_seconds, prompt_layer_seconds, uneven};
 use plans::plan::Feature;
@@ -246,7 +246,8 @@ pub fn context_seconds(model: &Model, kv: KvFormat, r: &Rates) -> f64 {
 /// [`context_seconds`] as a stage.
 pub fn context(model: &Model, kv: KvFormat, r: &Rates) -> Work {
     let a = &model.architecture;
-    let values = f64::from(a.kv_layers()) * 2.0 * f64::from(a.heads) * f64::from(a.head_width);
+    let of_shape = |heads: Heads| f64::from(heads.layers) * 2.0 * heads.query_width() as f64;
+    let values: f64 = a.all_heads().map(of_shape).sum();
     let bytes = kv_bytes_per_token(a, kv) as f64;
     Work {
         compute_seconds: compute_seconds(values, r.attention),

@@ -8,7 +8,7 @@ use crate::engine::{
     TRANSPOSED, TRANSPOSED_WORDS, rounded_words, sum_words,
 };
 use crate::layout::Part;
-use crate::model::{Architecture, LevelKind, Model};
+use crate::model::{Architecture, Heads, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan};
 use crate::{Backend, Device, KvFormat, PAGE_BYTES, Policy};
 
@@ -82,8 +82,11 @@ pub fn slot_part(kind: LevelKind) -> Part {
 
 /// Bytes of keys and values that one token of context takes.
 pub fn kv_bytes_per_token(a: &Architecture, format: KvFormat) -> u64 {
-    let rows = u64::from(a.kv_layers()) * 2 * u64::from(a.kv_heads);
-    rows.saturating_mul(format.row_bytes(u64::from(a.head_width)))
+    let of_shape = |heads: Heads| {
+        let rows = u64::from(heads.layers) * 2 * u64::from(heads.kv_heads);
+        rows.saturating_mul(format.row_bytes(heads.head_width.into()))
+    };
+    a.all_heads().map(of_shape).fold(0, u64::saturating_add)
 }
 
 /// Bytes of a sequence's recurrent state: as it is, and as it was after its last prompt, to which the sequence can go back.
@@ -138,9 +141,9 @@ pub struct Rows {
     /// `[rows, projected_values]`; later a shared expert's input, gates and ups, or its input, its ups and
     /// what is packed of those, `[rows, width + 2 shared_neurons]`.
     pub projections: u64,
-    /// Attention's result before its output matrix, `[rows, heads * head_width]`, or a recurrent layer's, `[rows, mixed_values]`.
+    /// Attention's result before its output matrix, `[rows, heads * head_width]` of the widest, or a recurrent layer's, `[rows, mixed_values]`.
     pub attended: u64,
-    /// Cosines and sines of the rotary position, `[rotary embeddings, rows, head_width]`.
+    /// Cosines and sines of the rotary position, `[rotary embeddings, rows, head_width]` of the widest head.
     pub rotations: u64,
     /// Router logits and the weight of each expert, `[2, rows + 1, experts]`.
     pub router: u64,
@@ -225,18 +228,17 @@ impl Rows {
     /// Those that both stages have; the others are empty.
     fn new(a: &Architecture, rows: u64) -> Self {
         let width = u64::from(a.width);
-        let queries = u64::from(a.heads) * u64::from(a.head_width);
-        let queries = if a.gated_attention { 2 * queries } else { queries };
-        let kv = u64::from(a.kv_heads) * u64::from(a.head_width);
+        let gates = if a.gated_attention { 2 } else { 1 };
+        let attended = widest(a, |heads| gates * heads.query_width() + 2 * heads.kv_width());
         let recurrent = a.recurrent.map_or(0, |recurrent| recurrent.projected_values.into());
         let shared = if a.shared_neurons == 0 { 0 } else { width + 2 * u64::from(a.shared_neurons) };
         Self {
             residual: rows * width,
             normed: rows * width,
             block_output: rows * width,
-            projections: rows * (queries + 2 * kv).max(recurrent).max(shared),
+            projections: rows * attended.max(recurrent).max(shared),
             attended: rows * mixed_values(a),
-            rotations: rows * u64::from(a.rotary_embeddings) * u64::from(a.head_width),
+            rotations: rows * u64::from(a.rotary_embeddings) * widest(a, |heads| heads.head_width.into()),
             router: 2 * (rows + 1) * u64::from(a.experts),
             neurons: 0,
             sums: 0,
@@ -284,7 +286,12 @@ impl Rows {
 /// Values that the widest output matrix of attention, or of a recurrent layer, meets.
 fn mixed_values(a: &Architecture) -> u64 {
     let recurrent = a.recurrent.map_or(0, |recurrent| recurrent.mixed_values.into());
-    (u64::from(a.heads) * u64::from(a.head_width)).max(recurrent)
+    widest(a, Heads::query_width).max(recurrent)
+}
+
+/// The most that heads of any of the layers' shapes have.
+fn widest(a: &Architecture, of: impl Fn(&Heads) -> u64) -> u64 {
+    a.all_heads().map(|heads| of(&heads)).max().unwrap_or(0)
 }
 
 /// Buffers of so many elements in bytes, each on cache lines, the sum on pages.

@@ -135,9 +135,39 @@ pub struct Architecture {
     /// absent: `true`. Where it is `false` each slice has its columns of down, bit for bit as the file has them.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub down_transposed: bool,
+    /// Heads of other shapes than the one that `heads`, `kv_heads` and `head_width` say, of some of the layers with keys and values;
+    /// absent: all layers have that one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_heads: Vec<Heads>,
     /// Sizes of the layers that keep a recurrent state in place of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,
+}
+
+/// The heads of some layers, which have one shape.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Heads {
+    /// Layers that have them.
+    pub layers: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Width of a head.
+    pub head_width: u32,
+}
+
+impl Heads {
+    /// Values of all query heads of a token.
+    pub fn query_width(&self) -> u64 {
+        u64::from(self.heads) * u64::from(self.head_width)
+    }
+
+    /// Values of all key heads of a token, and of all its value heads.
+    pub fn kv_width(&self) -> u64 {
+        u64::from(self.kv_heads) * u64::from(self.head_width)
+    }
 }
 
 /// Layers that keep a recurrent state of the tokens before, such as short convolutions, in place of keys and values.
@@ -204,6 +234,18 @@ impl Architecture {
     /// Layers with keys and values.
     pub fn kv_layers(&self) -> u32 {
         self.kv_layers.unwrap_or(self.layers)
+    }
+
+    /// The heads of all layers with keys and values, shape by shape.
+    pub fn all_heads(&self) -> impl Iterator<Item = Heads> + Clone + '_ {
+        let others: u32 = self.other_heads.iter().map(|other| other.layers).fold(0, u32::saturating_add);
+        let own = Heads {
+            layers: self.kv_layers().saturating_sub(others),
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_width: self.head_width,
+        };
+        std::iter::once(own).chain(self.other_heads.iter().copied())
     }
 
     /// Values of a sequence's recurrent state; 0 where all layers have keys and values.

@@ -8,7 +8,9 @@ use std::process::Command;
 
 use expect_test::{Expect, expect};
 use plans::file::{Contract, FILE_BYTES_MAX, parse, read, render, write};
-use plans::{Device, Model, Plan};
+use plans::memory::kv_bytes_per_token;
+use plans::model::Heads;
+use plans::{Device, KvFormat, Model, Plan};
 
 const PLAN: &str = include_str!("plan.toml");
 
@@ -210,6 +212,35 @@ fn a_network_has_gates_or_its_ups_stand_in_their_place() {
     let activation = format!("activation = \"{}\"", model.architecture.activation);
     let error = said(&text.replacen(&activation, "activation = \"relu-squared\"", 1));
     assert!(error.contains("neurons of relu-squared have their up in place of a gate"), "{error}");
+}
+
+#[test]
+fn heads_of_other_shapes_take_memory_of_their_own_and_are_of_fewer_layers_than_there_are() {
+    let all =
+        committed(|name| name == "model.toml").into_iter().map(|path| read::<Model>(&path).unwrap().value);
+    let mut model = all.into_iter().find(|model| model.architecture.layers > 4).unwrap();
+    let a = model.architecture.clone();
+    let alike = kv_bytes_per_token(&a, KvFormat::Q8_0);
+    model.architecture.other_heads = vec![Heads { layers: 3, heads: 6, kv_heads: 3, head_width: 64 }];
+    let path = Path::new("model.toml");
+    let text = render(&model, path).unwrap();
+    assert_eq!(parse::<Model>(&text, path).unwrap(), model);
+    // of each head a key and a value, two blocks of 34 bytes each
+    let own = alike / u64::from(a.layers) * u64::from(a.layers - 3);
+    let found = kv_bytes_per_token(&model.architecture, KvFormat::Q8_0);
+    assert_eq!(found, own + 3 * 3 * 2 * 2 * 34);
+    for (from, to, says) in [
+        ("layers = 3", format!("layers = {}", a.layers), "have keys and values"),
+        ("kv_heads = 3", "kv_heads = 4".to_owned(), "which does not divide the 6 query heads"),
+        ("head_width = 64", "head_width = 0".to_owned(), "1 to 16384 are possible"),
+    ] {
+        let at = text.find("other_heads").unwrap();
+        let (before, after) = text.split_at(at);
+        let error = parse::<Model>(&format!("{before}{}", after.replacen(from, &to, 1)), path)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("architecture.other_heads") && error.contains(says), "{error}");
+    }
 }
 
 #[test]

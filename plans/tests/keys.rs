@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use expect_test::expect_file;
 use plans::file::{Contract, read};
-use plans::model::{Drafts, KvLoss, LevelKind, Recurrent};
+use plans::model::{Drafts, Heads, KvLoss, LevelKind, Recurrent};
 use plans::plan::{Feature, Filling, Speculation, Together};
 use plans::terms::{Factors, StartTerms, VISITED};
 use plans::{Backend, Calibration, Device, Model, Plan};
@@ -174,8 +174,9 @@ fn every_rate(device: &mut Device) {
 }
 
 fn every_figure(model: &mut Model) {
-    model.architecture.kv_layers = Some(1);
     model.architecture.gated_attention = true;
+    model.architecture.kv_layers = Some(2);
+    model.architecture.other_heads = vec![Heads { layers: 1, heads: 1, kv_heads: 1, head_width: 1 }];
     model.architecture.recurrent = Some(Recurrent { state_values: 1, projected_values: 1, mixed_values: 1 });
     let bundle = model.parts.bundle;
     model.layers.iter_mut().for_each(|layer| layer.bundle = Some(bundle));

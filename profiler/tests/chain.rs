@@ -709,11 +709,12 @@ fn a_model_whose_small_gates_are_left_out_from_profile_to_the_reference_that_lea
 }
 
 #[test]
-fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
+fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
     let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
     let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
     let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
-    for name in ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"] {
+    let recurrent = ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"];
+    for name in recurrent.into_iter().chain(["gemma4moe", "smallthinker"]) {
         let here = Profiled::measured();
         here.profile(&golden(&format!("{name}.gguf")), &[]);
         let values = |bytes: &[u8]| -> Vec<f32> {
@@ -752,9 +753,19 @@ fn models_with_a_recurrent_state_from_profile_to_the_logits_of_transformers() {
                 "{said}"
             );
         }
+        if name == "smallthinker" {
+            plans.push(("gates.toml", vec!["--objective", "memory", "--level", "exact-gate"]));
+        }
+        if name == "gemma4moe" {
+            // two heads of 32 in two layers, and one of 64 in the third
+            let model = plans::file::read::<plans::Model>(&here.path("model.toml")).unwrap().value;
+            let other = plans::model::Heads { layers: 1, heads: 2, kv_heads: 1, head_width: 64 };
+            assert_eq!(model.architecture.other_heads, [other]);
+            assert!(model.kv_loss(plans::KvFormat::Q8_0).is_some());
+        }
         for (plan, arguments) in &plans {
             let planned = here.plan(plan, arguments);
-            assert!(planned.memory.state_bytes > 0, "{name} {plan}");
+            assert_eq!(planned.memory.state_bytes > 0, recurrent.contains(&name), "{name} {plan}");
             let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
             done(here.run(plan).args(["--tokens", &tokens.join(" "), "--no-probe"]).args(files));
             let found = ["decoded.npy", "prompt.npy"].map(|file| std::fs::read(here.path(file)).unwrap());

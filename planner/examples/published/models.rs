@@ -168,6 +168,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
             head_width: 128,
             gated_attention: false,
             kv_layers: None,
+            other_heads: Vec::new(),
             shared_neurons: 0,
             rotary_embeddings: 1,
             vocabulary: 32000,

@@ -1,9 +1,10 @@
 //! Keys and values in blocks: asked for, priced, held against the allowed loss, and refused by name where nothing is known of them.
 
 use planner::{Answer, Inputs, PlanError};
-use plans::model::KvLoss;
+use plans::memory::kv_bytes_per_token;
+use plans::model::{Heads, KvLoss};
 use plans::plan::Request;
-use plans::{KvFormat, Plan};
+use plans::{KvFormat, PAGE_BYTES, Plan};
 
 use crate::small::{inputs, plan, request};
 
@@ -90,12 +91,43 @@ fn formats_without_a_measurement_and_heads_that_are_no_whole_blocks_are_refused_
         let mut narrow = measured();
         (narrow.model.architecture.heads, narrow.model.architecture.kv_heads) = (32, 32);
         narrow.model.architecture.head_width = 16;
-        let why = refused(&narrow, format);
-        assert!(
-            why.contains("in blocks of 32, and the heads of small are 16 wide; take f16 or f32"),
-            "{why}"
-        );
+        // or only some of them
+        let mut some = measured();
+        let other = Heads { layers: 1, heads: 32, kv_heads: 32, head_width: 16 };
+        some.model.architecture.other_heads.push(other);
+        for inputs in [narrow, some] {
+            let why = refused(&inputs, format);
+            assert!(
+                why.contains("in blocks of 32, and the heads of small are 16 wide; take f16 or f32"),
+                "{why}"
+            );
+        }
     }
+}
+
+#[test]
+fn layers_with_other_heads_take_and_cost_what_theirs_do() {
+    let alike = plan(&measured(), &asked("F16", None)).plan;
+    let mut inputs = measured();
+    let a = &mut inputs.model.architecture;
+    // half the keys and values, and half the products
+    let other = Heads { layers: 1, heads: a.heads / 2, kv_heads: a.kv_heads / 2, head_width: a.head_width };
+    a.other_heads.push(other);
+    let layers = u64::from(a.layers);
+    let differing = plan(&inputs, &asked("F16", None)).plan;
+    let [of_token, of_alike] =
+        [&inputs, &measured()].map(|inputs| kv_bytes_per_token(&inputs.model.architecture, KvFormat::F16));
+    assert_eq!(2 * layers * of_token, (2 * layers - 1) * of_alike);
+    let tokens = u64::from(differing.context.tokens);
+    assert_eq!(differing.memory.kv_bytes, (tokens * of_token).next_multiple_of(PAGE_BYTES));
+    let context = |plan: &Plan| plan.expected.decode_seconds_per_context_token;
+    let share = (2 * layers - 1) as f64 / (2 * layers) as f64;
+    assert!(
+        (context(&differing) / context(&alike) - share).abs() < 1e-3,
+        "{} {}",
+        context(&differing),
+        context(&alike)
+    );
 }
 
 #[test]

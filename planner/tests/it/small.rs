@@ -159,6 +159,7 @@ pub(crate) fn model(layers: u32) -> Model {
             head_width: 64,
             gated_attention: false,
             kv_layers: None,
+            other_heads: Vec::new(),
             shared_neurons: 0,
             rotary_embeddings: 1,
             vocabulary: 4096,

@@ -1,7 +1,7 @@
 //! The ranges of the values of a `model.toml`, each by itself and beside the others.
 
 use super::{
-    Architecture, ContainerIdentity, DenseQuality, Drafts, KvLoss, LayerActivity, Level, LevelKind,
+    Architecture, ContainerIdentity, DenseQuality, Drafts, Heads, KvLoss, LayerActivity, Level, LevelKind,
     LevelLayer, Model, ModelProvenance, Parts, Recurrent, ReuseAxes,
 };
 use crate::check::{
@@ -154,6 +154,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         weight_format,
         down_format,
         down_transposed,
+        other_heads,
         recurrent,
     } = architecture;
     at.key("family").plain(family)?;
@@ -167,17 +168,22 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
     })?;
     at.key("experts_used").count(*experts_used, 1, (*experts).into())?;
     at.key("experts_used").note("1 to `architecture.experts`");
-    at.key("heads").count(*heads, 1, 1 << 14)?;
-    at.key("kv_heads").count(*kv_heads, 1, (*heads).into())?;
-    at.key("kv_heads").note("a divisor of `architecture.heads`");
-    at.key("kv_heads").holds(heads.is_multiple_of(*kv_heads), || {
-        format!("is {kv_heads}, which does not divide the {heads} query heads")
-    })?;
-    at.key("head_width").count(*head_width, 1, 1 << 14)?;
+    heads_of(*heads, *kv_heads, *head_width, at)?;
     at.key("gated_attention").free(*gated_attention);
     if let Some(layers) = kv_layers {
         at.key("kv_layers").count(*layers, 1, LAYERS_MAX.into())?;
     }
+    let others = at.key("other_heads");
+    others.note("fewer layers in all than have keys and values");
+    others.each(other_heads, |at, other| {
+        let Heads { layers, heads, kv_heads, head_width } = *other;
+        at.key("layers").count(layers, 1, LAYERS_MAX.into())?;
+        heads_of(heads, kv_heads, head_width, at)
+    })?;
+    let layers_of_others: u64 = other_heads.iter().map(|other| u64::from(other.layers)).sum();
+    others.holds(layers_of_others < architecture.kv_layers().into(), || {
+        format!("are of {layers_of_others} layers, and {} have keys and values", architecture.kv_layers())
+    })?;
     at.key("shared_neurons").count(*shared_neurons, 0, 1 << 22)?;
     at.key("rotary_embeddings").count(*rotary_embeddings, 1, LAYERS_MAX.into())?;
     at.key("vocabulary").count(*vocabulary, 1, 1 << 24)?;
@@ -190,6 +196,18 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         format!("is false, and neurons of {activation} are read one by one")
     })?;
     recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, &at.key("recurrent")))
+}
+
+/// The shape of heads: queries, and a divisor of them that they share keys and values of.
+fn heads_of(heads: u32, kv_heads: u32, head_width: u32, at: &At<'_>) -> Checked {
+    at.key("heads").count(heads, 1, 1 << 14)?;
+    let kv = at.key("kv_heads");
+    kv.count(kv_heads, 1, heads.into())?;
+    kv.note("a divisor of the query heads");
+    kv.holds(heads.is_multiple_of(kv_heads), || {
+        format!("is {kv_heads}, which does not divide the {heads} query heads")
+    })?;
+    at.key("head_width").count(head_width, 1, 1 << 14)
 }
 
 fn recurrent_layers(recurrent: &Recurrent, at: &At<'_>) -> Checked {

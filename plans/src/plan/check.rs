@@ -460,11 +460,10 @@ fn slots_of_layers(plan: &Plan, at: &At<'_>) -> Checked {
     keys_and_values(plan, at)
 }
 
-/// A key and a value for each layer, of whole blocks, for every token; where there is recurrent state, for some layers.
+/// Keys and values, of whole blocks, for every token; how many a layer has differs from layer to layer.
 fn keys_and_values(plan: &Plan, at: &At<'_>) -> Checked {
     let m = &plan.memory;
-    let layers = if m.state_bytes == 0 { plan.quality.always_on_neurons.len() as u64 } else { 1 };
-    let unit = layers * 2 * plan.quality.kv().block_bytes();
+    let unit = 2 * plan.quality.kv().block_bytes();
     let tokens = u64::from(plan.context.tokens) * u64::from(plan.context.sequences);
     let per_token = m.kv_bytes / (tokens * unit);
     let kv = at.key("kv_bytes");

@@ -290,7 +290,7 @@ impl Bench<'_> {
         let layers = ATTENDED_BYTES as usize / (2 * KV_HEADS * ATTENDED * format.row_bytes(HEAD_WIDTH));
         let mut region = Arena::new(ATTENDED_BYTES)?.take::<u8>(ATTENDED_BYTES as usize, Align::Page)?;
         region.fill(0x3c);
-        let kv = KeyValues::new(region, format, layers, KV_HEADS, HEAD_WIDTH, ATTENDED);
+        let kv = KeyValues::new(region, format, vec![(KV_HEADS, HEAD_WIDTH); layers], ATTENDED);
         let projections = vec![0.01; config.query_width() + 2 * config.kv_width()];
         let (mut out, mut layer) = (vec![0.0; config.query_width()], 0);
         let rates = rates(context, timing, || {

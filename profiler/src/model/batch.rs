@@ -9,14 +9,16 @@
 //! result, and threads share blocks.
 
 use flashplan::internals::model::config::{
-    Attention, Convolution, DeltaNet, HeadNorm, Mixer, Role, StateSpace,
+    Attention, Convolution, DeltaNet, HeadNorm, Mixer, Role, RouterInput, StateSpace,
 };
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
 use flashplan::internals::reference::{negative_log_likelihood, rounded};
 use flashplan::internals::rotary::Rotary;
 use kernels::Format;
-use kernels::{Activation, Matrix, Rotation, dequantise, rms_norm, round_in_place, softmax};
+use kernels::{
+    Activation, Matrix, Rotation, dequantise, rms_norm, rms_norm_in_place, round_in_place, softmax,
+};
 use rayon::prelude::*;
 
 use super::matrix::{Strided, Use, product_strided};
@@ -132,7 +134,12 @@ pub struct Stream {
     pub x: Vec<f32>,
     /// Tokens of each window.
     pub windows: Vec<usize>,
+    /// Each token's experts in the layer at hand, with their weights, where they are chosen before its attention; else nothing.
+    routed: Vec<Routed>,
 }
+
+/// The experts of a token, with their weights.
+type Routed = Vec<(usize, f32)>;
 
 impl Stream {
     /// The embeddings of the tokens.
@@ -145,7 +152,7 @@ impl Stream {
             dequantise(embedding.format, embedding.row(token as usize).bytes, x);
             x.iter_mut().for_each(|x| *x *= scale);
         });
-        Self { x, windows: windows.iter().map(|window| window.len()).collect() }
+        Self { x, windows: windows.iter().map(|window| window.len()).collect(), routed: Vec::new() }
     }
 
     /// The windows of one of so many equal parts.
@@ -155,6 +162,7 @@ impl Stream {
         Self {
             x: self.x[at * values..][..values].to_vec(),
             windows: self.windows[at * windows..][..windows].to_vec(),
+            routed: Vec::new(),
         }
     }
 
@@ -168,7 +176,7 @@ impl Stream {
     pub fn last(&self, count: usize, width: usize) -> Self {
         let windows = self.windows[self.windows.len() - count..].to_vec();
         let values = windows.iter().sum::<usize>() * width;
-        Self { x: self.x[self.x.len() - values..].to_vec(), windows }
+        Self { x: self.x[self.x.len() - values..].to_vec(), windows, routed: Vec::new() }
     }
 }
 
@@ -240,9 +248,14 @@ impl<'a> Layer<'a> {
         let first = self.layer.checked_sub(1).map_or(0, |before| c.block_of(before) + 1);
         for block in first..=self.block {
             let block = Self { block, ..*self };
+            if block.block == self.block && self.router_input() == RouterInput::BeforeMixer {
+                let batches = stream.x.chunks(BATCH_TOKENS * c.width);
+                stream.routed = batches.flat_map(|x| self.routed(x)).collect();
+            }
             block.mixer(stream, go_on)?;
             if block.block < self.block {
                 block.resident(stream, go_on)?;
+                block.scale(&mut stream.x);
             }
         }
         Ok(())
@@ -261,6 +274,19 @@ impl<'a> Layer<'a> {
             x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
         }
         Ok(())
+    }
+
+    /// The stream times the number that the block has behind it, where the description says so.
+    fn scale(&self, x: &mut [f32]) {
+        if let Some(scale) = self.source.part(self.block, Role::OutputScale).map(values_of) {
+            x.iter_mut().for_each(|x| *x *= scale[0]);
+        }
+    }
+
+    /// What the layer's router reads; without experts, what the network does.
+    fn router_input(&self) -> RouterInput {
+        let router = self.source.config().network().router.as_ref();
+        router.map_or(RouterInput::Experts, |router| router.input)
     }
 
     /// `down (f(gate x) * up x)` of a network that every token visits, or without gates `down f(up x)`: `[tokens, width]`.
@@ -455,6 +481,7 @@ impl<'a> Layer<'a> {
         let (c, head_width) = (self.source.config(), a.head_width);
         let tokens = normed.len() / c.width;
         let [query, key, value, output] = self.source.projections(self.block);
+        let value = if a.values_are_keys { key } else { value };
         let rows = |w: Matrix<'_>, bias: Role| {
             let mut rows = transposed(&self.times(w, None, normed), tokens);
             self.add_bias(bias, &mut rows);
@@ -480,6 +507,9 @@ impl<'a> Layer<'a> {
                     *rows = normed_rows(rows, weight, if head { head_width } else { width }, c.norm_epsilon);
                 }
             }
+        }
+        if a.value_norm {
+            value.par_chunks_mut(head_width).for_each(|head| rms_norm_in_place(head, c.norm_epsilon));
         }
         let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
         let longest = windows.iter().copied().max().unwrap_or(0);
@@ -563,9 +593,9 @@ impl<'a> Layer<'a> {
         out
     }
 
-    /// Input of the feed-forward network, of rows of the stream: `[rows, width]`.
+    /// Input of the feed-forward network, or of its experts, of rows of the stream: `[rows, width]`.
     pub fn normed(&self, x: &[f32]) -> Vec<f32> {
-        self.normed_by(Role::FfnNorm, x)
+        self.normed_by(self.source.config().network().input_norm(), x)
     }
 
     /// Rows of the model's width, normalised where the description has that norm.
@@ -604,22 +634,34 @@ impl<'a> Layer<'a> {
         gates
     }
 
-    /// Each row's experts, with their weights.
-    pub fn routed(&self, normed: &[f32]) -> Vec<Vec<(usize, f32)>> {
+    /// The experts of each row of the stream, with their weights: of the stream that the router reads, or of one that is taken to be
+    /// like it.
+    pub fn routed(&self, stream: &[f32]) -> Vec<Routed> {
         let c = self.source.config();
-        let rows = normed.len() / c.width;
+        let rows = stream.len() / c.width;
         let described = c.network().router.as_ref();
-        match (self.source.router(self.layer), described) {
-            (None, _) | (_, None) => vec![vec![(0, 1.0)]; rows],
-            (Some(_), _) if rows == 0 => Vec::new(),
-            (Some(matrix), Some(router)) => {
-                let mut logits = transposed(&times(matrix, None, normed, Use::Transposed), rows);
-                self.add_bias(Role::RouterBias, &mut logits);
-                let bias = self.source.part(self.block, Role::SelectionBias).map(values_of);
-                let route = |logits| moe::route(logits, router, bias.as_deref());
-                logits.chunks_mut(c.experts()).map(route).collect()
-            }
+        let (Some(matrix), Some(router)) = (self.source.router(self.layer), described) else {
+            return vec![vec![(0, 1.0)]; rows];
+        };
+        if rows == 0 {
+            return Vec::new();
         }
+        let (read, scale) = match router.input {
+            RouterInput::Experts => (self.normed(stream), 1.0),
+            RouterInput::BeforeMixer => (stream.to_vec(), 1.0),
+            RouterInput::Normed => (self.normed_by(Role::RouterNorm, stream), 1.0 / (c.width as f32).sqrt()),
+        };
+        let mut logits = transposed(&times(matrix, None, &read, Use::Transposed), rows);
+        logits.iter_mut().for_each(|logit| *logit *= scale);
+        self.add_bias(Role::RouterBias, &mut logits);
+        let [bias, scales] = [Role::SelectionBias, Role::ExpertScales]
+            .map(|role| self.source.part(self.block, role).map(values_of));
+        let route = |logits| {
+            let mut routed = moe::route(logits, router, bias.as_deref());
+            moe::scale(&mut routed, scales.as_deref());
+            routed
+        };
+        logits.chunks_mut(c.experts()).map(route).collect()
     }
 
     /// The feed-forward network, added to the stream.
@@ -636,11 +678,11 @@ impl<'a> Layer<'a> {
         go_on: &mut dyn FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
         let c = self.source.config();
-        let batch = batch_tokens(c);
+        let (batch, early) = (batch_tokens(c), std::mem::take(&mut stream.routed));
         for (first, x) in stream.x.chunks_mut(batch * c.width).enumerate() {
             let (first, tokens) = (first * batch, x.len() / c.width);
             let normed = self.normed(x);
-            let routed = self.routed(&normed);
+            let routed = early.get(first..first + tokens).map_or_else(|| self.routed(x), <[_]>::to_vec);
             let down_bias = self.source.part(self.block, Role::DownBias).map(values_of);
             let mut sums = vec![0.0; x.len()];
             for expert in 0..c.experts() {
@@ -696,9 +738,12 @@ impl<'a> Layer<'a> {
                     }
                 }
             }
+            let mut sums = self.normed_by(Role::ExpertsPostNorm, &sums);
             if c.network().shared_neurons.is_some() {
                 let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+                let normed = self.normed_by(Role::FfnNorm, x);
                 let out = self.always(roles, c.activation(), &normed);
+                let out = self.normed_by(Role::SharedPostNorm, &out);
                 let gate = self.source.part(self.block, Role::SharedOutputGate).map(values_of);
                 let rows = sums.chunks_mut(c.width).zip(out.chunks(c.width)).zip(normed.chunks(c.width));
                 for ((sum, out), x) in rows {
@@ -710,6 +755,7 @@ impl<'a> Layer<'a> {
             let (out, scale) =
                 (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.block].residual_scale);
             x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
+            self.scale(x);
         }
         Ok(())
     }
@@ -859,6 +905,8 @@ mod tests {
         let fixtures = ["oxide-dense", "oxide-moe"].map(|name| format!("models/{name}"));
         let architectures = [
             "gemma3",
+            "gemma4",
+            "gemma4moe",
             "gpt-oss",
             "granite",
             "granitemoe-shared",
@@ -876,6 +924,7 @@ mod tests {
             "qwen3moe",
             "qwen35",
             "qwen35moe",
+            "smallthinker",
         ];
         let architectures = architectures.map(|name| format!("golden/architectures/{name}"));
         let formats = [None, Some(Format::Q8_0), Some(Format::Q4_0)];

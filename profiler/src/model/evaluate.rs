@@ -280,7 +280,7 @@ impl<'a> Listener<'a> {
         let of_stream = rows.len() / self.streams.len();
         for (stream, rows) in rows.chunks_exact(of_stream.max(1)).enumerate() {
             let normed = layer.normed(rows);
-            let routed = layer.routed(&normed);
+            let routed = layer.routed(rows);
             for expert in 0..self.experts.len() {
                 let own = |(token, routed): (usize, &Vec<(usize, f32)>)| {
                     routed.iter().any(|&(e, _)| e == expert).then_some(token)

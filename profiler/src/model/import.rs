@@ -4,7 +4,7 @@
 //! is the residual before the norm; ours is after it, `x = w * r / |r|`. Dividing the columns of `fc1` by `w` gives the
 //! same logits but for the factor `|r|` of each token, and with a threshold of zero that factor decides nothing.
 
-use flashplan::internals::model::config::{Config, Role};
+use flashplan::internals::model::config::Config;
 use flashplan::internals::model::gguf::TensorInfo;
 use flashplan::internals::model::source::SourceModel;
 use kernels::dequantise;
@@ -89,7 +89,7 @@ impl Shipped {
         let mut fc1 = matrix(source, &first, rank, c.width)?;
         let fc2 = matrix(source, &second, c.ffn_width(), rank)?;
         let mut norm = vec![0.0; c.width];
-        if let Some(weight) = source.part(c.block_of(layer), Role::FfnNorm) {
+        if let Some(weight) = source.part(c.block_of(layer), c.network().input_norm()) {
             dequantise(weight.format, weight.bytes, &mut norm);
             fold(&mut fc1, &norm);
         }

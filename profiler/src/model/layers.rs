@@ -317,8 +317,8 @@ fn sampled_every(config: &Config, real: usize) -> usize {
 
 /// Formats of keys and values whose loss is measured: those in blocks of which this model's heads are whole ones.
 pub fn kv_formats(config: &Config) -> Vec<(KvFormat, Format)> {
-    let width = config.first_attention().head_width as u64;
-    let fitting = [KvFormat::Q8_0, KvFormat::Q4_0].into_iter().filter(|format| format.holds(width));
+    let holds = |format: &KvFormat| config.attentions().all(|a| format.holds(a.head_width as u64));
+    let fitting = [KvFormat::Q8_0, KvFormat::Q4_0].into_iter().filter(holds);
     fitting.map(|format| (format, stored_in(format))).collect()
 }
 

@@ -365,7 +365,7 @@ mod tests {
             let mut arena = Arena::new(1 << 21).expect("memory");
             let bytes = 2 * kv_heads * CONTEXT * format.row_bytes(width);
             let region = arena.take(bytes, Align::Page).expect("room");
-            let mut kv = KeyValues::new(region, format, 1, kv_heads, width, CONTEXT);
+            let mut kv = KeyValues::new(region, format, [(kv_heads, width)], CONTEXT);
             let mut state = 1_u32;
             let mut number = || {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,7 +1,7 @@
 //! A feed-forward network, neuron by neuron: the life of a neuron.
 //!
 //! ```text
-//! route     the router names each row's experts and their weights
+//! route     the router names each row's experts and their weights, now or before the layer's attention
 //! name      decode: the level names slices of active neurons, mostly of one each; prefill: every slice of an expert in use
 //! look up   which of them are in memory
 //! fetch     the others are read, close neighbours together; then those that the next layer will probably request
@@ -38,13 +38,11 @@ use plans::model::LevelKind;
 use crate::arena::{Align, Arena, ArenaError, Slab};
 use crate::cache::Place;
 use crate::fetch::{Arrived, Completed, FetchError, Fetcher, Reads, Wanted};
-use crate::kv::At;
 use crate::level::Level;
-use crate::model::config::{Role, Router};
+use crate::model::config::{Role, RouterInput};
 use crate::neurons::{Activity, Bundle, LayerNeurons, LayerSlots, NeuronError, Shape, Slots};
 use crate::pool::Pool;
 use crate::products::Inputs;
-use crate::routes::Routes;
 use crate::stage::{Stage, StageClock};
 use crate::weights::Weights;
 use kernels::{Activation, Form, Input, Kernels, Matrix, Row};
@@ -56,6 +54,7 @@ mod select;
 
 pub(crate) use down::Waiting;
 pub(crate) use prompt::Prompt;
+pub(crate) use select::Routing;
 use select::{Candidates, Ends, merged};
 
 /// Why a block has no result.
@@ -152,7 +151,7 @@ pub(crate) struct Network<'a> {
     /// Whether a prompt's down is met transposed.
     pub transposes_down: bool,
     /// The choice of experts.
-    pub router: Option<&'a Router>,
+    pub routing: Routing<'a>,
     /// Values of a row.
     pub width: usize,
     /// Per layer: ranks that are requested in any case.
@@ -161,10 +160,6 @@ pub(crate) struct Network<'a> {
     pub stamp: u32,
     /// Nothing is computed before all that is missing has completed.
     pub blocking: bool,
-    /// `[rows]`: where the rows stand.
-    pub rows: &'a [At],
-    /// Experts that the rows visit in place of those that the router would choose.
-    pub routes: Option<&'a Routes>,
 }
 
 impl FeedForward {
@@ -221,8 +216,8 @@ impl FeedForward {
         }
     }
 
-    /// One row of each of some sequences or several that follow each other, sparse: `out = ffn(x)`, over the neurons that the level names. What was read is cached;
-    /// what layer `next` will probably request is read ahead.
+    /// One row of each of some sequences or several that follow each other, sparse: `out = ffn(x)`, over the neurons that the level names of the
+    /// experts that they were routed to. What was read is cached; what layer `next` will probably request is read ahead.
     ///
     /// *Shapes*: `x: [rows, width]`, normalised; `out: [rows, width]`.
     ///
@@ -345,7 +340,7 @@ impl FeedForward {
             (self.requested[count], self.selected[asked + count]) = (slice as u32, by);
             if gates_known {
                 // a slice is a neuron here, and never comes before its place in the list
-                for row in 0..n.rows.len() {
+                for row in 0..n.routing.rows.len() {
                     self.values[row * all + count] = self.values[row * all + slice];
                 }
             }
@@ -363,7 +358,6 @@ impl FeedForward {
         x: &[f32],
         row: usize,
     ) -> Ends {
-        self.route(n, layer, x, row);
         let ends = self.select(n, layer, neurons, Candidates::All, x, row);
         self.activity.routed += (ends.lists * neurons.list(0).len()) as u64;
         self.activity.requested += (ends.last() * neurons.slice()) as u64;
@@ -396,7 +390,13 @@ impl FeedForward {
     /// few reads among them.
     fn prefetch(&mut self, n: &mut Network<'_>, next: &Next<'_>) {
         let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
-        self.route(n, next.layer, next.x, row);
+        let input = n.routing.router.map_or(RouterInput::Experts, |router| router.input);
+        self.route_row(
+            &n.routing,
+            next.layer,
+            if input == RouterInput::Experts { next.x } else { next.stream },
+            row,
+        );
         let ends = self.select(n, next.layer, next.neurons, Candidates::Missing, next.x, row);
         let span = |slice| next.neurons.slice_span(next.shape, next.shape.part, slice);
         let probable = merged(&self.selected, &self.scores, ends);
@@ -771,6 +771,8 @@ pub(crate) struct Next<'a> {
     pub shape: &'a Shape,
     /// Input that the layer is taken to have, normalised: `[width]`.
     pub x: &'a [f32],
+    /// The residual stream that it is taken to have: `[width]`.
+    pub stream: &'a [f32],
 }
 
 /// Neurons whose rows meet the input together where they lie in order.

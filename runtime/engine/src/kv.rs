@@ -4,7 +4,7 @@
 //! [sequence][layer][key, value][kv head][position][head_width]
 //! ```
 //!
-//! A head's positions stand together, so that attention reads each once, in order. In a format of blocks a row is rounded once, when
+//! Layers may have heads of other shapes. A head's positions stand together, so that attention reads each once, in order. In a format of blocks a row is rounded once, when
 //! it is stored; attention reads nothing but what is stored, a prompt's own chunk included, so that no plan changes a bit.
 
 use std::ops::Range;
@@ -30,11 +30,27 @@ pub fn stored_in(format: KvFormat) -> Format {
 pub struct KeyValues {
     region: Slab<u8>,
     format: Format,
-    layers: usize,
-    kv_heads: usize,
-    head_bytes: usize,
-    head_width: usize,
+    layers: Box<[Layer]>,
+    /// Bytes of one position of a sequence, in all layers.
+    position_bytes: usize,
     context: usize,
+}
+
+/// A layer's heads.
+#[derive(Debug, Clone, Copy)]
+struct Layer {
+    kv_heads: usize,
+    head_width: usize,
+    head_bytes: usize,
+    /// Bytes of one position of a sequence in the layers before.
+    before: usize,
+}
+
+impl Layer {
+    /// Bytes of one position of a sequence: all heads' keys and values.
+    fn position_bytes(&self) -> usize {
+        2 * self.kv_heads * self.head_bytes
+    }
 }
 
 /// Where a token stands.
@@ -56,24 +72,23 @@ pub enum Half {
 }
 
 impl KeyValues {
-    /// Room for `context` positions of each sequence in `region`, whose size follows from the other arguments and the sequences.
+    /// Room for `context` positions of each sequence in `region`, whose size follows from the other arguments and the sequences:
+    /// `heads` has the number of heads of each layer and their width.
     pub fn new(
         region: Slab<u8>,
         format: Format,
-        layers: usize,
-        kv_heads: usize,
-        head_width: usize,
+        heads: impl IntoIterator<Item = (usize, usize)>,
         context: usize,
     ) -> Self {
-        Self {
-            region,
-            format,
-            layers,
-            kv_heads,
-            head_bytes: format.row_bytes(head_width),
-            head_width,
-            context,
-        }
+        let mut position_bytes = 0;
+        let layer = |(kv_heads, head_width)| {
+            let head_bytes = format.row_bytes(head_width);
+            let layer = Layer { kv_heads, head_width, head_bytes, before: position_bytes };
+            position_bytes += layer.position_bytes();
+            layer
+        };
+        let layers = heads.into_iter().map(layer).collect();
+        Self { region, format, layers, position_bytes, context }
     }
 
     /// Positions there is room for, in each sequence.
@@ -81,17 +96,23 @@ impl KeyValues {
         self.context
     }
 
-    /// Bytes of the keys and values of so many positions in one layer.
-    pub fn bytes(&self, positions: usize) -> u64 {
-        (2 * self.kv_heads * positions * self.head_bytes) as u64
+    /// Bytes of the keys and values of so many positions in a layer.
+    pub fn bytes(&self, layer: usize, positions: usize) -> u64 {
+        (positions * self.layers[layer].position_bytes()) as u64
+    }
+
+    /// Bytes of the keys and values of one position in all layers.
+    pub fn bytes_per_token(&self) -> u64 {
+        self.position_bytes as u64
     }
 
     /// Stores one position of a sequence: `values` is `[kv_heads, head_width]`.
     pub fn store(&mut self, sequence: usize, layer: usize, half: Half, position: usize, values: &[f32]) {
         assert!(position < self.context, "position {position} of {}", self.context);
-        for (head, values) in values.chunks(self.head_width).enumerate() {
-            let start = self.start(sequence, layer, half, head) + position * self.head_bytes;
-            quantise(self.format, values, &mut self.region[start..][..self.head_bytes]);
+        let Layer { head_width, head_bytes, .. } = self.layers[layer];
+        for (head, values) in values.chunks(head_width).enumerate() {
+            let start = self.start(sequence, layer, half, head) + position * head_bytes;
+            quantise(self.format, values, &mut self.region[start..][..head_bytes]);
         }
     }
 
@@ -105,8 +126,9 @@ impl KeyValues {
         positions: usize,
     ) -> Matrix<'_> {
         assert!(positions <= self.context, "{positions} positions of {}", self.context);
-        let bytes = &self.region[self.start(sequence, layer, half, head)..][..positions * self.head_bytes];
-        Matrix { format: self.format, rows: positions, columns: self.head_width, bytes }
+        let Layer { head_width, head_bytes, .. } = self.layers[layer];
+        let bytes = &self.region[self.start(sequence, layer, half, head)..][..positions * head_bytes];
+        Matrix { format: self.format, rows: positions, columns: head_width, bytes }
     }
 
     /// Bytes from `at` on of the keys and values of a sequence's `positions`, in the region's order without the positions beside
@@ -127,16 +149,14 @@ impl KeyValues {
     /// Gives a sequence the first `positions` of another one.
     pub fn share(&mut self, from: usize, to: usize, positions: usize) {
         assert!(positions <= self.context, "{positions} positions of {}", self.context);
-        let (head, bytes) = (self.context * self.head_bytes, positions * self.head_bytes);
-        for at in 0..self.heads() {
-            let [from, to] = [from, to].map(|sequence| (sequence * self.heads() + at) * head);
-            self.region.copy_within(from..from + bytes, to);
+        for layer in 0..self.layers.len() {
+            let Layer { kv_heads, head_bytes, .. } = self.layers[layer];
+            for head in 0..2 * kv_heads {
+                // values follow the keys
+                let [from, to] = [from, to].map(|sequence| self.start(sequence, layer, Half::Key, head));
+                self.region.copy_within(from..from + positions * head_bytes, to);
+            }
         }
-    }
-
-    /// Heads of a sequence's keys and values, of all layers.
-    fn heads(&self) -> usize {
-        self.layers * 2 * self.kv_heads
     }
 
     /// Where `bytes` bytes from `at` on of these positions lie in the region, run after run, and where in what is copied.
@@ -147,22 +167,28 @@ impl KeyValues {
         at: usize,
         bytes: usize,
     ) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + use<> {
-        let head = self.context * self.head_bytes;
-        let first = sequence * self.heads() * head + positions.start * self.head_bytes;
-        let run = positions.len() * self.head_bytes;
+        let (layers, context, tokens) = (self.layers.clone(), self.context, positions.len());
+        let first = sequence * context * self.position_bytes;
         let mut done = 0;
         std::iter::from_fn(move || {
-            let (heads, within) = ((at + done) / run, (at + done) % run);
+            let at = at + done;
+            let layer = layers.partition_point(|layer| layer.before * tokens <= at).checked_sub(1)?;
+            let Layer { head_bytes, before, .. } = layers[layer];
+            let (run, in_layer) = (tokens * head_bytes, at - before * tokens);
+            let (head, within) = (in_layer / run, in_layer % run);
             let count = (run - within).min(bytes - done);
-            let (start, place) = (heads * head + first + within, done);
+            let start =
+                first + (before + head * head_bytes) * context + positions.start * head_bytes + within;
+            let place = done;
             done += count;
             (count > 0).then_some((start..start + count, place..done))
         })
     }
 
     fn start(&self, sequence: usize, layer: usize, half: Half, head: usize) -> usize {
-        let of_layer = (sequence * self.layers + layer) * 2 + half as usize;
-        (of_layer * self.kv_heads + head) * self.context * self.head_bytes
+        let Layer { kv_heads, head_bytes, before, .. } = self.layers[layer];
+        let head = half as usize * kv_heads + head;
+        (sequence * self.position_bytes + before + head * head_bytes) * self.context
     }
 }
 
@@ -172,24 +198,26 @@ mod tests {
     use crate::arena::{Align, Arena};
 
     const SEQUENCES: usize = 2;
-    const LAYERS: usize = 2;
-    const HEADS: usize = 3;
-    const WIDTH: usize = 32;
+    const LAYERS: usize = 3;
+    /// Heads of each layer, and their width.
+    const HEADS: [(usize, usize); LAYERS] = [(3, 32), (1, 96), (3, 32)];
     const FORMATS: [Format; 3] = [Format::F16, Format::Q8_0, Format::Q4_0];
     const CONTEXT: usize = 7;
 
     /// Keys and values of a full context, each number another; or nothing but zeros.
     fn filled(format: Format, factor: usize) -> KeyValues {
         let mut arena = Arena::new(1 << 16).unwrap();
-        let bytes = SEQUENCES * LAYERS * 2 * HEADS * CONTEXT * format.row_bytes(WIDTH);
+        let of_layer = |(heads, width): (usize, usize)| 2 * heads * CONTEXT * format.row_bytes(width);
+        let bytes = SEQUENCES * HEADS.map(of_layer).iter().sum::<usize>();
         let region = arena.take(bytes, Align::Page).unwrap();
-        let mut kv = KeyValues::new(region, format, LAYERS, HEADS, WIDTH, CONTEXT);
+        let mut kv = KeyValues::new(region, format, HEADS, CONTEXT);
         for (sequence, (layer, half, position)) in
             (0..SEQUENCES).flat_map(|at| halves().map(move |half| (at, half)))
         {
             let first = 1 + 100 * position + 30 * layer + 15 * half as usize + 1000 * sequence;
+            let (heads, width) = HEADS[layer];
             let values: Vec<f32> =
-                (first..).take(HEADS * WIDTH).map(|value| (factor * value) as f32).collect();
+                (first..).take(heads * width).map(|value| (factor * value) as f32).collect();
             kv.store(sequence, layer, half, position, &values);
         }
         kv
@@ -213,7 +241,7 @@ mod tests {
         };
         let mut expected = Vec::new();
         for (layer, half) in halves().filter(|(.., at)| *at == 0).map(|(layer, half, _)| (layer, half)) {
-            for head in 0..HEADS {
+            for head in 0..HEADS[layer].0 {
                 expected.extend(positions.clone().flat_map(|at| row(&from, 1, layer, half, head, at)));
             }
         }
@@ -227,7 +255,7 @@ mod tests {
             let nothing = filled(format, 0);
             for (layer, half, at) in halves() {
                 let source = if positions.contains(&at) { &from } else { &nothing };
-                for head in 0..HEADS {
+                for head in 0..HEADS[layer].0 {
                     assert_eq!(
                         row(&to, 1, layer, half, head, at),
                         row(source, 1, layer, half, head, at),
@@ -249,7 +277,7 @@ mod tests {
             let (mut kv, before) = (filled(format, 1), filled(format, 1));
             kv.share(1, 0, 4);
             for (layer, half, at) in halves() {
-                for head in 0..HEADS {
+                for head in 0..HEADS[layer].0 {
                     let row = |kv: &KeyValues, sequence| {
                         kv.head(sequence, layer, half, head, CONTEXT).row(at).bytes.to_vec()
                     };

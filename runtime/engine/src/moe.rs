@@ -44,6 +44,15 @@ pub fn route_into(
     chosen.sort_unstable_by_key(|&(expert, _)| expert);
 }
 
+/// Gives each weight its expert's factor, where the description has those.
+///
+/// *Shapes*: `scales: [experts]`.
+pub fn scale(chosen: &mut [(usize, f32)], scales: Option<&[f32]>) {
+    if let Some(scales) = scales {
+        chosen.iter_mut().for_each(|(expert, weight)| *weight *= scales[*expert]);
+    }
+}
+
 /// The weights that [`route_into`] would give these experts, had it chosen them; they come in ascending order.
 pub fn weigh_into(
     logits: &mut [f32],
@@ -95,9 +104,20 @@ fn weigh(router: &Router, over_chosen: bool, chosen: &mut [(usize, f32)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::config::RouterInput;
 
     fn router(gating: Gating, renormalise: bool, scale: f32) -> Router {
-        Router { experts: 4, experts_used: 2, gating, renormalise, scale, bias: false, selection_bias: false }
+        Router {
+            input: RouterInput::Experts,
+            experts: 4,
+            experts_used: 2,
+            gating,
+            renormalise,
+            scale,
+            expert_scales: false,
+            bias: false,
+            selection_bias: false,
+        }
     }
 
     /// The definition, in double precision: probabilities of all, the best two by preference, their weights.
@@ -152,6 +172,15 @@ mod tests {
     fn of_equal_logits_the_lower_expert_wins() {
         let routed = route(&mut [1.0; 4], &router(Gating::Softmax, true, 1.0), None);
         assert_eq!(routed.iter().map(|r| r.0).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn each_experts_weight_has_its_own_factor() {
+        let mut chosen = [(1, 0.25), (3, 0.75)];
+        scale(&mut chosen, Some(&[9.0, 2.0, 9.0, -4.0]));
+        assert_eq!(chosen, [(1, 0.5), (3, -3.0)]);
+        scale(&mut chosen, None);
+        assert_eq!(chosen, [(1, 0.5), (3, -3.0)]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! plans nothing, caches nothing and reads no container.
 
 use crate::model::config::{
-    Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Role, StateSpace,
+    Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Role, RouterInput, StateSpace,
 };
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
@@ -127,6 +127,7 @@ impl<'a> Reference<'a> {
         dequantise(embedding.format, embedding.row(token as usize).bytes, &mut x);
         x.iter_mut().for_each(|x| *x *= c.embedding_scale);
         for (at, block) in c.blocks.iter().enumerate() {
+            let entering = x.clone();
             if let Some(mixer) = &block.mixer {
                 let normed = self.normed(at, Role::AttentionNorm, x.clone());
                 let mixed = match mixer {
@@ -138,12 +139,17 @@ impl<'a> Reference<'a> {
                 add(&mut x, block.residual_scale, &self.normed(at, Role::AttentionPostNorm, mixed));
             }
             if let Some(network) = &block.feed_forward {
-                let normed = self.normed(at, Role::FfnNorm, x.clone());
                 let mixed = match c.layer_of(at) {
-                    Some(layer) => self.feed_forward(at, layer, network, &normed, selector),
-                    None => self.resident(at, RESIDENT, network, &normed),
+                    Some(layer) => {
+                        let routed = self.routed(at, layer, network, &entering, &x);
+                        self.feed_forward(at, layer, network, routed, &x, selector)
+                    }
+                    None => self.resident(at, RESIDENT, network, &self.normed(at, Role::FfnNorm, x.clone())),
                 };
                 add(&mut x, block.residual_scale, &self.normed(at, Role::FfnPostNorm, mixed));
+            }
+            if let Some(scale) = self.model.part(at, Role::OutputScale).map(values) {
+                x.iter_mut().for_each(|x| *x *= scale[0]);
             }
         }
         self.position += 1;
@@ -154,6 +160,7 @@ impl<'a> Reference<'a> {
     fn attention(&mut self, block: usize, a: &Attention, x: &[f32]) -> Vec<f32> {
         let c = self.model.config();
         let [query, key, value, output] = self.model.projections(block);
+        let value = if a.values_are_keys { key } else { value };
         let project = |w, bias| self.biased(block, bias, self.times(w, x));
         let mut query = project(query, Role::QueryBias);
         let mut gate = Vec::new();
@@ -164,7 +171,12 @@ impl<'a> Reference<'a> {
             (query, gate) = (queries.concat(), gates.concat());
         }
         let mut key = project(key, Role::KeyBias);
-        let value = project(value, Role::ValueBias);
+        let mut value = project(value, Role::ValueBias);
+        if a.value_norm {
+            let ones = vec![1.0; a.head_width];
+            let normed = value.chunks(a.head_width).flat_map(|head| norm(head, &ones, c.norm_epsilon));
+            value = normed.collect();
+        }
         self.norm_heads(a, block, Role::QueryNorm, &mut query);
         self.norm_heads(a, block, Role::KeyNorm, &mut key);
         if let Some(rope) = a.rope {
@@ -306,25 +318,48 @@ impl<'a> Reference<'a> {
         self.times(self.part(block, Role::StateOutput), &normed)
     }
 
-    /// `sum over the routed experts of weight * down (f(gate x) * up x)`, over the selected neurons. Without gates, the model says
-    /// that they are its ups, and the product is taken twice here.
+    /// The experts and their weights, where `entering` is what the block was given and `x` what its network adds to; without
+    /// experts one that weighs 1.
+    fn routed(
+        &self,
+        block: usize,
+        layer: usize,
+        network: &FeedForward,
+        entering: &[f32],
+        x: &[f32],
+    ) -> Vec<(usize, f32)> {
+        let (Some(router), Some(matrix)) = (&network.router, self.model.router(layer)) else {
+            return vec![(0, 1.0)];
+        };
+        let read = match router.input {
+            RouterInput::Experts => self.normed(block, network.input_norm(), x.to_vec()),
+            RouterInput::BeforeMixer => entering.to_vec(),
+            RouterInput::Normed => {
+                let root = (x.len() as f32).sqrt();
+                let normed = self.normed(block, Role::RouterNorm, x.to_vec());
+                normed.into_iter().map(|x| x / root).collect()
+            }
+        };
+        let mut logits = self.biased(block, Role::RouterBias, self.times(matrix, &read));
+        let bias = self.model.part(block, Role::SelectionBias).map(values);
+        let mut routed = moe::route(&mut logits, router, bias.as_deref());
+        moe::scale(&mut routed, self.model.part(block, Role::ExpertScales).map(values).as_deref());
+        routed
+    }
+
+    /// `sum over the routed experts of weight * down (f(gate norm(x)) * up norm(x))`, over the selected neurons, and what a network beside
+    /// them gives. Without gates, the model says that they are its ups, and the product is taken twice here.
     fn feed_forward(
         &self,
         block: usize,
         layer: usize,
         network: &FeedForward,
-        x: &[f32],
+        routed: Vec<(usize, f32)>,
+        stream: &[f32],
         selector: &mut dyn Selector,
     ) -> Vec<f32> {
         let c = self.model.config();
-        let routed = match (&network.router, self.model.router(layer)) {
-            (Some(router), Some(matrix)) => {
-                let mut logits = self.biased(block, Role::RouterBias, self.times(matrix, x));
-                let bias = self.model.part(block, Role::SelectionBias).map(values);
-                moe::route(&mut logits, router, bias.as_deref())
-            }
-            _ => vec![(0, 1.0)],
-        };
+        let x = &self.normed(block, network.input_norm(), stream.to_vec());
         let bias_of = |role: Role, expert: usize, width: usize| {
             let all = self.model.part(block, role).map(values);
             all.map_or_else(|| vec![0.0; width], |all| all[expert * width..][..width].to_vec())
@@ -355,10 +390,13 @@ impl<'a> Reference<'a> {
             }
             add(&mut sum, weight, &bias_of(Role::DownBias, expert, c.width));
         }
+        sum = self.normed(block, Role::ExpertsPostNorm, sum);
         if network.shared_neurons.is_some() {
+            let x = &self.normed(block, Role::FfnNorm, stream.to_vec());
             let gate = self.model.part(block, Role::SharedOutputGate);
             let gate = gate.map_or(1.0, |gate| sigmoid(product(&values(gate), x)));
-            add(&mut sum, gate, &self.resident(block, SHARED, network, x));
+            let out = self.resident(block, SHARED, network, x);
+            add(&mut sum, gate, &self.normed(block, Role::SharedPostNorm, out));
         }
         sum
     }

@@ -16,11 +16,11 @@ use crate::arena::{ArenaError, LockError, Slab};
 use crate::container::ContainerError;
 use crate::embedding::EmbeddingError;
 use crate::error::{Error, Mismatch};
-use crate::feed_forward::{FeedForward, FeedForwardError, Network, Next};
+use crate::feed_forward::{FeedForward, FeedForwardError, Network, Next, Routing};
 use crate::fetch::{FetchError, Fetcher, Replay};
 use crate::kv::{At, KeyValues};
 use crate::level::Level;
-use crate::model::config::{Config, Role};
+use crate::model::config::{Config, Role, RouterInput};
 use crate::neurons::{LayerNeurons, NeuronError, Shape, Slots};
 use crate::pool::{Pool, PoolError};
 use crate::probe::{self, Points, Probe};
@@ -205,6 +205,8 @@ pub(crate) struct Transformer {
     kept_at: Box<[usize]>,
     /// The layer of each block whose network's neurons are read.
     layers_of: Box<[Option<usize>]>,
+    /// Rotations that a row has room for, of each rotary embedding.
+    pairs: usize,
     feed_forward: FeedForward,
     always_on: Vec<u32>,
     chunk: usize,
@@ -267,9 +269,9 @@ impl Transformer {
         self.heads(0..rows.len());
         self.feed_forward.clock.end(Stage::Head);
         self.weights_bytes += self.weights.bytes_per_token();
-        for a in self.config.blocks.iter().filter_map(|block| block.attention()) {
+        for (layer, a) in self.config.attentions().enumerate() {
             let seen = |row: &Token| row.position + 1 - a.first_seen(row.position);
-            self.kv_bytes += rows.iter().map(|row| self.kv.bytes(seen(row))).sum::<u64>();
+            self.kv_bytes += rows.iter().map(|row| self.kv.bytes(layer, seen(row))).sum::<u64>();
         }
         let state_bytes = self.states.as_ref().map_or(0, States::bytes_per_token);
         self.kv_bytes += rows.len() as u64 * state_bytes;
@@ -442,7 +444,7 @@ impl Transformer {
 
     /// Bytes of one position's keys and values in all layers.
     pub(crate) fn kv_bytes_per_token(&self) -> u64 {
-        self.kv.bytes(1) * self.config.kv_layers() as u64
+        self.kv.bytes_per_token()
     }
 
     /// Whether there are layers that keep a state in place of keys and values.
@@ -533,7 +535,7 @@ impl Transformer {
         self.rows
             .extend(rows.iter().map(|row| At { sequence: row.sequence as usize, position: row.position }));
         let (c, count) = (&self.config, rows.len());
-        let pairs = rotations_of_row(c);
+        let pairs = self.pairs;
         let rotations: &mut [Rotation] = as_rotations(&mut self.rotations);
         for (i, row) in rows.iter().enumerate() {
             let x = &mut self.residual[i * c.width..][..c.width];
@@ -550,13 +552,16 @@ impl Transformer {
                 self.fetcher.abandon();
                 return Err(TransformerError::Stopped);
             }
+            let layer = self.layers_of[block];
+            if let Some(layer) = layer {
+                self.route(block, layer, RouterInput::BeforeMixer, count);
+            }
             if self.config.blocks[block].mixer.is_some() {
                 self.mixer_block(block, count);
             }
             if self.config.blocks[block].resident().is_some() {
                 self.resident_block(block, count);
             }
-            let layer = self.layers_of[block];
             // whatever comes before a layer's neurons counts as attention
             if self.phase == Phase::Decode && layer.is_some() {
                 self.feed_forward.clock.end(Stage::Attention);
@@ -564,8 +569,20 @@ impl Transformer {
             if let Some(layer) = layer {
                 self.feed_forward_block(block, layer, count)?;
             }
+            if let Some(factor) = self.weights.values(block, Role::OutputScale) {
+                scale(&mut self.residual[..count * self.config.width], factor[0]);
+            }
         }
         Ok(())
+    }
+
+    /// Routes rows of the residual stream, as it is, if this is what the layer's router reads.
+    fn route(&mut self, block: usize, layer: usize, read: RouterInput, rows: usize) {
+        let (c, router) = (&self.config, self.config.blocks[block].network().and_then(|n| n.router.as_ref()));
+        if router.is_some_and(|router| router.input == read) {
+            let routing = routing(c, block, &self.weights, self.kernels, &self.rows, self.routes.as_ref());
+            self.feed_forward.route(&routing, layer, &self.residual[..rows * c.width]);
+        }
     }
 
     /// `x += scale * post_norm(ffn(norm(x)))`.
@@ -575,9 +592,15 @@ impl Transformer {
         layer: usize,
         rows: usize,
     ) -> Result<(), TransformerError> {
+        self.route(block, layer, RouterInput::Normed, rows);
         let c = &self.config;
         let Some(described) = c.blocks[block].network() else { return Ok(()) };
-        norm_rows(c, self.weights.values(block, Role::FfnNorm), &self.residual, rows, &mut self.normed);
+        let norm = self.weights.values(block, described.input_norm());
+        norm_rows(c, norm, &self.residual, rows, &mut self.normed);
+        let routing = routing(c, block, &self.weights, self.kernels, &self.rows, self.routes.as_ref());
+        if described.router.as_ref().is_none_or(|router| router.input == RouterInput::Experts) {
+            self.feed_forward.route(&routing, layer, &self.normed[..rows * c.width]);
+        }
         let mut network = Network {
             pool: &self.pool,
             kernels: self.kernels,
@@ -589,13 +612,11 @@ impl Transformer {
             fetcher: &mut self.fetcher,
             activation: described.activation,
             transposes_down: self.transposes_down,
-            router: described.router.as_ref(),
+            routing,
             width: c.width,
             always_on: &self.always_on,
             stamp: self.stamp,
             blocking: self.blocking,
-            rows: &self.rows,
-            routes: self.routes.as_ref(),
         };
         let (x, out) = (&mut self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
         let (here, after) = self.neurons[layer..].split_at_mut(1);
@@ -605,16 +626,23 @@ impl Transformer {
                 // what the next layer's router says has nothing to do with a recording; several rows ask for much at once
                 let looks_ahead = self.look_ahead && self.routes.is_none() && rows == 1;
                 let next = after.filter(|_| looks_ahead).map(|neurons| {
-                    let weight = self.weights.of_network(layer + 1, Role::FfnNorm);
+                    let weight = self.weights.of_network(layer + 1, described.input_norm());
                     norm_rows(c, weight, &self.residual, 1, &mut self.next_input);
                     let (layer, shape) = (layer + 1, &self.shapes[layer + 1]);
-                    Next { layer, neurons, shape, x: &self.next_input }
+                    Next { layer, neurons, shape, x: &self.next_input, stream: &self.residual[..c.width] }
                 });
                 self.feed_forward.decode(&mut network, layer, here, next, x, out)?;
             }
             Phase::Prefill => self.feed_forward.prefill(&mut network, layer, here, x, out)?,
         }
-        if let Some(neurons) = described.shared_neurons {
+        let (shared, has_norms) = (described.shared_neurons, described.shared_norms);
+        if has_norms {
+            let (weight, out) = (self.weights.values(block, Role::ExpertsPostNorm), &mut self.block_output);
+            norm_rows(c, weight, out, rows, &mut self.normed);
+            out[..rows * c.width].copy_from_slice(&self.normed[..rows * c.width]);
+            norm_rows(c, self.weights.values(block, Role::FfnNorm), &self.residual, rows, &mut self.normed);
+        }
+        if let Some(neurons) = shared {
             let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
             self.add_resident(block, roles, neurons, rows);
         }
@@ -664,7 +692,7 @@ impl Transformer {
         let gate_up = if activation.is_gated() { &gate_up[..] } else { &gate_up[..1] };
         let each = gate_up.len() * count;
         let down = [w.matrix(block, down)];
-        let (spare, values) = self.projections.split_at_mut(rows * width);
+        let (of_input, values) = self.projections.split_at_mut(rows * width);
         // room for gates and ups, or for ups and what is packed of them
         let values = &mut values[..rows * 2 * count];
         let x = &mut self.normed[..rows * width];
@@ -675,7 +703,7 @@ impl Transformer {
                 times(pool, &mut self.fetcher, kernels, gate_up, x, &mut values[..rows * each]);
             }
             Phase::Prefill => {
-                times_prompt(pool, kernels, self.form, gate_up, x, spare, &mut values[..rows * each]);
+                times_prompt(pool, kernels, self.form, gate_up, x, of_input, &mut values[..rows * each]);
             }
         }
         // each row's values take the place of gates and ups before them
@@ -693,7 +721,8 @@ impl Transformer {
             }
             Phase::Prefill => times_prompt(pool, kernels, self.form, &down, values, spare, x),
         }
-        let outs = self.block_output.chunks_exact_mut(width).zip(x.chunks_exact(width));
+        let out = post_normed(c, w.values(block, Role::SharedPostNorm), x, of_input);
+        let outs = self.block_output.chunks_exact_mut(width).zip(out.chunks_exact(width));
         outs.zip(&*gates).for_each(|((out, x), &gate)| add(out, x, gate));
     }
 
@@ -822,9 +851,17 @@ fn scale(x: &mut [f32], factor: f32) {
     }
 }
 
-/// Rotations that a row has room for, of each rotary embedding.
-fn rotations_of_row(c: &Config) -> usize {
-    c.first_attention().head_width / 2
+/// What routing rows to a block's experts takes.
+fn routing<'a>(
+    c: &'a Config,
+    block: usize,
+    weights: &'a Weights,
+    kernels: &'static dyn Kernels,
+    rows: &'a [At],
+    routes: Option<&'a Routes>,
+) -> Routing<'a> {
+    let router = c.blocks[block].network().and_then(|network| network.router.as_ref());
+    Routing { kernels, weights, router, epsilon: c.norm_epsilon, rows, routes }
 }
 
 /// Two numbers are a rotation.

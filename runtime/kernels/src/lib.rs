@@ -54,7 +54,7 @@ pub use activation::Activation;
 pub use block::{dequantise, quantise};
 pub use down::{Down, TRANSPOSED_COLUMNS, rounds_factors};
 use down::{TRANSPOSED_MOST, assert_added, assert_transposed, sum_of_four};
-pub use norm::rms_norm;
+pub use norm::{rms_norm, rms_norm_in_place};
 pub use packed::{Form, LANES, Packed, pack, pack_some, pack_transposed};
 pub use rope::{Rotation, fill_rotations, rope, rope_frequency, rope_halves};
 pub use rounded::{Input, Rounded, round_in_place};

@@ -19,6 +19,12 @@ pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     }
 }
 
+/// [`rms_norm`] without weights: `x[i] /= sqrt(mean(x^2) + epsilon)`.
+pub fn rms_norm_in_place(x: &mut [f32], epsilon: f32) {
+    let scale = 1.0 / (sum_of_squares(x) / x.len() as f32 + epsilon).sqrt();
+    x.iter_mut().for_each(|value| *value *= scale);
+}
+
 fn sum_of_squares(x: &[f32]) -> f32 {
     let (eights, rest) = x.as_chunks::<8>();
     let mut sums = [0.0_f32; 8];
@@ -43,6 +49,15 @@ mod tests {
         let mut out = [0.0; 4];
         rms_norm(&x, &[2.0; 4], 0.0, &mut out);
         assert_eq!(out, [2.4, -3.2, 0.0, 0.0]); // the root mean square of x is 2.5
+    }
+
+    #[test]
+    fn without_weights_is_with_ones() {
+        let x = [0.5, -3.0, 7.25];
+        let (mut out, mut in_place) = ([0.0; 3], x);
+        rms_norm(&x, &[1.0; 3], 1e-5, &mut out);
+        rms_norm_in_place(&mut in_place, 1e-5);
+        assert_eq!(in_place, out);
     }
 
     #[test]

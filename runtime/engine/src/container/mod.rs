@@ -32,11 +32,11 @@ mod read;
 mod write;
 
 use plans::layout::BundleLayout;
-use plans::model::{Architecture, LevelKind};
+use plans::model::{Architecture, Heads, LevelKind};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::model::config::{Block, Config};
+use crate::model::config::Config;
 use crate::model::tokenizer::TokenizerData;
 use crate::predictor::Hidden;
 use kernels::Format;
@@ -184,7 +184,8 @@ impl Directory {
 
     /// The shapes, as `model.toml` has them.
     pub fn architecture(&self) -> Architecture {
-        let (c, a) = (&self.config, self.config.first_attention());
+        let c = &self.config;
+        let (heads, other_heads) = heads_of(c);
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Architecture {
             family: c.architecture.clone(),
@@ -194,10 +195,10 @@ impl Directory {
             neurons_per_expert: count(c.ffn_width()),
             experts: count(c.experts()),
             experts_used: count(c.experts_used()),
-            heads: count(a.heads),
-            kv_heads: count(a.kv_heads),
-            head_width: count(a.head_width),
-            gated_attention: c.blocks.iter().filter_map(Block::attention).any(|attention| attention.gate),
+            heads: heads.heads,
+            kv_heads: heads.kv_heads,
+            head_width: heads.head_width,
+            gated_attention: c.attentions().any(|attention| attention.gate),
             kv_layers: Some(count(c.kv_layers())).filter(|&layers| layers as usize != c.layers()),
             shared_neurons: count(c.resident_neurons()),
             rotary_embeddings: count(c.ropes.len().max(1)),
@@ -206,9 +207,29 @@ impl Directory {
             weight_format: self.most(|stored| stored.gate_format).to_string(),
             down_format: self.most(|stored| stored.down_format).to_string(),
             down_transposed: self.down_transposed,
+            other_heads,
             recurrent: c.recurrent(),
         }
     }
+}
+
+/// The shapes of heads and the layers that have them: that of the first layer with keys and values, and the others.
+fn heads_of(config: &Config) -> (Heads, Vec<Heads>) {
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let mut shapes: Vec<Heads> = Vec::new();
+    for a in config.attentions() {
+        let [heads, kv_heads, head_width] = [a.heads, a.kv_heads, a.head_width].map(count);
+        let own = |other: &&mut Heads| {
+            (other.heads, other.kv_heads, other.head_width) == (heads, kv_heads, head_width)
+        };
+        match shapes.iter_mut().find(own) {
+            Some(shape) => shape.layers += 1,
+            None => shapes.push(Heads { layers: 1, heads, kv_heads, head_width }),
+        }
+    }
+    // a model without attention is refused
+    let first = if shapes.is_empty() { Heads::default() } else { shapes.remove(0) };
+    (first, shapes)
 }
 
 /// A part of the file.

@@ -83,7 +83,7 @@ impl Prompt {
 }
 
 impl FeedForward {
-    /// Rows of a prompt, dense: `out = ffn(x)`, over every neuron of the experts in use. The cache is used, and left as
+    /// Rows of a prompt, dense: `out = ffn(x)`, over every neuron of the experts that they were routed to. The cache is used, and left as
     /// it is, but for free slots of slices: those are filled, in the layers beneath which no row of the prompt lies.
     ///
     /// *Shapes*: `x: [rows, width]`, normalised, packed where it lies; `out: [rows, width]`.
@@ -99,9 +99,6 @@ impl FeedForward {
         out: &mut [f32],
     ) -> Result<(), FeedForwardError> {
         let (rows, experts, width) = (x.len() / n.width, neurons.experts_count(), n.width);
-        for (row, x) in x.chunks_exact(width).enumerate() {
-            self.route(n, layer, x, row);
-        }
         let Self { prompt, router, requested, places, order, values, sums, .. } = self;
         let weights = &router[router.len() / 2..][..rows * experts];
         let Prompt { cluster_neurons, groups, gathered, batches } = prompt;

@@ -9,15 +9,18 @@
 //!
 //! Without a predictor every slice of an expert is selected, and the surer the greater the expert's weight.
 
-use kernels::{self, Form, Input};
+use kernels::{self, Form, Input, Kernels, rms_norm};
 use plans::engine::PREFETCH_ONE_IN;
 use plans::model::LevelKind;
 
 use super::{FeedForward, Network};
-use crate::model::config::{EXPERTS_USED_MAX, Role};
+use crate::kv::At;
+use crate::model::config::{EXPERTS_USED_MAX, Role, Router, RouterInput};
 use crate::moe;
 use crate::neurons::LayerNeurons;
 use crate::predictor::{Predictor, sign_bits};
+use crate::routes::Routes;
+use crate::weights::Weights;
 
 /// Whose neurons are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +31,47 @@ pub(super) enum Candidates {
     Missing,
 }
 
+/// What the choice of experts takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Routing<'a> {
+    /// The plan's instruction set.
+    pub kernels: &'a dyn Kernels,
+    /// The fixed region.
+    pub weights: &'a Weights,
+    /// The choice of experts; none of a dense model.
+    pub router: Option<&'a Router>,
+    /// The number that norms add to the mean square.
+    pub epsilon: f32,
+    /// `[rows]`: where the rows stand.
+    pub rows: &'a [At],
+    /// Experts that the rows visit in place of those that the router would choose.
+    pub routes: Option<&'a Routes>,
+}
+
 impl FeedForward {
+    /// The experts of a layer's rows: what [`FeedForward::decode`] and [`FeedForward::prefill`] go by.
+    ///
+    /// *Shapes*: `x: [rows, width]`, what the router reads, before a norm of its own.
+    pub(crate) fn route(&mut self, routing: &Routing<'_>, layer: usize, x: &[f32]) {
+        for (row, x) in x.chunks_exact(x.len() / routing.rows.len()).enumerate() {
+            self.route_row(routing, layer, x, row);
+        }
+    }
+
     /// Weight of each expert for a row, in `router`: zero where it is not routed.
-    pub(super) fn route(&mut self, n: &Network<'_>, layer: usize, x: &[f32], row: usize) {
+    pub(super) fn route_row(&mut self, n: &Routing<'_>, layer: usize, x: &[f32], row: usize) {
         let half = self.router.len() / 2;
         let Some((router, described)) = n.weights.router(layer).zip(n.router) else {
             self.router[half + row] = 1.0;
             return;
+        };
+        let spare = &mut self.rounded[1][..x.len()];
+        let x = match n.weights.of_network(layer, Role::RouterNorm) {
+            Some(weight) => {
+                rms_norm(x, weight, n.epsilon, spare);
+                &*spare
+            }
+            None => x,
         };
         let experts = router.rows;
         let (logits, weights) = self.router.split_at_mut(half);
@@ -42,6 +79,10 @@ impl FeedForward {
         let mut chosen = [(0, 0.0); EXPERTS_USED_MAX];
         let chosen = &mut chosen[..described.experts_used];
         kernels::matrix_vector(n.kernels, router, 0..experts, x, logits);
+        if described.input == RouterInput::Normed {
+            let root = (x.len() as f32).sqrt();
+            logits.iter_mut().for_each(|logit| *logit /= root);
+        }
         if let Some(bias) = n.weights.of_network(layer, Role::RouterBias) {
             logits.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
         }
@@ -50,6 +91,7 @@ impl FeedForward {
             Some(experts) => moe::weigh_into(logits, described, selection_bias, experts, chosen),
             None => moe::route_into(logits, described, selection_bias, chosen),
         }
+        moe::scale(chosen, n.weights.of_network(layer, Role::ExpertScales));
         weights.fill(0.0);
         for &mut (expert, weight) in chosen.iter_mut() {
             weights[expert] = weight;

@@ -7,6 +7,7 @@
 //! x = embedding_scale * embedding[token]
 //! for each block:   x += residual_scale * post_norm( mixer( norm(x) ) )
 //!                   x += residual_scale * post_norm( feed_forward( norm(x) ) )
+//!                   x *= output_scale
 //! hidden = norm(x)
 //! logits = softcap( logit_scale * head( hidden ) )
 //! ```
@@ -68,6 +69,9 @@ pub struct Block {
     pub norms: Norms,
     /// The factor of what both add to the residual stream.
     pub residual_scale: f32,
+    /// Whether the residual stream is multiplied by a number of the block, behind both.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub output_scale: bool,
 }
 
 impl Block {
@@ -313,6 +317,12 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Whether each head has a score of its own in the softmax's sum, which no value belongs to.
     pub sinks: bool,
+    /// Whether values are the keys as the key matrix makes them, so that there is no value matrix.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub values_are_keys: bool,
+    /// Whether each head of values is normalised, without weights.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub value_norm: bool,
     /// Whether what a head gives is multiplied by the sigmoid of a gate, whose rows follow those of the head's query in one matrix.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gate: bool,
@@ -446,12 +456,19 @@ pub struct FeedForward {
     /// Whether what that network gives is multiplied by the sigmoid of a number that a row of weights makes of its input.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared_gate: bool,
+    /// Whether the experts have a norm of their input that is not that network's, and the outputs of both norms of their own, before
+    /// they are added.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared_norms: bool,
 }
 
 /// The choice of a token's experts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Router {
+    /// What it reads.
+    #[serde(default, skip_serializing_if = "RouterInput::is_usual")]
+    pub input: RouterInput,
     /// Experts.
     pub experts: usize,
     /// Experts that a token is routed to.
@@ -462,10 +479,33 @@ pub struct Router {
     pub renormalise: bool,
     /// The factor of the weights.
     pub scale: f32,
+    /// Whether each expert's weight has a factor of its own besides.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub expert_scales: bool,
     /// Whether a vector is added to the logits.
     pub bias: bool,
     /// Whether a vector is added to the probabilities where experts are chosen, and not where they are weighed.
     pub selection_bias: bool,
+}
+
+/// What a router reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RouterInput {
+    /// What the experts read.
+    #[default]
+    Experts,
+    /// The residual stream that the network adds to, by a norm of the router's own, over the root of the width.
+    Normed,
+    /// The residual stream that the block's mixer adds to, as it is.
+    BeforeMixer,
+}
+
+impl RouterInput {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The probabilities of experts, by their logits.
@@ -511,13 +551,14 @@ impl Config {
         attention.unwrap_or_else(|| panic!("block {block} has no attention"))
     }
 
-    /// The first block's attention that has one: all have its heads, which [`Config::check`] sees to.
-    ///
-    /// # Panics
-    /// If no block has attention, which is refused there.
-    pub fn first_attention(&self) -> &Attention {
-        let mut all = self.blocks.iter().filter_map(Block::attention);
-        all.next().unwrap_or_else(|| panic!("a model has attention"))
+    /// The attention of each block that has it; there is one at least, which [`Config::check`] sees to.
+    pub fn attentions(&self) -> impl Iterator<Item = &Attention> + Clone {
+        self.blocks.iter().filter_map(Block::attention)
+    }
+
+    /// Values of the widest head.
+    pub fn head_width(&self) -> usize {
+        self.attentions().map(|attention| attention.head_width).max().unwrap_or(0)
     }
 
     /// Blocks before one that keep what it keeps: keys and values, or a state.
@@ -531,7 +572,7 @@ impl Config {
 
     /// Blocks that keep keys and values.
     pub fn kv_layers(&self) -> usize {
-        self.blocks.iter().filter_map(Block::attention).count()
+        self.attentions().count()
     }
 
     /// Sizes of the layers with a recurrent state; none where all keep keys and values.
@@ -592,6 +633,13 @@ impl Config {
     }
 }
 
+impl FeedForward {
+    /// The norm of what its neurons, or experts, read.
+    pub fn input_norm(&self) -> Role {
+        if self.shared_norms { Role::ExpertsNorm } else { Role::FfnNorm }
+    }
+}
+
 impl Attention {
     /// Plain attention: no bias, norm, rotation, window or bound, and scores divided by the root of a head's width.
     pub fn plain(heads: usize, kv_heads: usize, head_width: usize) -> Self {
@@ -607,6 +655,8 @@ impl Attention {
             softcap: None,
             window: None,
             sinks: false,
+            values_are_keys: false,
+            value_norm: false,
             gate: false,
         }
     }

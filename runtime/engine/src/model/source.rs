@@ -384,9 +384,20 @@ impl<'g> Roles<'g> {
         let transposed = self.experts(layer, "ffn_down_t", neurons, width, config);
         let (down, down_transposed) = match transposed {
             Some(down) => (down, true),
+            None if self.has_down_rows(layer, config) => {
+                (self.needed_experts(layer, "ffn_down", neurons, width, config), true)
+            }
             None => (self.needed_experts(layer, "ffn_down", width, neurons, config), false),
         };
         Network { gate, up, down, down_transposed }
+    }
+
+    /// Whether the experts' down has a row for each neuron, where that is told by its shape alone.
+    fn has_down_rows(&self, layer: usize, config: &Config) -> bool {
+        let (width, neurons, experts) = (config.width, config.ffn_width(), config.experts());
+        let rows = [width as u64, neurons as u64, experts as u64, 1];
+        let tensor = self.gguf.tensor(&format!("blk.{layer}.ffn_down_exps.weight"));
+        self.names.down_rows && width != neurons && tensor.is_some_and(|tensor| tensor.dims == rows)
     }
 
     /// A tensor that every token meets, by itself or as a part of a fused one.

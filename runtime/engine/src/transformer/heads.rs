@@ -1,11 +1,11 @@
 //! What becomes of queries, keys and values between their projections and attention, as the description says:
 //!
 //! ```text
-//! q, k, v += biases;   q, k = norm(q), norm(k);   q, k rotated by their position;   q *= temperature(position)
+//! q, k, v += biases;   q, k, v = norm(q), norm(k), norm(v);   q, k rotated by their position;   q *= temperature(position)
 //! row    [ each head's query and gate | k | v ]   becomes   [ q | k | v | gates ]
 //! ```
 
-use kernels::{Rotation, rms_norm};
+use kernels::{Rotation, rms_norm, rms_norm_in_place};
 
 use crate::model::config::{Attention, HeadNorm, Role};
 use crate::rotary::Rotary;
@@ -39,9 +39,13 @@ impl Heads<'_> {
             gates_behind(row, query, a.head_width, &mut spare[..query]);
         }
         let (queries, rest) = row.split_at_mut(query);
-        let keys = &mut rest[..a.kv_width()];
+        let (keys, values) = rest.split_at_mut(a.kv_width());
         self.norm(Role::QueryNorm, queries, spare);
         self.norm(Role::KeyNorm, keys, spare);
+        if a.value_norm {
+            let heads = values[..a.kv_width()].chunks_exact_mut(a.head_width);
+            heads.for_each(|head| rms_norm_in_place(head, self.epsilon));
+        }
         if let Some(rotary) = self.rotary {
             // queries and keys lie side by side: heads of one width
             rotary.rotate(&mut row[..query + a.kv_width()], a.head_width, &rotations[..rotary.pairs()]);

@@ -7,9 +7,7 @@
 //! Rows pass the matrices together and what is kept one after another: chunks of a prompt change no bit.
 
 use super::heads::Heads;
-use super::{
-    Phase, Transformer, add, as_rotations, norm_rows, post_normed, rotations_of_row, times, times_prompt,
-};
+use super::{Phase, Transformer, add, as_rotations, norm_rows, post_normed, times, times_prompt};
 use crate::attention::{Tiling, attend};
 use crate::convolution::convolve;
 use crate::delta_net::Net;
@@ -26,8 +24,9 @@ impl Transformer {
         norm_rows(&self.config, norm, &self.residual, rows, &mut self.normed);
         let output = match self.config.blocks[block].mixer {
             None => return,
-            Some(Mixer::Attention(_)) => {
-                self.project(block, &[Role::Query, Role::Key, Role::Value], rows);
+            Some(Mixer::Attention(ref attention)) => {
+                let value = if attention.values_are_keys { Role::Key } else { Role::Value };
+                self.project(block, &[Role::Query, Role::Key, value], rows);
                 self.attention(block, rows);
                 Role::AttentionOutput
             }
@@ -96,7 +95,7 @@ impl Transformer {
         let stride = a.projected_width();
         let projections = &mut self.projections[..rows * stride];
         let rotations: &[Rotation] = as_rotations(&mut self.rotations);
-        let (pairs, rotary) = (rotations_of_row(c), a.rope.map(|rope| &self.rotaries[rope]));
+        let (pairs, rotary) = (self.pairs, a.rope.map(|rope| &self.rotaries[rope]));
         let first = a.rope.unwrap_or(0) * rows;
         let heads = Heads { attention: a, rotary, weights: w, block, epsilon: c.norm_epsilon };
         for (row, values) in projections.chunks_exact_mut(stride).enumerate() {

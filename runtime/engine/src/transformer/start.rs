@@ -91,9 +91,7 @@ impl Transformer {
         let kv = KeyValues::new(
             kv_region,
             stored_in(plan.quality.kv()),
-            sizes.kv_layers,
-            config.first_attention().kv_heads,
-            config.first_attention().head_width,
+            config.attentions().map(|attention| (attention.kv_heads, attention.head_width)),
             plan.context.tokens as usize,
         );
         let states = States::new(state.cast(), &config, plan.context.sequences as usize);
@@ -117,6 +115,7 @@ impl Transformer {
             stamp: 0,
             kept_at: (0..config.blocks.len()).map(|block| config.alike_before(block)).collect(),
             layers_of: (0..config.blocks.len()).map(|block| config.layer_of(block)).collect(),
+            pairs: config.head_width() / 2,
             rotaries: config
                 .ropes
                 .iter()
@@ -276,8 +275,6 @@ pub(super) struct Sizes {
     /// The slots, and over them a prompt's rows.
     pub(super) cold_bytes: usize,
     pub(super) kv_bytes: usize,
-    /// Layers that it is shared by.
-    pub(super) kv_layers: usize,
     pub(super) state_bytes: usize,
     pub(super) io_buffers_bytes: u64,
     pub(super) activations: Activations,
@@ -348,8 +345,8 @@ impl Sizes {
                 format!("is {}, and the model was made for {}", plan.context.tokens, d.config.context),
             ));
         }
-        let of_head = d.config.first_attention().head_width;
-        if !plan.quality.kv().holds(of_head as u64) {
+        let mut widths = d.config.attentions().map(|attention| attention.head_width);
+        if let Some(of_head) = widths.find(|&width| !plan.quality.kv().holds(width as u64)) {
             return Err(plan_error(
                 "quality.kv_format",
                 format!(
@@ -461,7 +458,6 @@ impl Sizes {
             hot_bytes: m.hot_bytes as usize,
             cold_bytes: m.slots_or_prompt_bytes() as usize,
             kv_bytes: m.kv_bytes as usize,
-            kv_layers: architecture.kv_layers() as usize,
             state_bytes: m.state_bytes as usize,
             io_buffers_bytes: m.io_buffers_bytes,
             activations,

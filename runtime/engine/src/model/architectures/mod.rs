@@ -8,6 +8,7 @@ mod keys;
 mod shapes;
 
 mod gemma3;
+mod gemma4;
 mod gpt_oss;
 mod granite;
 mod lfm2;
@@ -17,6 +18,7 @@ mod olmoe;
 mod phi3;
 mod qwen;
 mod qwen35;
+mod smallthinker;
 
 use super::config::{Config, ConfigError, Role};
 use super::gguf::Gguf;
@@ -26,7 +28,7 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The architectures, by their names in GGUF.
-const READERS: [(&str, Read); 18] = [
+const READERS: [(&str, Read); 20] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
@@ -38,12 +40,14 @@ const READERS: [(&str, Read); 18] = [
     ("olmoe", olmoe::read),
     ("phi3", phi3::read),
     ("gemma3", gemma3::read),
+    ("gemma4", gemma4::read),
     ("granite", granite::read_dense),
     ("granitemoe", granite::read_experts),
     ("lfm2", lfm2::read_dense),
     ("lfm2moe", lfm2::read_experts),
     ("nemotron_h", nemotron_h::read),
     ("nemotron_h_moe", nemotron_h::read),
+    ("smallthinker", smallthinker::read),
     ("gpt-oss", gpt_oss::read),
 ];
 
@@ -61,6 +65,8 @@ pub(super) struct Names {
     others: Vec<(Role, &'static str)>,
     /// The tensor that holds gate and, below it, up, behind `blk.N.`.
     pub(super) gate_up: Option<&'static str>,
+    /// Whether the experts' down may have a row for each neuron, which its shape tells.
+    pub(super) down_rows: bool,
     /// The norm before the head, if that is not `output_norm.weight`.
     pub(super) output_norm: Option<&'static str>,
     /// Layers behind the last one that are not of the model itself, such as those that guess further tokens.

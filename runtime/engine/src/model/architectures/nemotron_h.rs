@@ -55,7 +55,7 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
             _ => Some(Mixer::Attention(Attention { rope: None, ..shapes.attention(k, block) })),
         };
         let feed_forward = Some(network.clone()).filter(|_| has_network);
-        Block { mixer, feed_forward, norms: Norms::Before, residual_scale: 1.0 }
+        Block { mixer, feed_forward, norms: Norms::Before, residual_scale: 1.0, output_scale: false }
     };
     let blocks = (0..shapes.layers).map(block).collect();
     let names = Names { others: vec![(Role::FfnNorm, "attn_norm.weight")], ..Names::default() };
@@ -93,5 +93,6 @@ fn network(k: &Keys<'_>, neurons: &[usize], most: usize) -> FeedForward {
         router: (experts > 1).then(routed),
         shared_neurons: shared.filter(|_| experts > 1),
         shared_gate: false,
+        shared_norms: false,
     }
 }

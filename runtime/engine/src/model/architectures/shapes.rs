@@ -4,7 +4,7 @@ use kernels::Activation;
 
 use super::super::config::{
     Attention, AttentionBiases, Block, Config, ConfigError, FeedForward, Gating, LongContext, Mixer, Norms,
-    Pairing, Rope, RopeScaling, Router,
+    Pairing, Rope, RopeScaling, Router, RouterInput,
 };
 use super::Keys;
 use crate::pooling::Pooling;
@@ -97,6 +97,7 @@ impl Shapes {
             feed_forward: Some(feed_forward.clone()),
             norms: Norms::Before,
             residual_scale: 1.0,
+            output_scale: false,
         };
         (0..self.layers).map(block).collect()
     }
@@ -182,6 +183,7 @@ impl Shapes {
             resident: false,
             shared_neurons: None,
             shared_gate: false,
+            shared_norms: false,
         }
     }
 }
@@ -189,11 +191,13 @@ impl Shapes {
 /// A softmax over all experts, the weights of the chosen divided by their sum.
 pub(super) fn router(k: &Keys<'_>, experts: usize) -> Router {
     Router {
+        input: RouterInput::Experts,
         experts,
         experts_used: k.size("expert_used_count"),
         gating: Gating::Softmax,
         renormalise: true,
         scale: k.number_or_none("expert_weights_scale").unwrap_or(1.0),
+        expert_scales: false,
         bias: k.has_tensor("blk.0.ffn_gate_inp.bias"),
         selection_bias: k.has_tensor("blk.0.exp_probs_b.bias"),
     }

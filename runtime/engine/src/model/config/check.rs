@@ -1,6 +1,8 @@
 //! Whether a description's numbers are usable and agree with each other, wherever they come from.
 
-use super::{Attention, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router, StateSpace};
+use super::{
+    Attention, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router, RouterInput, StateSpace,
+};
 
 /// Experts that one token may visit: more than any model has.
 pub(crate) const EXPERTS_USED_MAX: usize = 64;
@@ -39,25 +41,16 @@ impl Config {
             problems.contradiction("the number of its networks", 0, rule);
             return problems.0;
         }
-        let Some(own) = self.blocks.iter().position(|block| block.attention().is_some()) else {
+        if self.attentions().next().is_none() {
             let rule = "one at least has keys and values".to_owned();
             problems.contradiction("the number of layers with attention", 0, rule);
             return problems.0;
-        };
+        }
         let network = self.network();
         for (layer, block) in self.blocks.iter().enumerate() {
             match &block.mixer {
                 None => {}
-                Some(Mixer::Attention(attention)) => {
-                    let first = self.attention(own);
-                    if layer == own || attention != first {
-                        problems.attention(attention, &self.ropes);
-                    }
-                    let shape = |a: &Attention| (a.heads, a.kv_heads, a.head_width);
-                    if shape(attention) != shape(first) {
-                        problems.0.push(ConfigError::Differs { what: "shape of attention", layer });
-                    }
-                }
+                Some(Mixer::Attention(attention)) => problems.attention(attention, &self.ropes),
                 Some(Mixer::Convolution(convolution)) => problems.taps(convolution.taps),
                 Some(Mixer::DeltaNet(net)) => problems.delta_net(net),
                 Some(Mixer::StateSpace(space)) => problems.state_space(space),
@@ -72,6 +65,12 @@ impl Config {
             }
             if block.network().is_some_and(|own| own != network) {
                 problems.0.push(ConfigError::Differs { what: "feed-forward network", layer });
+            }
+            let reads_before =
+                |router: &Router| router.input == RouterInput::BeforeMixer && block.mixer.is_none();
+            if block.network().and_then(|network| network.router.as_ref()).is_some_and(reads_before) {
+                let rule = "its router reads what a mixer reads, and there is none".to_owned();
+                problems.contradiction("the layer of a network", layer, rule);
             }
             if !problems.0.is_empty() {
                 break; // what is wrong with one layer is wrong with many
@@ -92,6 +91,10 @@ impl Config {
                 problems.contradiction("the number of a shared expert's neurons", shared, rule);
             }
             (None, None) => {}
+        }
+        if network.shared_norms && network.shared_neurons.is_none() {
+            let rule = "norms beside the experts are of a network there".to_owned();
+            problems.contradiction("the number of a shared expert's neurons", 0, rule);
         }
         problems.0
     }
@@ -143,6 +146,10 @@ impl Problems {
         }
         if a.kv_heads > 0 && !a.heads.is_multiple_of(a.kv_heads) {
             let rule = format!("it must divide the number of heads, {}", a.heads);
+            self.contradiction("the number of key and value heads", a.kv_heads, rule);
+        }
+        if a.values_are_keys && a.biases.value {
+            let rule = "values that are keys have no bias".to_owned();
             self.contradiction("the number of key and value heads", a.kv_heads, rule);
         }
         self.constants(&[

@@ -3,7 +3,8 @@
 //! The matrices of gate, up and down are not among them: they are cut into neurons.
 
 use super::{
-    Attention, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Norms, Router, StateSpace,
+    Attention, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Norms, Router, RouterInput,
+    StateSpace,
 };
 
 /// The role of a tensor that every token meets.
@@ -67,12 +68,18 @@ pub enum Role {
     AttentionPostNorm,
     /// The norm of the feed-forward network's input.
     FfnNorm,
+    /// The norm of the experts' input, where that is not the one of a network beside them.
+    ExpertsNorm,
+    /// The norm of the router's input.
+    RouterNorm,
     /// The router of experts.
     Router,
     /// The bias of the router's logits.
     RouterBias,
     /// The bias of the experts' probabilities, where experts are chosen.
     SelectionBias,
+    /// The factor of each expert's weight.
+    ExpertScales,
     /// Gate of a network that is always in memory.
     ResidentGate,
     /// Up of a network that is always in memory.
@@ -93,8 +100,14 @@ pub enum Role {
     UpBias,
     /// The bias of each expert's output.
     DownBias,
+    /// The norm of the experts' output, before another network's is added.
+    ExpertsPostNorm,
+    /// The norm of the shared expert's output, before the experts' is added.
+    SharedPostNorm,
     /// The norm of the feed-forward network's output.
     FfnPostNorm,
+    /// The factor of the residual stream behind the block.
+    OutputScale,
 }
 
 /// A tensor of a block: `rows` of `columns` values.
@@ -110,7 +123,7 @@ pub struct Part {
 
 impl Role {
     /// Roles.
-    pub const COUNT: usize = Self::FfnPostNorm as usize + 1;
+    pub const COUNT: usize = Self::OutputScale as usize + 1;
 
     /// The name in a container, and in most GGUF files, behind `blk.N.`.
     pub fn name(self) -> &'static str {
@@ -144,9 +157,12 @@ impl Role {
             Self::StateOutput => "ssm_out.weight",
             Self::AttentionPostNorm => "post_attention_norm.weight",
             Self::FfnNorm => "ffn_norm.weight",
+            Self::ExpertsNorm => "pre_ffw_norm_2.weight",
+            Self::RouterNorm => "ffn_gate_inp.scale",
             Self::Router => "ffn_gate_inp.weight",
             Self::RouterBias => "ffn_gate_inp.bias",
             Self::SelectionBias => "exp_probs_b.bias",
+            Self::ExpertScales => "ffn_down_exps.scale",
             Self::ResidentGate => "ffn_gate.weight",
             Self::ResidentUp => "ffn_up.weight",
             Self::ResidentDown => "ffn_down.weight",
@@ -157,7 +173,10 @@ impl Role {
             Self::GateBias => "ffn_gate.bias",
             Self::UpBias => "ffn_up.bias",
             Self::DownBias => "ffn_down.bias",
+            Self::ExpertsPostNorm => "post_ffw_norm_2.weight",
+            Self::SharedPostNorm => "post_ffw_norm_1.weight",
             Self::FfnPostNorm => "post_ffw_norm.weight",
+            Self::OutputScale => "layer_output_scale.weight",
         }
     }
 
@@ -213,7 +232,8 @@ impl Config {
         let first = [(before && mixes, Role::AttentionNorm, 1, width)];
         let last = [(after && mixes, Role::AttentionPostNorm, 1, width)];
         let network = block.feed_forward.iter().flat_map(|network| of_network(network, block.norms, width));
-        let all = first.into_iter().chain(mixer).chain(last).chain(network);
+        let scale = [(block.output_scale, Role::OutputScale, 1, 1)];
+        let all = first.into_iter().chain(mixer).chain(last).chain(network).chain(scale);
         let there = all.filter(|&(there, ..)| there);
         there.map(|(_, role, rows, columns)| Part { role, rows, columns }).collect()
     }
@@ -232,9 +252,12 @@ fn of_network(network: &FeedForward, norms: Norms, width: usize) -> Vec<Possible
         (network.resident && gated, Role::ResidentGate, neurons, width),
         (network.resident, Role::ResidentUp, neurons, width),
         (network.resident, Role::ResidentDown, width, neurons),
+        (network.shared_norms, Role::ExpertsNorm, 1, width),
+        (router(|router| router.input == RouterInput::Normed), Role::RouterNorm, 1, width),
         (network.router.is_some(), Role::Router, experts, width),
         (router(|router| router.bias), Role::RouterBias, 1, experts),
         (router(|router| router.selection_bias), Role::SelectionBias, 1, experts),
+        (router(|router| router.expert_scales), Role::ExpertScales, 1, experts),
         (has_shared && gated, Role::SharedGate, shared, width),
         (has_shared, Role::SharedUp, shared, width),
         (has_shared, Role::SharedDown, width, shared),
@@ -242,6 +265,8 @@ fn of_network(network: &FeedForward, norms: Norms, width: usize) -> Vec<Possible
         (network.biases, Role::GateBias, experts, network.neurons),
         (network.biases, Role::UpBias, experts, network.neurons),
         (network.biases, Role::DownBias, experts, width),
+        (network.shared_norms, Role::ExpertsPostNorm, 1, width),
+        (network.shared_norms, Role::SharedPostNorm, 1, width),
         (norms.after(), Role::FfnPostNorm, 1, width),
     ]
 }
@@ -252,7 +277,7 @@ fn of_attention(a: &Attention, width: usize) -> Vec<Possible> {
     vec![
         (true, Role::Query, rows, width),
         (true, Role::Key, kv, width),
-        (true, Role::Value, kv, width),
+        (!a.values_are_keys, Role::Value, kv, width),
         (a.biases.query, Role::QueryBias, 1, rows),
         (a.biases.key, Role::KeyBias, 1, kv),
         (a.biases.value, Role::ValueBias, 1, kv),

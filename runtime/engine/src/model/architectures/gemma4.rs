@@ -1,0 +1,81 @@
+//! `gemma4`: layers with a window and narrow heads, and now and then one with wide heads that sees everything; norms of queries, keys
+//! and values; a number behind each layer; dense, or experts beside a dense network, with norms of their own.
+
+use kernels::Activation;
+
+use super::super::config::{
+    Attention, Config, ConfigError, HeadNorm, Norms, Pairing, Role, Rope, RouterInput,
+};
+use super::shapes::Shapes;
+use super::{Keys, Names};
+
+/// The rotary embedding of layers without a window, and with one.
+const GLOBAL: usize = 0;
+const LOCAL: usize = 1;
+
+pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
+    // an embedding for each layer, and layers that read the keys and values of others: the smallest models have both
+    for key in ["embedding_length_per_layer_input", "attention.shared_kv_layers"] {
+        if k.whole(key).is_some_and(|count| count > 0) {
+            k.refuse_value(key, "0");
+        }
+    }
+    let kv_heads = k.whole_of_layers("attention.head_count_kv", k.size("block_count"));
+    let first = kv_heads.first().copied().unwrap_or(1);
+    let shapes = Shapes::with_kv_heads(k, first, "attention.layer_norm_rms_epsilon");
+    let windowed = k.pattern("attention.sliding_window_pattern", shapes.layers, 6);
+    let window = k.size("attention.sliding_window");
+    let local_width = k.whole("attention.key_length_swa").unwrap_or(shapes.head_width);
+    if k.whole("attention.value_length_swa").is_some_and(|width| width != local_width) {
+        k.refuse_value("attention.value_length_swa", &format!("{local_width}, as for keys,"));
+    }
+    let global = shapes.rope(k, Pairing::Halves);
+    if global.divisors.is_empty() && windowed.contains(&false) {
+        let (what, rule) = (
+            "the number of divisors of rotary frequencies",
+            "layers without a window need `rope_freqs.weight`",
+        );
+        k.refuse(ConfigError::Contradiction { what, found: 0, rule: rule.to_owned() });
+    }
+    let rotated = k.whole("rope.dimension_count_swa").unwrap_or(local_width);
+    let local = Rope::plain(Pairing::Halves, rotated, k.number("rope.freq_base_swa").unwrap_or(10_000.0));
+
+    let mut network = shapes.feed_forward(k, k.activation(Activation::Gelu));
+    if let Some(router) = &mut network.router {
+        router.input = RouterInput::Normed;
+        router.expert_scales = k.has_tensor("blk.0.ffn_down_exps.scale");
+        network.shared_neurons = Some(k.size("feed_forward_length"));
+        network.shared_norms = true;
+    }
+    let mut blocks = shapes.blocks(&network, |layer| {
+        let has = |name: &str| k.has_tensor(&format!("blk.{layer}.{name}.weight"));
+        let plain = Attention {
+            kv_heads: kv_heads.get(layer).copied().unwrap_or(first),
+            scale: 1.0,
+            norm: Some(HeadNorm::Head),
+            value_norm: true,
+            values_are_keys: !has("attn_v") && !has("attn_qkv"),
+            ..shapes.attention(k, layer)
+        };
+        match windowed[layer] {
+            true => Attention { head_width: local_width, window: Some(window), rope: Some(LOCAL), ..plain },
+            false => Attention { rope: Some(GLOBAL), ..plain },
+        }
+    });
+    for (layer, block) in blocks.iter_mut().enumerate() {
+        block.norms = Norms::Both;
+        block.output_scale = k.has_tensor(&format!("blk.{layer}.layer_output_scale.weight"));
+    }
+    let has_experts = network.router.is_some();
+    let mut config = shapes.config(k, vec![global, local], blocks);
+    config.embedding_scale = (shapes.width as f32).sqrt();
+    config.logit_softcap = k.number_or_none("final_logit_softcapping");
+    // of a mixture the dense network beside the experts
+    let shared = [
+        (Role::SharedGate, "ffn_gate.weight"),
+        (Role::SharedUp, "ffn_up.weight"),
+        (Role::SharedDown, "ffn_down.weight"),
+    ];
+    let others = if has_experts { shared.to_vec() } else { Vec::new() };
+    (config, Names { others, ..Names::default() })
+}
