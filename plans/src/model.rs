@@ -138,6 +138,10 @@ pub struct Architecture {
     /// Sizes of the layers that keep a recurrent state in place of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,
+    /// Sizes of attention that keeps one vector for the keys and values of all heads (MLA): `kv_heads` is 1 then, and `head_width` the
+    /// vector's; absent: keys and values are kept each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latent: Option<Latent>,
 }
 
 /// Layers that keep a recurrent state of the tokens before, such as short convolutions, in place of keys and values.
@@ -149,6 +153,16 @@ pub struct Recurrent {
     /// Values that a token is projected to in the widest layer of all, those with attention among them.
     pub projected_values: u32,
     /// Values that the widest output matrix of all meets.
+    pub mixed_values: u32,
+}
+
+/// Attention that keeps one vector of a token for the keys and values of all heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Latent {
+    /// Values of a token in the widest step from its input to what its queries meet the vectors with, and back.
+    pub projected_values: u32,
+    /// Values of a token in the widest step beside that one, which reads or makes those.
     pub mixed_values: u32,
 }
 
@@ -204,6 +218,11 @@ impl Architecture {
     /// Layers with keys and values.
     pub fn kv_layers(&self) -> u32 {
         self.kv_layers.unwrap_or(self.layers)
+    }
+
+    /// Rows that a layer keeps of a token for each head: a key and a value, or one vector that is both.
+    pub fn kept_rows(&self) -> u32 {
+        if self.latent.is_some() { 1 } else { 2 }
     }
 
     /// Values of a sequence's recurrent state; 0 where all layers have keys and values.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use expect_test::expect_file;
 use plans::file::{Contract, read};
-use plans::model::{Drafts, KvLoss, LevelKind, Recurrent};
+use plans::model::{Drafts, KvLoss, Latent, LevelKind, Recurrent};
 use plans::plan::{Feature, Speculation, Together};
 use plans::terms::{Factors, StartTerms};
 use plans::{Backend, Calibration, Device, Model, Plan};
@@ -177,6 +177,8 @@ fn every_figure(model: &mut Model) {
     model.architecture.kv_layers = Some(1);
     model.architecture.gated_attention = true;
     model.architecture.recurrent = Some(Recurrent { state_values: 1, projected_values: 1, mixed_values: 1 });
+    model.architecture.kv_heads = 1;
+    model.architecture.latent = Some(Latent { projected_values: 1, mixed_values: 1 });
     let bundle = model.parts.bundle;
     model.layers.iter_mut().for_each(|layer| layer.bundle = Some(bundle));
     for level in &mut model.levels {

@@ -4,6 +4,8 @@
 //! [sequence][layer][key, value][kv head][position][head_width]
 //! ```
 //!
+//! Where a key is the value, too, it is kept once: `[key]` in place of both halves.
+//!
 //! A head's positions stand together, so that attention reads each once, in order. In a format of blocks a row is rounded once, when
 //! it is stored; attention reads nothing but what is stored, a prompt's own chunk included, so that no plan changes a bit.
 
@@ -31,6 +33,8 @@ pub struct KeyValues {
     region: Slab<u8>,
     format: Format,
     layers: usize,
+    /// 2, or 1 where a key is the value, too.
+    halves: usize,
     kv_heads: usize,
     head_bytes: usize,
     head_width: usize,
@@ -69,11 +73,18 @@ impl KeyValues {
             region,
             format,
             layers,
+            halves: 2,
             kv_heads,
             head_bytes: format.row_bytes(head_width),
             head_width,
             context,
         }
+    }
+
+    /// With keys alone, which are the values, too: half of the region.
+    #[must_use]
+    pub fn of_keys(self) -> Self {
+        Self { halves: 1, ..self }
     }
 
     /// Positions there is room for, in each sequence.
@@ -83,7 +94,7 @@ impl KeyValues {
 
     /// Bytes of the keys and values of so many positions in one layer.
     pub fn bytes(&self, positions: usize) -> u64 {
-        (2 * self.kv_heads * positions * self.head_bytes) as u64
+        (self.halves * self.kv_heads * positions * self.head_bytes) as u64
     }
 
     /// Stores one position of a sequence: `values` is `[kv_heads, head_width]`.
@@ -136,7 +147,7 @@ impl KeyValues {
 
     /// Heads of a sequence's keys and values, of all layers.
     fn heads(&self) -> usize {
-        self.layers * 2 * self.kv_heads
+        self.layers * self.halves * self.kv_heads
     }
 
     /// Where `bytes` bytes from `at` on of these positions lie in the region, run after run, and where in what is copied.
@@ -160,8 +171,13 @@ impl KeyValues {
         })
     }
 
+    /// Where a half lies among those of a layer: values that are keys lie where these do.
+    fn place(&self, half: Half) -> usize {
+        (half as usize).min(self.halves - 1)
+    }
+
     fn start(&self, sequence: usize, layer: usize, half: Half, head: usize) -> usize {
-        let of_layer = (sequence * self.layers + layer) * 2 + half as usize;
+        let of_layer = (sequence * self.layers + layer) * self.halves + self.place(half);
         (of_layer * self.kv_heads + head) * self.context * self.head_bytes
     }
 }
@@ -241,6 +257,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_key_that_is_the_value_is_kept_once() {
+        let both = filled(Format::F16, 1);
+        let mut arena = Arena::new(1 << 16).unwrap();
+        let bytes = SEQUENCES * LAYERS * HEADS * CONTEXT * Format::F16.row_bytes(WIDTH);
+        let region = arena.take(bytes, Align::Page).unwrap();
+        let mut kv = KeyValues::new(region, Format::F16, LAYERS, HEADS, WIDTH, CONTEXT).of_keys();
+        let row = |kv: &KeyValues, sequence, layer, half, head, at| {
+            kv.head(sequence, layer, half, head, CONTEXT).row(at).bytes.to_vec()
+        };
+        let keys = || halves().filter(|(_, half, _)| matches!(half, Half::Key));
+        for (sequence, (layer, half, at)) in (0..SEQUENCES).flat_map(|s| keys().map(move |half| (s, half))) {
+            let first = 1 + 100 * at + 30 * layer + 1000 * sequence;
+            let values: Vec<f32> = (first..).take(HEADS * WIDTH).map(|value| value as f32).collect();
+            kv.store(sequence, layer, half, at, &values);
+        }
+        kv.share(1, 0, 4);
+        for (layer, half, at) in keys() {
+            for head in 0..HEADS {
+                for (sequence, of) in [(0, usize::from(at < 4)), (1, 1)] {
+                    let expected = row(&both, of, layer, half, head, at);
+                    assert_eq!(row(&kv, sequence, layer, Half::Key, head, at), expected);
+                    assert_eq!(row(&kv, sequence, layer, Half::Value, head, at), expected);
+                }
+            }
+        }
+        assert_eq!(2 * kv.bytes(3), both.bytes(3));
     }
 
     #[test]

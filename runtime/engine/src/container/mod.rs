@@ -207,6 +207,7 @@ impl Directory {
             down_format: self.most(|stored| stored.down_format).to_string(),
             down_transposed: self.down_transposed,
             recurrent: c.recurrent(),
+            latent: c.latent(),
         }
     }
 }

@@ -7,6 +7,7 @@
 mod keys;
 mod shapes;
 
+mod deepseek2;
 mod gemma3;
 mod gpt_oss;
 mod granite;
@@ -26,7 +27,7 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The architectures, by their names in GGUF.
-const READERS: [(&str, Read); 18] = [
+const READERS: [(&str, Read); 19] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
@@ -44,6 +45,7 @@ const READERS: [(&str, Read); 18] = [
     ("lfm2moe", lfm2::read_experts),
     ("nemotron_h", nemotron_h::read),
     ("nemotron_h_moe", nemotron_h::read),
+    ("deepseek2", deepseek2::read),
     ("gpt-oss", gpt_oss::read),
 ];
 
