@@ -245,7 +245,8 @@ impl<'a> Reference<'a> {
 
         let mut attended = vec![0.0; a.heads * value];
         for (head, out) in attended.chunks_mut(value).enumerate() {
-            let of = |all: &[f32], p: usize, width: usize| all[(p * a.heads + head) * width..][..width].to_vec();
+            let of =
+                |all: &[f32], p: usize, width: usize| all[(p * a.heads + head) * width..][..width].to_vec();
             let q = &query[head * width..][..width];
             let score = |p| product(q, &of(&self.keys[block], p, width)) * a.scale;
             let mut scores: Vec<f32> = (0..=self.position).map(score).collect();

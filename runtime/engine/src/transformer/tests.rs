@@ -121,7 +121,8 @@ fn model_with(
     }
     let mut matrix = |writer: Writer, name: &str, dims: &[usize], format: Format| {
         let count: usize = dims.iter().product();
-        let scale = 2.0 / (dims[0] as f32).sqrt();
+        // attention that is seen in the logits
+        let scale = if name.contains("attn_kv_a_norm") { 4.0 } else { 2.0 / (dims[0] as f32).sqrt() };
         let values: Vec<f32> = (0..count).map(|_| numbers.next() * scale).collect();
         let mut bytes = vec![0; format.row_bytes(count)];
         if format == Format::Mxfp4 {
@@ -146,7 +147,8 @@ fn model_with(
         for part in ["attn_norm", "ffn_norm"] {
             writer = matrix(writer, &name(part), &[width], Format::F32);
         }
-        let projected = [("attn_q", width), ("attn_k", width / 2), ("attn_v", width / 2), ("attn_output", width)];
+        let projected =
+            [("attn_q", width), ("attn_k", width / 2), ("attn_v", width / 2), ("attn_output", width)];
         let projected = projected.map(|(part, rows)| (part, vec![width, rows]));
         let attention = if family == "deepseek2" { latent::tensors(width) } else { projected.to_vec() };
         for (part, dims) in attention {

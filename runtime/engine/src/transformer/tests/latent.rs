@@ -36,19 +36,20 @@ fn with_model(experts: usize, format: Format, of: impl Fn(&SourceModel<'_>, &Con
 
 #[test]
 fn keys_and_values_in_every_format_give_the_references_numbers() {
+    const FORMATS: [(KvFormat, Format); 4] = [
+        (KvFormat::F32, Format::F32),
+        (KvFormat::F16, Format::F16),
+        (KvFormat::Q8_0, Format::Q8_0),
+        (KvFormat::Q4_0, Format::Q4_0),
+    ];
     for experts in [1, 4] {
         with_model(experts, Format::F32, |source, container| {
-            for (kv, format) in [
-                (KvFormat::F32, Format::F32),
-                (KvFormat::F16, Format::F16),
-                (KvFormat::Q8_0, Format::Q8_0),
-                (KvFormat::Q4_0, Format::Q4_0),
-            ] {
-                let by = |format| -> Vec<Vec<f32>> {
-                    let mut reference = Reference::new(source, best()).with_kv_format(format);
-                    TOKENS.iter().map(|&token| reference.step(token, &mut ())).collect()
-                };
-                let expected = by(format);
+            let by = |(_, format)| -> Vec<Vec<f32>> {
+                let mut reference = Reference::new(source, best()).with_kv_format(format);
+                TOKENS.iter().map(|&token| reference.step(token, &mut ())).collect()
+            };
+            let expected = FORMATS.map(by);
+            for (at, (kv, _)) in FORMATS.into_iter().enumerate() {
                 let mut first: Option<[Vec<Vec<f32>>; 2]> = None;
                 for knobs in all_knobs(&backends(container)) {
                     let knobs = Knobs { kv, ..knobs };
@@ -57,14 +58,18 @@ fn keys_and_values_in_every_format_give_the_references_numbers() {
                     let mut prompt = Vec::new();
                     engine.prefill(&rows(&TOKENS), Some(&mut |_, row| prompt.push(row.to_vec()))).unwrap();
                     for logits in [&decoded, &prompt] {
-                        let off = distance(logits, &expected);
-                        assert!(off < 1e-4, "{experts} {kv:?} {knobs:?}: {off}");
+                        let off = expected.each_ref().map(|expected| distance(logits, expected));
+                        // what rounding to the format does is far more than what the order of sums does
+                        let others = (0..FORMATS.len()).filter(|&other| other != at).map(|other| off[other]);
+                        let nearest = others.fold(f32::INFINITY, f32::min);
+                        assert!(
+                            off[at] < 1e-4 && off[at] * 4.0 < nearest,
+                            "{experts} {kv:?} {knobs:?}: {off:?}"
+                        );
                     }
                     let same = first.get_or_insert_with(|| [decoded.clone(), prompt.clone()]);
                     assert!(*same == [decoded, prompt], "{experts} {kv:?} {knobs:?}");
                 }
-                // what rounding does is seen
-                assert!(format == Format::F32 || distance(&expected, &by(Format::F32)) > 4e-4, "{format}");
             }
         });
     }
@@ -128,12 +133,20 @@ fn what_is_not_implemented_is_refused_by_its_key() {
     // files of early converters, with one matrix `attn_kv_b` for keys and values
     let early = keys(
         |writer| writer.u32(&key("attention.key_length"), 64).u32(&key("attention.value_length"), 32),
-        &["attention.key_length_mla", "attention.value_length_mla", "attention.key_length", "attention.value_length"],
+        &[
+            "attention.key_length_mla",
+            "attention.value_length_mla",
+            "attention.key_length",
+            "attention.value_length",
+        ],
     );
     refused(early, "key `deepseek2.attention.key_length_mla` is missing: convert the model again");
     let others = |values: &[(&str, u32)]| {
         let without: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
-        keys(|writer| values.iter().fold(writer, |writer, (name, value)| writer.u32(&key(name), *value)), &without)
+        keys(
+            |writer| values.iter().fold(writer, |writer, (name, value)| writer.u32(&key(name), *value)),
+            &without,
+        )
     };
     let other = |name: &str, value: u32| others(&[(name, value)]);
     refused(other("attention.head_count_kv", 4), "deepseek2.attention.head_count_kv` is 4");
@@ -150,7 +163,8 @@ fn what_is_not_implemented_is_refused_by_its_key() {
     let temperature = keys(|writer| writer.f32(&key("attention.temperature_scale"), 0.1), &[]);
     refused(temperature, "deepseek2.attention.temperature_scale");
     // sizes that no memory is planned for
-    let wide = [("attention.kv_lora_rank", 96), ("attention.key_length", 128), ("attention.value_length", 96)];
+    let wide =
+        [("attention.kv_lora_rank", 96), ("attention.key_length", 128), ("attention.value_length", 96)];
     refused(others(&wide), "the rank of keys and values is 96, outside 1 to 64");
     refused(other("attention.q_lora_rank", 65), "the rank of queries is 65, outside 1 to 64");
     refused(other("attention.key_length_mla", 32), "that are not rotated is 0");

@@ -32,6 +32,8 @@ const SAME: f32 = 3e-5;
 const SAME_TOKENS: f32 = 0.75;
 /// How far logits may be off whose numbers are rounded otherwise, or not at all, of their root mean square.
 const ROUNDED: f32 = 0.06;
+/// The same where latent attention rounds three more vectors in each layer: `0.7 % * sqrt(2 * 7 + 1)` is 2.7 %, and three times that.
+const ROUNDED_LATENT: f32 = 0.08;
 
 /// Values of a block.
 const BLOCK: usize = 32;
@@ -464,6 +466,7 @@ fn vectors_of_eight_bits_meet_the_containers_own_rows_as_the_plan_says() {
             0 => container(folder.path(), &source),
             _ => container_in_pieces(folder.path(), &source, slice),
         };
+        let most = if family == "deepseek2" { ROUNDED_LATENT } else { ROUNDED };
         let interleaved = slice == 0 && container.directory.down_format == Format::Q4_0X4;
         for kernels in available() {
             let plain = Rounding::logits(&container, kernels, What::Nothing);
@@ -494,11 +497,11 @@ fn vectors_of_eight_bits_meet_the_containers_own_rows_as_the_plan_says() {
                     let name = format!("{name} {level} {what:?}");
                     let [sequence, alone] = found(&container, &plan, what);
                     let off_plain = off(&sequence, &plain);
-                    let rounds = |off: &f32| (10.0 * SAME..ROUNDED).contains(off);
+                    let rounds = |off: &f32| (10.0 * SAME..most).contains(off);
                     assert!(off_plain.iter().all(rounds), "{name}: {off_plain:?}");
                     let [sequence, alone] =
                         [(sequence, &expected[0]), (alone, &expected[1])].map(|(a, b)| off(&a, b));
-                    assert!(sequence.iter().chain(&alone).all(|&off| off < ROUNDED), "{name}: {sequence:?}");
+                    assert!(sequence.iter().chain(&alone).all(|&off| off < most), "{name}: {sequence:?}");
                     let least = SAME_TOKENS * alone.len() as f32;
                     assert!(count_same(&alone) as f32 >= least, "{name}: {alone:?}");
                     (tokens, same) = (tokens + sequence.len(), same + count_same(&sequence));
