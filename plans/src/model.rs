@@ -160,9 +160,9 @@ pub struct Recurrent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Latent {
-    /// Values of a token in the widest step from its input to what its queries meet the vectors with, and back.
+    /// Values that a token is projected to, or that its queries or what they read have, whichever are most.
     pub projected_values: u32,
-    /// Values of a token in the widest step beside that one, which reads or makes those.
+    /// Values that a token's queries or what they read have, whichever are most.
     pub mixed_values: u32,
 }
 
