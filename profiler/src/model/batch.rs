@@ -609,7 +609,8 @@ impl<'a> Layer<'a> {
         let weight = values_of(self.part(Role::LatentNorm));
         vectors.par_chunks_mut(kept).zip(&positions).for_each(|(vector, &position)| {
             let (front, shared) = vector.split_at_mut(rank);
-            rms_norm(&front.to_vec(), &weight, c.norm_epsilon, front);
+            let before = front.to_vec();
+            rms_norm(&before, &weight, c.norm_epsilon, front);
             rotate(shared, position);
             if let Some(format) = self.kv {
                 vector.copy_from_slice(&rounded(format, vector));
