@@ -23,9 +23,9 @@
 
 use plans::device::LONG_ROW_VALUES;
 use plans::engine::{
-    ADDED, ALONE, ATTENTION_DISPATCHES, COMPLETED_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN,
-    PROMPT_ACTIVE_ONE_IN, PROMPT_TOKENS, REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS,
-    SUMS_PASSES, run_neurons,
+    ADDED, ALONE, ATTENTION_DISPATCHES, COMPLETED_DISPATCHES, LATENT_DISPATCHES, LIST_PASSES,
+    PREFETCH_ONE_IN, PROMPT_ACTIVE_ONE_IN, PROMPT_TOKENS, REGISTER_ROWS, SAMPLING_PASSES,
+    SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES, run_neurons,
 };
 use plans::layout::Part;
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
@@ -221,10 +221,11 @@ pub fn requested_neurons(model: &Model, level: &Level, layer: usize) -> f64 {
 pub fn attention(model: &Model, r: &Rates) -> Work {
     let (a, bytes) = (&model.architecture, model.parts.attention_layer_bytes as f64);
     let state = 2.0 * 4.0 * a.state_values() as f64 / f64::from(a.layers);
+    let dispatches = ATTENTION_DISPATCHES + if a.latent.is_some() { LATENT_DISPATCHES } else { 0 };
     let work = Work {
         compute_seconds: compute_seconds(bytes / weight_bytes(model), r.flops) + recurrence(model, r),
         stream_seconds: r.dense.seconds(bytes, f64::from(a.width)) + memory_seconds(state, r.stream),
-        dispatch_seconds: ATTENTION_DISPATCHES as f64 * r.dispatch,
+        dispatch_seconds: dispatches as f64 * r.dispatch,
         ..Work::default()
     };
     r.shared.left(work, bytes)
@@ -238,7 +239,7 @@ fn recurrence(model: &Model, r: &Rates) -> f64 {
     compute_seconds(PRODUCTS * a.state_values() as f64 / f64::from(a.layers), r.attention)
 }
 
-/// Seconds that one token of context adds to a token, all layers: its keys and values are read once.
+/// Seconds that one token of context adds to a token, all layers: its keys and values, or the vectors in their place, are read once.
 pub fn context_seconds(model: &Model, kv: KvFormat, r: &Rates) -> f64 {
     context(model, kv, r).seconds()
 }

@@ -57,6 +57,9 @@ pub const PREFETCHED_USED_FRACTION: f64 = 0.8;
 
 /// Dispatches of a layer's attention: queries, keys and values together; the scores; the output matrix.
 pub const ATTENTION_DISPATCHES: usize = 3;
+/// Further ones where one vector is kept for all heads: queries of what they are made of; each head's own matrix before the scores, and
+/// behind them.
+pub const LATENT_DISPATCHES: usize = 3;
 
 /// Passes over the residual stream that one thread makes per layer: two norms (read, read and write), two additions (two
 /// reads and a write each), rotary positions.

@@ -80,10 +80,10 @@ pub fn slot_part(kind: LevelKind) -> Part {
     }
 }
 
-/// Bytes of keys and values that one token of context takes.
+/// Bytes of keys and values, or of the vectors in their place, that one token of context takes.
 pub fn kv_bytes_per_token(a: &Architecture, format: KvFormat) -> u64 {
     let of_shape = |heads: Heads| {
-        let rows = u64::from(heads.layers) * 2 * u64::from(heads.kv_heads);
+        let rows = u64::from(heads.layers) * u64::from(a.kept_rows()) * u64::from(heads.kv_heads);
         rows.saturating_mul(format.row_bytes(heads.head_width.into()))
     };
     a.all_heads().map(of_shape).fold(0, u64::saturating_add)
@@ -137,7 +137,7 @@ pub struct Rows {
     pub normed: u64,
     /// A block's output, `[rows, width]`.
     pub block_output: u64,
-    /// Queries, their gates where there are such, keys and values, or what a recurrent layer projects rows to,
+    /// Queries, their gates where there are such, keys and values, or what a recurrent layer or latent attention projects rows to,
     /// `[rows, projected_values]`; later a shared expert's input, gates and ups, or its input, its ups and
     /// what is packed of those, `[rows, width + 2 shared_neurons]`.
     pub projections: u64,
@@ -231,12 +231,13 @@ impl Rows {
         let gates = if a.gated_attention { 2 } else { 1 };
         let attended = widest(a, |heads| gates * heads.query_width() + 2 * heads.kv_width());
         let recurrent = a.recurrent.map_or(0, |recurrent| recurrent.projected_values.into());
+        let latent = a.latent.map_or(0, |latent| latent.projected_values.into());
         let shared = if a.shared_neurons == 0 { 0 } else { width + 2 * u64::from(a.shared_neurons) };
         Self {
             residual: rows * width,
             normed: rows * width,
             block_output: rows * width,
-            projections: rows * attended.max(recurrent).max(shared),
+            projections: rows * attended.max(recurrent).max(latent).max(shared),
             attended: rows * mixed_values(a),
             rotations: rows * u64::from(a.rotary_embeddings) * widest(a, |heads| heads.head_width.into()),
             router: 2 * (rows + 1) * u64::from(a.experts),
@@ -283,10 +284,12 @@ impl Rows {
     }
 }
 
-/// Values that the widest output matrix of attention, or of a recurrent layer, meets.
+/// Values that the widest output matrix of attention, or of a recurrent layer, meets, or the widest step of latent attention on the way
+/// to them.
 fn mixed_values(a: &Architecture) -> u64 {
     let recurrent = a.recurrent.map_or(0, |recurrent| recurrent.mixed_values.into());
-    widest(a, Heads::query_width).max(recurrent)
+    let latent = a.latent.map_or(0, |latent| latent.mixed_values.into());
+    widest(a, Heads::query_width).max(recurrent).max(latent)
 }
 
 /// The most that heads of any of the layers' shapes have.

@@ -142,6 +142,10 @@ pub struct Architecture {
     /// Sizes of the layers that keep a recurrent state in place of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,
+    /// Sizes of attention that keeps one vector for the keys and values of all heads (MLA): `kv_heads` is 1 then, and `head_width` the
+    /// vector's; absent: keys and values are kept each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latent: Option<Latent>,
 }
 
 /// The heads of some layers, which have one shape.
@@ -179,6 +183,16 @@ pub struct Recurrent {
     /// Values that a token is projected to in the widest layer of all, those with attention among them.
     pub projected_values: u32,
     /// Values that the widest output matrix of all meets.
+    pub mixed_values: u32,
+}
+
+/// Attention that keeps one vector of a token for the keys and values of all heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Latent {
+    /// Values that a token is projected to, or that its queries or what they read have, whichever are most.
+    pub projected_values: u32,
+    /// Values that a token's queries or what they read have, whichever are most.
     pub mixed_values: u32,
 }
 
@@ -246,6 +260,11 @@ impl Architecture {
             head_width: self.head_width,
         };
         std::iter::once(own).chain(self.other_heads.iter().copied())
+    }
+
+    /// Rows that a layer keeps of a token for each head: a key and a value, or one vector that is both.
+    pub fn kept_rows(&self) -> u32 {
+        if self.latent.is_some() { 1 } else { 2 }
     }
 
     /// Values of a sequence's recurrent state; 0 where all layers have keys and values.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use expect_test::expect_file;
 use plans::file::{Contract, read};
-use plans::model::{Drafts, Heads, KvLoss, LevelKind, Recurrent};
+use plans::model::{Drafts, Heads, KvLoss, Latent, LevelKind, Recurrent};
 use plans::plan::{Feature, Filling, Speculation, Together};
 use plans::terms::{Factors, StartTerms, VISITED};
 use plans::{Backend, Calibration, Device, Model, Plan};
@@ -178,6 +178,8 @@ fn every_figure(model: &mut Model) {
     model.architecture.kv_layers = Some(2);
     model.architecture.other_heads = vec![Heads { layers: 1, heads: 1, kv_heads: 1, head_width: 1 }];
     model.architecture.recurrent = Some(Recurrent { state_values: 1, projected_values: 1, mixed_values: 1 });
+    model.architecture.kv_heads = 1;
+    model.architecture.latent = Some(Latent { projected_values: 1, mixed_values: 1 });
     let bundle = model.parts.bundle;
     model.layers.iter_mut().for_each(|layer| layer.bundle = Some(bundle));
     for level in &mut model.levels {

@@ -714,7 +714,7 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
     let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
     let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
     let recurrent = ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"];
-    for name in recurrent.into_iter().chain(["gemma4moe", "smallthinker"]) {
+    for name in recurrent.into_iter().chain(["deepseek2", "gemma4moe", "smallthinker"]) {
         let here = Profiled::measured();
         here.profile(&golden(&format!("{name}.gguf")), &[]);
         let values = |bytes: &[u8]| -> Vec<f32> {
@@ -766,6 +766,11 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
         for (plan, arguments) in &plans {
             let planned = here.plan(plan, arguments);
             assert_eq!(planned.memory.state_bytes > 0, recurrent.contains(&name), "{name} {plan}");
+            if name == "deepseek2" {
+                // 32 values and a key of 16 of each of three layers, in 16 bits
+                let tokens = u64::from(planned.context.tokens * planned.context.sequences);
+                assert_eq!(planned.memory.kv_bytes, (tokens * 3 * 48 * 2).next_multiple_of(4096), "{plan}");
+            }
             let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
             done(here.run(plan).args(["--tokens", &tokens.join(" "), "--no-probe"]).args(files));
             let found = ["decoded.npy", "prompt.npy"].map(|file| std::fs::read(here.path(file)).unwrap());

@@ -177,6 +177,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
             down_format: "Q4_0".to_owned(),
             down_transposed: true,
             recurrent: None,
+            latent: None,
         },
         parts: Parts {
             embedding_bytes: table,

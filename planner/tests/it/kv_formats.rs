@@ -1,8 +1,9 @@
 //! Keys and values in blocks: asked for, priced, held against the allowed loss, and refused by name where nothing is known of them.
 
 use planner::{Answer, Inputs, PlanError};
+use plans::engine::{ATTENTION_DISPATCHES, LATENT_DISPATCHES};
 use plans::memory::kv_bytes_per_token;
-use plans::model::{Heads, KvLoss};
+use plans::model::{Heads, KvLoss, Latent};
 use plans::plan::Request;
 use plans::{KvFormat, PAGE_BYTES, Plan};
 
@@ -52,6 +53,27 @@ fn a_token_of_context_takes_whole_blocks_and_what_is_saved_goes_to_neurons() {
     );
     // what is not asked for is not chosen
     assert_eq!(plan(&measured(), &request(Some(48 << 20))).plan.quality.kv_format, "F16");
+}
+
+#[test]
+fn one_vector_for_keys_and_values_takes_half_their_memory_and_more_dispatches() {
+    let apart = {
+        let mut inputs = inputs(4);
+        inputs.model.architecture.kv_heads = 1;
+        inputs
+    };
+    let mut together = inputs(4);
+    together.model.architecture.kv_heads = 1;
+    // queries as wide as those vectors, of which there are 8
+    together.model.architecture.latent = Some(Latent { projected_values: 8 * 64, mixed_values: 8 * 64 });
+    let [apart, together] = [apart, together].map(|inputs| plan(&inputs, &request(Some(48 << 20))).plan);
+    assert_eq!(apart.memory.kv_bytes, 4 * 2 * 256 * 128);
+    assert_eq!(2 * together.memory.kv_bytes, apart.memory.kv_bytes);
+    let attention = |plan: &Plan| plan.terms.as_ref().unwrap().attention.dispatch_seconds;
+    let dispatches = |plans: usize| plans as f64;
+    let [more, usual] = [ATTENTION_DISPATCHES + LATENT_DISPATCHES, ATTENTION_DISPATCHES].map(dispatches);
+    let off = attention(&together) / attention(&apart) - more / usual;
+    assert!(off.abs() < 1e-5, "{off}");
 }
 
 #[test]

@@ -168,6 +168,7 @@ pub(crate) fn model(layers: u32) -> Model {
             down_format: "F16".to_owned(),
             down_transposed: true,
             recurrent: None,
+            latent: None,
         },
         parts: Parts {
             embedding_bytes: table,

@@ -1,8 +1,8 @@
 //! The ranges of the values of a `model.toml`, each by itself and beside the others.
 
 use super::{
-    Architecture, ContainerIdentity, DenseQuality, Drafts, Heads, KvLoss, LayerActivity, Level, LevelKind,
-    LevelLayer, Model, ModelProvenance, Parts, Recurrent, ReuseAxes,
+    Architecture, ContainerIdentity, DenseQuality, Drafts, Heads, KvLoss, Latent, LayerActivity, Level,
+    LevelKind, LevelLayer, Model, ModelProvenance, Parts, Recurrent, ReuseAxes,
 };
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, LOSSLESS_MAX,
@@ -156,6 +156,7 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
         down_transposed,
         other_heads,
         recurrent,
+        latent,
     } = architecture;
     at.key("family").plain(family)?;
     at.key("activation").named(activation, &FUNCTIONS)?;
@@ -195,7 +196,18 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
     at.key("down_transposed").holds(*down_transposed || architecture.always_fires(), || {
         format!("is false, and neurons of {activation} are read one by one")
     })?;
-    recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, &at.key("recurrent")))
+    recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, &at.key("recurrent")))?;
+    let Some(latent) = latent else { return Ok(()) };
+    at.key("latent").holds(*kv_heads == 1, || {
+        format!("is there, and so are {kv_heads} key and value heads: one vector is kept, as of one head")
+    })?;
+    latent_attention(*latent, &at.key("latent"))
+}
+
+fn latent_attention(latent: Latent, at: &At<'_>) -> Checked {
+    let Latent { projected_values, mixed_values } = latent;
+    at.key("projected_values").count(projected_values, 1, 1 << 28)?;
+    at.key("mixed_values").count(mixed_values, 1, 1 << 28)
 }
 
 /// The shape of heads: queries, and a divisor of them that they share keys and values of.

@@ -9,7 +9,7 @@
 //! result, and threads share blocks.
 
 use flashplan::internals::model::config::{
-    Attention, Convolution, DeltaNet, HeadNorm, Mixer, Role, RouterInput, StateSpace,
+    Attention, Convolution, DeltaNet, HeadNorm, Latent, Mixer, Role, RouterInput, StateSpace,
 };
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
@@ -330,7 +330,10 @@ impl<'a> Layer<'a> {
         let normed = self.normed_by(Role::AttentionNorm, x);
         let out = match &block.mixer {
             None => return,
-            Some(Mixer::Attention(attention)) => self.attended(attention, &normed, windows),
+            Some(Mixer::Attention(attention)) => match attention.latent {
+                None => self.attended(attention, &normed, windows),
+                Some(latent) => self.latent(attention, latent, &normed, windows),
+            },
             Some(Mixer::Convolution(convolution)) => self.convolved(*convolution, &normed, windows),
             Some(Mixer::DeltaNet(net)) => self.delta_net(*net, &normed, windows),
             Some(Mixer::StateSpace(space)) => self.state_space(*space, &normed, windows),
@@ -532,6 +535,25 @@ impl<'a> Layer<'a> {
                 heads.for_each(|head| head.copy_from_slice(&rounded(format, head)));
             }
         }
+        let mut query = self.softmaxed(a, query, &key, &value, windows);
+        query.iter_mut().zip(gate).for_each(|(value, gate)| *value *= sigmoid(gate));
+        let mut out = transposed(&self.times(output, None, &query), tokens);
+        self.add_bias(Role::AttentionOutputBias, &mut out);
+        out
+    }
+
+    /// `softmax(scale q k^T) v` of each head, window after window, over what each token sees: `[tokens, query_width]`.
+    ///
+    /// *Shapes*: `query: [tokens, query_width]`, `key`, `value: [tokens, kv_width]`.
+    fn softmaxed(
+        &self,
+        a: &Attention,
+        mut query: Vec<f32>,
+        key: &[f32],
+        value: &[f32],
+        windows: &[usize],
+    ) -> Vec<f32> {
+        let (head_width, q_width, kv_width) = (a.head_width, a.query_width(), a.kv_width());
         let sinks = self.source.part(self.block, Role::Sinks).map(values_of);
         let mut starts = Vec::with_capacity(windows.len());
         let mut start = 0;
@@ -553,8 +575,8 @@ impl<'a> Layer<'a> {
                     row: q_width,
                     column: 1,
                 };
-                let k = Strided { values: &key[part(&key, kv_width, at)], row: 1, column: kv_width };
-                let v = Strided { values: &value[part(&value, kv_width, at)], row: kv_width, column: 1 };
+                let k = Strided { values: &key[part(key, kv_width, at)], row: 1, column: kv_width };
+                let v = Strided { values: &value[part(value, kv_width, at)], row: kv_width, column: 1 };
                 let mut scores = vec![0.0; window * window];
                 product_strided((window, head_width, window), q, k, &mut scores);
                 for (position, scores) in scores.chunks_mut(window).enumerate() {
@@ -587,10 +609,76 @@ impl<'a> Layer<'a> {
                 query[(start + i) * q_width + head * head_width..][..head_width].copy_from_slice(attended);
             }
         }
-        query.iter_mut().zip(gate).for_each(|(value, gate)| *value *= sigmoid(gate));
-        let mut out = transposed(&self.times(output, None, &query), tokens);
-        self.add_bias(Role::AttentionOutputBias, &mut out);
-        out
+        query
+    }
+
+    /// Output of latent attention, window after window: `[tokens, width]`. As in the engine, what makes keys and values of what is kept
+    /// is taken to queries and results.
+    fn latent(&self, a: &Attention, latent: Latent, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let Latent { query_rank, rank, plain, rotated, value } = latent;
+        let (c, kept, width) = (self.source.config(), a.head_width, latent.query_width());
+        let tokens = normed.len() / c.width;
+        let rows = |role: Role, x: &[f32]| transposed(&self.times(self.part(role), None, x), tokens);
+        let queries = match query_rank {
+            None => rows(Role::Query, normed),
+            Some(rank) => {
+                let (low, weight) = (rows(Role::QueryDown, normed), self.part(Role::QueryDownNorm));
+                rows(Role::QueryUp, &normed_rows(&low, weight, rank, c.norm_epsilon))
+            }
+        };
+        let mut vectors = rows(Role::LatentDown, normed);
+        let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
+        let longest = windows.iter().copied().max().unwrap_or(0);
+        let rotary = a.rope.map(|rope| Rotary::new(&c.ropes[rope], longest));
+        let rotate = |values: &mut [f32], position: usize| {
+            let Some(rotary) = &rotary else { return };
+            let mut rotations = vec![Rotation::default(); rotary.pairs()];
+            rotary.fill(position, &mut rotations);
+            rotary.rotate(values, rotated, &rotations);
+        };
+        let weight = values_of(self.part(Role::LatentNorm));
+        vectors.par_chunks_mut(kept).zip(&positions).for_each(|(vector, &position)| {
+            let (front, shared) = vector.split_at_mut(rank);
+            let before = front.to_vec();
+            rms_norm(&before, &weight, c.norm_epsilon, front);
+            rotate(shared, position);
+            if let Some(format) = self.kv {
+                vector.copy_from_slice(&rounded(format, vector));
+            }
+        });
+        let mut taken = vec![0.0; tokens * a.heads * kept];
+        taken.par_chunks_mut(kept).enumerate().for_each(|(at, taken)| {
+            let rotated = &mut taken[rank..];
+            rotated.copy_from_slice(&queries[at * width + plain..][..rotated.len()]);
+            rotate(rotated, positions[at / a.heads]);
+        });
+        self.of_heads(Role::KeyUp, a.heads, (&queries, width), (&mut taken, kept));
+        let read = self.softmaxed(a, taken, &vectors, &vectors, windows);
+        let mut mixed = vec![0.0; tokens * a.heads * value];
+        self.of_heads(Role::ValueUp, a.heads, (&read, kept), (&mut mixed, value));
+        transposed(&self.times(self.part(Role::AttentionOutput), None, &mixed), tokens)
+    }
+
+    /// Each head's own matrix times the fronts of its vectors, into the fronts of others.
+    ///
+    /// *Shapes*: `x: [tokens, heads, x_stride]`, `out: [tokens, heads, out_stride]`.
+    fn of_heads(
+        &self,
+        role: Role,
+        heads: usize,
+        (x, x_stride): (&[f32], usize),
+        (out, out_stride): (&mut [f32], usize),
+    ) {
+        let all = self.part(role);
+        let (count, bytes) = (all.rows / heads, all.bytes.len() / heads);
+        for head in 0..heads {
+            let w = Matrix { rows: count, bytes: &all.bytes[head * bytes..][..bytes], ..all };
+            let of_head = x.chunks(x_stride).skip(head).step_by(heads);
+            let fronts: Vec<f32> = of_head.flat_map(|x| &x[..w.columns]).copied().collect();
+            let products = transposed(&self.times(w, None, &fronts), fronts.len() / w.columns);
+            let places = out.chunks_mut(out_stride).skip(head).step_by(heads);
+            places.zip(products.chunks(count)).for_each(|(out, new)| out[..count].copy_from_slice(new));
+        }
     }
 
     /// Input of the feed-forward network, or of its experts, of rows of the stream: `[rows, width]`.
@@ -904,6 +992,7 @@ mod tests {
     fn a_batch_is_the_reference_token_by_token() {
         let fixtures = ["oxide-dense", "oxide-moe"].map(|name| format!("models/{name}"));
         let architectures = [
+            "deepseek2",
             "gemma3",
             "gemma4",
             "gemma4moe",

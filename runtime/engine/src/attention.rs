@@ -50,7 +50,8 @@ pub enum Tiling {
 
 /// `attended[row] = softmax(scale q k^T) v` for each head, over the positions up to and with the row's own that it sees.
 ///
-/// *Shapes*: `projections: [rows, projected_width]`, of which the queries, in front, are read, rotated already;
+/// *Shapes*: `projections: [rows, projected_width]`, of latent attention `[rows, query_width]`, of which the queries, in front, are read,
+/// rotated already;
 /// `sinks: [heads]`; `attended: [rows, query_width]`; `at: [rows]`. In tiles all rows are of one sequence.
 pub fn attend(
     pool: &Pool,
@@ -84,7 +85,9 @@ pub fn attend(
 impl<'a> Attention<'a> {
     /// A row's queries, `[heads, head_width]`.
     fn queries(&self, row: usize) -> &'a [f32] {
-        let stride = self.config.projected_width();
+        // latent attention makes its queries by themselves
+        let latent = self.config.latent.is_some();
+        let stride = if latent { self.config.query_width() } else { self.config.projected_width() };
         &self.projections[row * stride..][..self.config.query_width()]
     }
 

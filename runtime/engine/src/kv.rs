@@ -4,7 +4,9 @@
 //! [sequence][layer][key, value][kv head][position][head_width]
 //! ```
 //!
-//! Layers may have heads of other shapes. A head's positions stand together, so that attention reads each once, in order. In a format of blocks a row is rounded once, when
+//! Where a key is the value, too, it is kept once: `[key]` in place of both halves. Layers may have heads of other shapes.
+//!
+//! A head's positions stand together, so that attention reads each once, in order. In a format of blocks a row is rounded once, when
 //! it is stored; attention reads nothing but what is stored, a prompt's own chunk included, so that no plan changes a bit.
 
 use std::ops::Range;
@@ -31,6 +33,8 @@ pub struct KeyValues {
     region: Slab<u8>,
     format: Format,
     layers: Box<[Layer]>,
+    /// 2, or 1 where a key is the value, too.
+    halves: usize,
     /// Bytes of one position of a sequence, in all layers.
     position_bytes: usize,
     context: usize,
@@ -47,9 +51,9 @@ struct Layer {
 }
 
 impl Layer {
-    /// Bytes of one position of a sequence: all heads' keys and values.
-    fn position_bytes(&self) -> usize {
-        2 * self.kv_heads * self.head_bytes
+    /// Bytes of one position of a sequence: all heads' keys, or values.
+    fn half_bytes(&self) -> usize {
+        self.kv_heads * self.head_bytes
     }
 }
 
@@ -84,11 +88,18 @@ impl KeyValues {
         let layer = |(kv_heads, head_width)| {
             let head_bytes = format.row_bytes(head_width);
             let layer = Layer { kv_heads, head_width, head_bytes, before: position_bytes };
-            position_bytes += layer.position_bytes();
+            position_bytes += 2 * layer.half_bytes();
             layer
         };
         let layers = heads.into_iter().map(layer).collect();
-        Self { region, format, layers, position_bytes, context }
+        Self { region, format, layers, halves: 2, position_bytes, context }
+    }
+
+    /// With keys alone, which are the values, too: half of the region.
+    #[must_use]
+    pub fn of_keys(mut self) -> Self {
+        self.layers.iter_mut().for_each(|layer| layer.before /= 2);
+        Self { halves: 1, position_bytes: self.position_bytes / 2, ..self }
     }
 
     /// Positions there is room for, in each sequence.
@@ -98,7 +109,7 @@ impl KeyValues {
 
     /// Bytes of the keys and values of so many positions in a layer.
     pub fn bytes(&self, layer: usize, positions: usize) -> u64 {
-        (positions * self.layers[layer].position_bytes()) as u64
+        (positions * self.halves * self.layers[layer].half_bytes()) as u64
     }
 
     /// Bytes of the keys and values of one position in all layers.
@@ -185,9 +196,14 @@ impl KeyValues {
         })
     }
 
+    /// Where a half lies among those of a layer: values that are keys lie where these do.
+    fn place(&self, half: Half) -> usize {
+        (half as usize).min(self.halves - 1)
+    }
+
     fn start(&self, sequence: usize, layer: usize, half: Half, head: usize) -> usize {
         let Layer { kv_heads, head_bytes, before, .. } = self.layers[layer];
-        let head = half as usize * kv_heads + head;
+        let head = self.place(half) * kv_heads + head;
         (sequence * self.position_bytes + before + head * head_bytes) * self.context
     }
 }
@@ -269,6 +285,38 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_key_that_is_the_value_is_kept_once() {
+        let both = filled(Format::F16, 1);
+        let mut arena = Arena::new(1 << 16).unwrap();
+        let of_layer = |(heads, width): (usize, usize)| heads * CONTEXT * Format::F16.row_bytes(width);
+        let bytes = SEQUENCES * HEADS.map(of_layer).iter().sum::<usize>();
+        let region = arena.take(bytes, Align::Page).unwrap();
+        let mut kv = KeyValues::new(region, Format::F16, HEADS, CONTEXT).of_keys();
+        let row = |kv: &KeyValues, sequence, layer, half, head, at| {
+            kv.head(sequence, layer, half, head, CONTEXT).row(at).bytes.to_vec()
+        };
+        let keys = || halves().filter(|(_, half, _)| matches!(half, Half::Key));
+        for (sequence, (layer, half, at)) in (0..SEQUENCES).flat_map(|s| keys().map(move |half| (s, half))) {
+            let first = 1 + 100 * at + 30 * layer + 1000 * sequence;
+            let (heads, width) = HEADS[layer];
+            let values: Vec<f32> = (first..).take(heads * width).map(|value| value as f32).collect();
+            kv.store(sequence, layer, half, at, &values);
+        }
+        kv.share(1, 0, 4);
+        for (layer, half, at) in keys() {
+            for head in 0..HEADS[layer].0 {
+                for (sequence, of) in [(0, usize::from(at < 4)), (1, 1)] {
+                    let expected = row(&both, of, layer, half, head, at);
+                    assert_eq!(row(&kv, sequence, layer, Half::Key, head, at), expected);
+                    assert_eq!(row(&kv, sequence, layer, Half::Value, head, at), expected);
+                }
+            }
+        }
+        assert_eq!(2 * kv.bytes(1, 3), both.bytes(1, 3));
+        assert_eq!(2 * kv.bytes_per_token(), both.bytes_per_token());
     }
 
     #[test]

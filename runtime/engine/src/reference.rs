@@ -6,7 +6,7 @@
 //! plans nothing, caches nothing and reads no container.
 
 use crate::model::config::{
-    Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Role, RouterInput, StateSpace,
+    Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Role, RouterInput, StateSpace,
 };
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
@@ -55,9 +55,9 @@ const SHARED: [Role; 3] = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
 pub struct Reference<'a> {
     model: &'a SourceModel<'a>,
     kernels: &'a dyn Kernels,
-    /// Per block, `[positions, kv_width]`.
+    /// Per block, `[positions, kv_width]`; of latent attention every head's, `[positions, heads, width]`.
     keys: Vec<Vec<f32>>,
-    /// Per block, `[positions, kv_width]`.
+    /// The same of values.
     values: Vec<Vec<f32>>,
     /// Per block with a convolution, what goes into it: `[positions, channels]`.
     convolved: Vec<Vec<f32>>,
@@ -131,7 +131,10 @@ impl<'a> Reference<'a> {
             if let Some(mixer) = &block.mixer {
                 let normed = self.normed(at, Role::AttentionNorm, x.clone());
                 let mixed = match mixer {
-                    Mixer::Attention(attention) => self.attention(at, attention, &normed),
+                    Mixer::Attention(attention) => match attention.latent {
+                        None => self.attention(at, attention, &normed),
+                        Some(latent) => self.latent_attention(at, attention, latent, &normed),
+                    },
                     Mixer::Convolution(convolution) => self.convolution(at, *convolution, &normed),
                     Mixer::DeltaNet(net) => self.delta_net(at, *net, &normed),
                     Mixer::StateSpace(space) => self.state_space(at, *space, &normed),
@@ -213,6 +216,58 @@ impl<'a> Reference<'a> {
         }
         attended.iter_mut().zip(gate).for_each(|(attended, gate)| *attended *= sigmoid(gate));
         self.biased(block, Role::AttentionOutputBias, self.times(output, &attended))
+    }
+
+    /// `softmax(scale q k^T) v` for each head, whose keys and values are made of what is kept: nothing is taken to queries and results.
+    fn latent_attention(&mut self, block: usize, a: &Attention, latent: Latent, x: &[f32]) -> Vec<f32> {
+        let Latent { query_rank, rank, plain, rotated, value } = latent;
+        let width = latent.query_width();
+        let part = |role| self.part(block, role);
+        let mut query = match query_rank {
+            None => self.times(part(Role::Query), x),
+            Some(_) => {
+                let low = self.normed(block, Role::QueryDownNorm, self.times(part(Role::QueryDown), x));
+                self.times(part(Role::QueryUp), &low)
+            }
+        };
+        let down = self.times(part(Role::LatentDown), x);
+        let (vector, shared) = down.split_at(rank);
+        let (vector, mut shared) = (self.normed(block, Role::LatentNorm, vector.to_vec()), shared.to_vec());
+        if let Some(rope) = a.rope {
+            let rotary = Rotary::new(&self.model.config().ropes[rope], self.context);
+            let mut rotations = vec![Rotation::default(); rotary.pairs()];
+            rotary.fill(self.position, &mut rotations);
+            rotary.rotate(&mut shared, rotated, &rotations);
+            query.chunks_mut(width).for_each(|query| rotary.rotate(&mut query[plain..], rotated, &rotations));
+        }
+        let kept = rounded(self.kv_format, &[vector, shared].concat());
+        let (vector, shared) = kept.split_at(rank);
+
+        // `key_up^T c` of each head, and behind it the key that all share
+        let key_up = values(part(Role::KeyUp));
+        let of_head = |up: &[f32]| -> Vec<f32> {
+            let of = |column| (0..rank).map(|row| up[row * plain + column] * vector[row]).sum();
+            (0..plain).map(of).chain(shared.iter().copied()).collect()
+        };
+        let new_keys: Vec<f32> = key_up.chunks(rank * plain).flat_map(of_head).collect();
+        let new_values = self.times(part(Role::ValueUp), vector);
+        let output = part(Role::AttentionOutput);
+        self.keys[block].extend(new_keys);
+        self.values[block].extend(new_values);
+
+        let mut attended = vec![0.0; a.heads * value];
+        for (head, out) in attended.chunks_mut(value).enumerate() {
+            let of =
+                |all: &[f32], p: usize, width: usize| all[(p * a.heads + head) * width..][..width].to_vec();
+            let q = &query[head * width..][..width];
+            let score = |p| product(q, &of(&self.keys[block], p, width)) * a.scale;
+            let mut scores: Vec<f32> = (0..=self.position).map(score).collect();
+            softmax(&mut scores);
+            for (p, score) in scores.into_iter().enumerate() {
+                add(out, score, &of(&self.values[block], p, value));
+            }
+        }
+        self.times(output, &attended)
     }
 
     /// `out (c * convolved(b * x))`, where `[b | c | x]` is what the input is projected to.

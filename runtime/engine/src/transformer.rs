@@ -35,6 +35,7 @@ use kernels::{Form, Input, Kernels, Matrix, Packed, Rotation, dequantise, rms_no
 
 mod counters;
 mod heads;
+mod latent;
 mod mixer;
 mod rows;
 mod start;

@@ -209,6 +209,7 @@ impl Directory {
             down_transposed: self.down_transposed,
             other_heads,
             recurrent: c.recurrent(),
+            latent: c.latent(),
         }
     }
 }

@@ -283,7 +283,7 @@ impl Mixer {
     /// Values that the output matrix meets.
     pub fn mixed_values(&self, width: usize) -> usize {
         match self {
-            Self::Attention(attention) => attention.query_width(),
+            Self::Attention(attention) => attention.mixed_width(),
             Self::Convolution(_) => width,
             Self::DeltaNet(net) => net.value_width(),
             Self::StateSpace(space) => space.inner_width(),
@@ -326,6 +326,38 @@ pub struct Attention {
     /// Whether what a head gives is multiplied by the sigmoid of a gate, whose rows follow those of the head's query in one matrix.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gate: bool,
+    /// Keys and values of all heads are made of one short vector, which alone is kept; none where they are projected each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latent: Option<Latent>,
+}
+
+/// Multi-head latent attention, with what makes keys and values of what is kept taken to the queries and the result ("absorbed"), so that
+/// all heads share one key, whose front is the value, too.
+///
+/// ```text
+/// [c | r] = kv_down x;   c = norm(c);   r rotated           kept: [c | r] of every position, one row for all heads
+/// [n | p] = query x, or query_up norm(query_down x)          of each head; p rotated
+/// q = [key_up n | p]                                         for (key_up^T c) . n = c . (key_up n)
+/// out = output [ value_up (softmax(scale q [c | r]^T) c) ]   of each head its own key_up, [rank, plain], and value_up, [value, rank]
+/// ```
+///
+/// [`Attention::head_width`] is that of `[c | r]`, `rank + rotated`, and [`Attention::kv_heads`] is 1.
+///
+/// *Source*: `DeepSeek`-AI, "`DeepSeek`-V2", 2024, Eq. 9 to 19, and its appendix C.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Latent {
+    /// Values that queries are made of, normalised; none where a token's input is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query_rank: Option<usize>,
+    /// Values that keys and values are made of, normalised: `c`.
+    pub rank: usize,
+    /// Values of a head's query and key that are not rotated: `n`.
+    pub plain: usize,
+    /// Values of a head's query that are rotated, `p`, and of the key that all heads share, `r`.
+    pub rotated: usize,
+    /// Values of a head's value.
+    pub value: usize,
 }
 
 /// The projections of attention that a vector is added to.
@@ -587,6 +619,19 @@ impl Config {
         })
     }
 
+    /// Sizes of attention whose keys and values are made of one latent vector; none where they are projected.
+    pub fn latent(&self) -> Option<plans::model::Latent> {
+        let a = self.blocks.iter().find_map(Block::attention)?;
+        let latent = a.latent?;
+        let queries = a.heads * latent.query_width();
+        let most = a.query_width().max(queries).max(a.mixed_width());
+        let values = |values: usize| u32::try_from(values).unwrap_or(u32::MAX);
+        Some(plans::model::Latent {
+            projected_values: values(most.max(a.projected_width())),
+            mixed_values: values(most),
+        })
+    }
+
     /// The feed-forward network that all layers have, weights apart: [`Config::check`] refuses others.
     ///
     /// # Panics
@@ -658,6 +703,7 @@ impl Attention {
             values_are_keys: false,
             value_norm: false,
             gate: false,
+            latent: None,
         }
     }
 
@@ -676,14 +722,30 @@ impl Attention {
         if self.gate { 2 * self.query_width() } else { self.query_width() }
     }
 
-    /// Values that a token is projected to: queries, gates where there are some, keys and values.
+    /// Values that a token is projected to: queries, gates where there are some, keys and values; what they are made of where that is
+    /// latent.
     pub fn projected_width(&self) -> usize {
-        self.query_rows() + 2 * self.kv_width()
+        match &self.latent {
+            None => self.query_rows() + 2 * self.kv_width(),
+            Some(latent) => latent.query_rank.unwrap_or(self.heads * latent.query_width()) + self.head_width,
+        }
+    }
+
+    /// Values that the output matrix meets.
+    pub fn mixed_width(&self) -> usize {
+        self.heads * self.latent.map_or(self.head_width, |latent| latent.value)
     }
 
     /// The first position that a token at `position` sees.
     pub fn first_seen(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+}
+
+impl Latent {
+    /// Values of a head's query before what makes its key is taken to it.
+    pub fn query_width(&self) -> usize {
+        self.plain + self.rotated
     }
 }
 

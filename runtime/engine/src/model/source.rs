@@ -411,6 +411,14 @@ impl<'g> Roles<'g> {
             _ => format!("blk.{layer}.{own}"),
         };
         let Some(a) = config.blocks[layer].attention() else { return self.matrix(&own, rows, columns) };
+        if matches!(role, Role::KeyUp | Role::ValueUp) {
+            // a matrix for each head
+            let first = self.needed(&own, rows / a.heads, columns, a.heads);
+            return if first.rows == 0 { first } else { Place { rows, ..first } };
+        }
+        if a.latent.is_some() {
+            return self.matrix(&own, rows, columns);
+        }
         let (query, kv) = (a.query_rows(), a.kv_width());
         let (first, kind) = match role {
             Role::Query => (0, "weight"),

@@ -190,7 +190,20 @@ fn an_embedding_is_that_of_the_reference_and_of_the_text_alone() {
 
 #[test]
 fn a_restored_prompt_is_the_prompt_to_the_bit_in_an_engine_that_never_read_it() {
-    let mut first = engine(|_| ()).unwrap();
+    restores(|| engine(|_| ()).unwrap());
+    // and where one vector is kept for keys and values
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures/deepseek2.gguf");
+    let source = SourceModel::open(path).unwrap();
+    restores(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let knobs = Knobs { hot: 3, cold: 5, buffers: 9, ..Knobs::default() };
+        let (model, plan) = files_of(folder.path(), &source, "dense", &knobs, |_| ());
+        Engine::start(&model, &plan).unwrap()
+    });
+}
+
+fn restores(engine: impl Fn() -> Engine) {
+    let mut first = engine();
     let mut session = first.session();
     let whole = session.prefill(&TOKENS).unwrap().to_vec();
     let next = session.decode(7).unwrap().to_vec();
@@ -201,7 +214,7 @@ fn a_restored_prompt_is_the_prompt_to_the_bit_in_an_engine_that_never_read_it() 
             Ok(())
         };
         session.keys_and_values(from..to, keep).unwrap();
-        let mut other = engine(|_| ()).unwrap();
+        let mut other = engine();
         assert_eq!(kept.len(), (to - from) * other.kv_bytes_per_token());
         let mut session = other.session();
         if from > 0 {

@@ -22,12 +22,18 @@ impl Transformer {
     pub(super) fn mixer_block(&mut self, block: usize, rows: usize) {
         let norm = self.weights.values(block, Role::AttentionNorm);
         norm_rows(&self.config, norm, &self.residual, rows, &mut self.normed);
+        let latent = self.config.blocks[block].attention().and_then(|attention| attention.latent);
         let output = match self.config.blocks[block].mixer {
             None => return,
             Some(Mixer::Attention(ref attention)) => {
                 let value = if attention.values_are_keys { Role::Key } else { Role::Value };
-                self.project(block, &[Role::Query, Role::Key, value], rows);
-                self.attention(block, rows);
+                match latent {
+                    None => {
+                        self.project(block, &[Role::Query, Role::Key, value], rows);
+                        self.attention(block, rows);
+                    }
+                    Some(latent) => self.latent_attention(block, latent, rows),
+                }
                 Role::AttentionOutput
             }
             Some(Mixer::Convolution(_)) => {
@@ -58,7 +64,7 @@ impl Transformer {
     }
 
     /// The rows' normalised input times matrices: `projections: [rows, projected_values]`.
-    fn project(&mut self, block: usize, roles: &[Role], rows: usize) {
+    pub(super) fn project(&mut self, block: usize, roles: &[Role], rows: usize) {
         let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
         let projected = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.projected_values(c.width));
         let mut parts = [w.matrix(block, roles[0]); ROLES_MAX];

@@ -94,6 +94,7 @@ impl Transformer {
             config.attentions().map(|attention| (attention.kv_heads, attention.head_width)),
             plan.context.tokens as usize,
         );
+        let kv = if config.latent().is_some() { kv.of_keys() } else { kv };
         let states = States::new(state.cast(), &config, plan.context.sequences as usize);
         let look_ahead = plan.read.look_ahead as usize;
         let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];

@@ -39,6 +39,7 @@ mod drafts;
 mod gate_threshold;
 mod index;
 mod kv_formats;
+mod latent;
 mod look_ahead;
 mod pieces;
 mod recurrent;
@@ -110,14 +111,18 @@ fn model_with(
         .u32(&key("embedding_length"), width as u32)
         .u32(&key("feed_forward_length"), neurons as u32)
         .u32(&key("attention.head_count"), 4)
-        .u32(&key("attention.head_count_kv"), 2)
+        .u32(&key("attention.head_count_kv"), if family == "deepseek2" { 1 } else { 2 })
         .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5);
+    if family == "deepseek2" {
+        writer = latent::KEYS.into_iter().fold(writer, |writer, (name, value)| writer.u32(&key(name), value));
+    }
     if experts > 1 {
         writer = writer.u32(&key("expert_count"), experts as u32).u32(&key("expert_used_count"), 2);
     }
     let mut matrix = |writer: Writer, name: &str, dims: &[usize], format: Format| {
         let count: usize = dims.iter().product();
-        let scale = 2.0 / (dims[0] as f32).sqrt();
+        // attention that is seen in the logits
+        let scale = if name.contains("attn_kv_a_norm") { 4.0 } else { 2.0 / (dims[0] as f32).sqrt() };
         let values: Vec<f32> = (0..count).map(|_| numbers.next() * scale).collect();
         let mut bytes = vec![0; format.row_bytes(count)];
         if format == Format::Mxfp4 {
@@ -142,10 +147,13 @@ fn model_with(
         for part in ["attn_norm", "ffn_norm"] {
             writer = matrix(writer, &name(part), &[width], Format::F32);
         }
-        for (part, rows) in
-            [("attn_q", width), ("attn_k", width / 2), ("attn_v", width / 2), ("attn_output", width)]
-        {
-            writer = matrix(writer, &name(part), &[width, rows], format(layer, part));
+        let projected =
+            [("attn_q", width), ("attn_k", width / 2), ("attn_v", width / 2), ("attn_output", width)];
+        let projected = projected.map(|(part, rows)| (part, vec![width, rows]));
+        let attention = if family == "deepseek2" { latent::tensors(width) } else { projected.to_vec() };
+        for (part, dims) in attention {
+            let format = if part.ends_with("norm") { Format::F32 } else { format(layer, part) };
+            writer = matrix(writer, &name(part), &dims, format);
         }
         let (suffix, stack) = if experts > 1 {
             writer = matrix(writer, &name("ffn_gate_inp"), &[width, experts], Format::F32);

@@ -7,6 +7,7 @@
 mod keys;
 mod shapes;
 
+mod deepseek2;
 mod gemma3;
 mod gemma4;
 mod gpt_oss;
@@ -28,7 +29,7 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The architectures, by their names in GGUF.
-const READERS: [(&str, Read); 20] = [
+const READERS: [(&str, Read); 21] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
@@ -48,6 +49,7 @@ const READERS: [(&str, Read); 20] = [
     ("nemotron_h", nemotron_h::read),
     ("nemotron_h_moe", nemotron_h::read),
     ("smallthinker", smallthinker::read),
+    ("deepseek2", deepseek2::read),
     ("gpt-oss", gpt_oss::read),
 ];
 

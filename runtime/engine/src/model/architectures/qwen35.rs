@@ -24,13 +24,7 @@ pub(super) fn read_experts(k: &Keys<'_>) -> (Config, Names) {
 
 fn read(k: &Keys<'_>) -> (Config, Names) {
     let mut shapes = Shapes::read(k);
-    // they guess the tokens after the next one, and are no part of the model's own logits
-    let left_out = k.whole("nextn_predict_layers").unwrap_or(0);
-    if left_out > 0 && left_out >= shapes.layers {
-        k.refuse_value("nextn_predict_layers", "fewer than there are layers");
-    }
-    let left_out = left_out.min(shapes.layers.saturating_sub(1));
-    shapes.layers -= left_out;
+    let left_out = shapes.leave_out_guesses(k);
     // of text all sections have the same position
     k.ignore("rope.dimension_sections");
     let rope = shapes.rope(k, Pairing::Halves);

@@ -39,6 +39,12 @@ impl Shapes {
         if k.whole("attention.value_length").is_some_and(|width| width != head_width) {
             k.refuse_value("attention.value_length", &format!("{head_width}, as for keys,"));
         }
+        Self::with_heads(k, kv_heads, head_width, epsilon)
+    }
+
+    /// [`Shapes::with_kv_heads`] where the width of a head has been read, too.
+    pub(super) fn with_heads(k: &Keys<'_>, kv_heads: usize, head_width: usize, epsilon: &str) -> Self {
+        let (width, heads) = (k.size("embedding_length"), k.size("attention.head_count"));
         let layers = k.size("block_count");
         if layers > LAYERS_MAX {
             let (what, found, max) = ("the number of layers", layers as u64, LAYERS_MAX as u64);
@@ -54,6 +60,17 @@ impl Shapes {
             context: k.size("context_length"),
             norm_epsilon: k.required_number(epsilon),
         }
+    }
+
+    /// Leaves out the last layers that guess the tokens after the next one, and are no part of the model's own logits; says how many.
+    pub(super) fn leave_out_guesses(&mut self, k: &Keys<'_>) -> usize {
+        let left_out = k.whole("nextn_predict_layers").unwrap_or(0);
+        if left_out > 0 && left_out >= self.layers {
+            k.refuse_value("nextn_predict_layers", "fewer than there are layers");
+        }
+        let left_out = left_out.min(self.layers.saturating_sub(1));
+        self.layers -= left_out;
+        left_out
     }
 
     /// Plain attention of a layer, rotated by the first rotary embedding, with the biases that the file has.

@@ -1,7 +1,8 @@
 //! Whether a description's numbers are usable and agree with each other, wherever they come from.
 
 use super::{
-    Attention, Config, ConfigError, DeltaNet, Mixer, Rope, RopeScaling, Router, RouterInput, StateSpace,
+    Attention, Config, ConfigError, DeltaNet, Latent, Mixer, Rope, RopeScaling, Router, RouterInput,
+    StateSpace,
 };
 
 /// Experts that one token may visit: more than any model has.
@@ -50,7 +51,13 @@ impl Config {
         for (layer, block) in self.blocks.iter().enumerate() {
             match &block.mixer {
                 None => {}
-                Some(Mixer::Attention(attention)) => problems.attention(attention, &self.ropes),
+                Some(Mixer::Attention(attention)) => {
+                    problems.attention(attention, &self.ropes);
+                    problems.latent(attention, self.width, &self.ropes);
+                    if self.attentions().any(|other| other.latent != attention.latent) {
+                        problems.0.push(ConfigError::Differs { what: "latent attention", layer });
+                    }
+                }
                 Some(Mixer::Convolution(convolution)) => problems.taps(convolution.taps),
                 Some(Mixer::DeltaNet(net)) => problems.delta_net(net),
                 Some(Mixer::StateSpace(space)) => problems.state_space(space),
@@ -166,6 +173,37 @@ impl Problems {
                 self.contradiction("the rotary embedding", rope, format!("there are {}", ropes.len()));
             }
             None => {}
+        }
+    }
+
+    /// What keys and values are made of, and that it comes with nothing that is computed of keys and values themselves.
+    fn latent(&mut self, a: &Attention, width: usize, ropes: &[Rope]) {
+        let Some(latent) = a.latent else { return };
+        let Latent { query_rank, rank, plain, rotated, value } = latent;
+        self.sizes(&[
+            ("the rank of queries", query_rank.unwrap_or(1), width),
+            ("the rank of keys and values", rank, width),
+            ("the values of a query that are not rotated", plain, width),
+            ("the values of a query that are rotated", rotated, 1 << 14),
+            ("the values of a head's value", value, 1 << 14),
+        ]);
+        if rank.saturating_add(rotated) != a.head_width {
+            let rule = format!("of keys and values {rank} and {rotated} are kept");
+            self.contradiction("the width of what is kept", a.head_width, rule);
+        }
+        if let Some(rope) = a.rope.and_then(|rope| ropes.get(rope)).filter(|rope| rope.width != rotated) {
+            let rule = format!("{rotated} values of a query are rotated");
+            self.contradiction("the rotated width of a head", rope.width, rule);
+        }
+        let bare = Attention {
+            scale: a.scale,
+            rope: a.rope,
+            latent: a.latent,
+            ..Attention::plain(a.heads, 1, a.head_width)
+        };
+        if *a != bare {
+            let rule = "latent attention has neither biases, norms of heads, gates, windows, sinks nor bounds, and one head is kept";
+            self.contradiction("the number of key and value heads", a.kv_heads, rule.to_owned());
         }
     }
 

@@ -3,8 +3,8 @@
 //! The matrices of gate, up and down are not among them: they are cut into neurons.
 
 use super::{
-    Attention, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Mixer, Norms, Router, RouterInput,
-    StateSpace,
+    Attention, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Norms, Router,
+    RouterInput, StateSpace,
 };
 
 /// The role of a tensor that every token meets.
@@ -34,6 +34,20 @@ pub enum Role {
     AttentionOutput,
     /// The bias of attention's output.
     AttentionOutputBias,
+    /// What low-rank queries are made of.
+    QueryDown,
+    /// The norm of what low-rank queries are made of.
+    QueryDownNorm,
+    /// Queries, of what they are made of.
+    QueryUp,
+    /// What keys and values are made of, and below it the key that all heads share.
+    LatentDown,
+    /// The norm of what keys and values are made of.
+    LatentNorm,
+    /// What takes a query to what keys are made of, head below head.
+    KeyUp,
+    /// Values, of what they are made of, head below head.
+    ValueUp,
     /// The gates and values of a convolution, one below the other.
     ConvolutionInput,
     /// Each channel's taps.
@@ -140,6 +154,13 @@ impl Role {
             Self::Sinks => "attn_sinks.weight",
             Self::AttentionOutput => "attn_output.weight",
             Self::AttentionOutputBias => "attn_output.bias",
+            Self::QueryDown => "attn_q_a.weight",
+            Self::QueryDownNorm => "attn_q_a_norm.weight",
+            Self::QueryUp => "attn_q_b.weight",
+            Self::LatentDown => "attn_kv_a_mqa.weight",
+            Self::LatentNorm => "attn_kv_a_norm.weight",
+            Self::KeyUp => "attn_k_b.weight",
+            Self::ValueUp => "attn_v_b.weight",
             Self::ConvolutionInput => "shortconv.in_proj.weight",
             Self::ConvolutionTaps => "shortconv.conv.weight",
             Self::ConvolutionOutput => "shortconv.out_proj.weight",
@@ -185,6 +206,11 @@ impl Role {
         let is_matrix = matches!(
             self,
             Self::Query
+                | Self::QueryDown
+                | Self::QueryUp
+                | Self::LatentDown
+                | Self::KeyUp
+                | Self::ValueUp
                 | Self::Key
                 | Self::Value
                 | Self::AttentionOutput
@@ -223,7 +249,10 @@ impl Config {
         let (before, after) = (block.norms.before(), block.norms.after());
         let mixer = match &block.mixer {
             None => Vec::new(),
-            Some(Mixer::Attention(attention)) => of_attention(attention, width),
+            Some(Mixer::Attention(attention)) => match &attention.latent {
+                None => of_attention(attention, width),
+                Some(latent) => of_latent(attention, *latent, width),
+            },
             Some(Mixer::Convolution(convolution)) => of_convolution(*convolution, width),
             Some(Mixer::DeltaNet(net)) => of_delta_net(net, width),
             Some(Mixer::StateSpace(space)) => of_state_space(space, width),
@@ -286,6 +315,22 @@ fn of_attention(a: &Attention, width: usize) -> Vec<Possible> {
         (a.sinks, Role::Sinks, 1, a.heads),
         (true, Role::AttentionOutput, width, query),
         (a.biases.output, Role::AttentionOutputBias, 1, width),
+    ]
+}
+
+fn of_latent(a: &Attention, latent: Latent, width: usize) -> Vec<Possible> {
+    let Latent { query_rank, rank, plain, value, .. } = latent;
+    let (queries, low) = (a.heads * latent.query_width(), query_rank.unwrap_or(0));
+    vec![
+        (query_rank.is_none(), Role::Query, queries, width),
+        (query_rank.is_some(), Role::QueryDown, low, width),
+        (query_rank.is_some(), Role::QueryDownNorm, 1, low),
+        (query_rank.is_some(), Role::QueryUp, queries, low),
+        (true, Role::LatentDown, a.head_width, width),
+        (true, Role::LatentNorm, 1, rank),
+        (true, Role::KeyUp, a.heads * rank, plain),
+        (true, Role::ValueUp, a.heads * value, rank),
+        (true, Role::AttentionOutput, width, a.mixed_width()),
     ]
 }
 

@@ -122,7 +122,7 @@ fn keys_that_contradict_are_refused() {
     check(
         &Writer::new().text("general.architecture", "gptneox"),
         expect![
-            "architecture `gptneox` is not known here: give a model of llama, bamboo, mistral3, qwen2, qwen3, qwen3moe, qwen35, qwen35moe, olmoe, phi3, gemma3, gemma4, granite, granitemoe, lfm2, lfm2moe, nemotron_h, nemotron_h_moe, smallthinker or gpt-oss"
+            "architecture `gptneox` is not known here: give a model of llama, bamboo, mistral3, qwen2, qwen3, qwen3moe, qwen35, qwen35moe, olmoe, phi3, gemma3, gemma4, granite, granitemoe, lfm2, lfm2moe, nemotron_h, nemotron_h_moe, smallthinker, deepseek2 or gpt-oss"
         ],
     );
     check(

@@ -26,6 +26,8 @@ struct Case {
     first: &'static [(&'static str, &'static [usize])],
     /// Layers behind the last one that guess further tokens.
     guessing: usize,
+    /// Of latent attention, values of which keys and values are made: `head_width` is that of what is kept.
+    rank: Option<usize>,
 }
 
 const NONE: Case = Case {
@@ -41,9 +43,10 @@ const NONE: Case = Case {
     recurrent: &[],
     first: &[],
     guessing: 0,
+    rank: None,
 };
 
-const CASES: [Case; 25] = [
+const CASES: [Case; 27] = [
     NONE,
     Case { name: "llama, Mixtral", experts: 4, ..NONE },
     Case {
@@ -290,6 +293,70 @@ const CASES: [Case; 25] = [
         ],
         ..QWEN35
     },
+    Case {
+        name: "deepseek2",
+        architecture: "deepseek2",
+        experts: 4,
+        head_width: 32,
+        rank: Some(24),
+        guessing: 1,
+        keys: |writer, a| {
+            writer
+                .u32(&format!("{a}.attention.q_lora_rank"), 20)
+                .u32(&format!("{a}.attention.kv_lora_rank"), 24)
+                .u32(&format!("{a}.attention.key_length_mla"), 20)
+                .u32(&format!("{a}.attention.value_length_mla"), 18)
+                .u32(&format!("{a}.rope.dimension_count"), 8)
+                .text(&format!("{a}.rope.scaling.type"), "yarn")
+                .f32(&format!("{a}.rope.scaling.factor"), 8.0)
+                .u32(&format!("{a}.rope.scaling.original_context_length"), 4)
+                .f32(&format!("{a}.rope.scaling.yarn_log_multiplier"), 0.1)
+                .u32(&format!("{a}.expert_shared_count"), 2)
+                .u32(&format!("{a}.expert_gating_func"), 2)
+                .boolean(&format!("{a}.expert_weights_norm"), true)
+                .f32(&format!("{a}.expert_weights_scale"), 1.8)
+        },
+        of_layer: &[
+            ("attn_q_a.weight", &[64, 20]),
+            ("attn_q_a_norm.weight", &[20]),
+            ("attn_q_b.weight", &[20, 4 * 20]),
+            ("attn_kv_a_mqa.weight", &[64, 32]),
+            ("attn_kv_a_norm.weight", &[24]),
+            ("attn_k_b.weight", &[12, 24, 4]),
+            ("attn_v_b.weight", &[24, 18, 4]),
+            ("attn_output.weight", &[4 * 18, 64]),
+            ("exp_probs_b.bias", &[4]),
+            ("ffn_gate_shexp.weight", &[64, 2 * NEURONS]),
+            ("ffn_up_shexp.weight", &[64, 2 * NEURONS]),
+            ("ffn_down_shexp.weight", &[2 * NEURONS, 64]),
+        ],
+        without: &["attn_q", "attn_k", "attn_v", "attn_output"],
+        ..NONE
+    },
+    Case {
+        name: "deepseek2 without experts and low-rank queries",
+        architecture: "deepseek2",
+        head_width: 56,
+        rank: Some(40),
+        keys: |writer, a| {
+            writer
+                .u32(&format!("{a}.attention.kv_lora_rank"), 40)
+                .u32(&format!("{a}.attention.key_length_mla"), 25)
+                .u32(&format!("{a}.attention.value_length_mla"), 63)
+                .u32(&format!("{a}.rope.dimension_count"), 16)
+                .u32(&format!("{a}.leading_dense_block_count"), LAYERS as u32)
+        },
+        of_layer: &[
+            ("attn_q.weight", &[64, 4 * 25]),
+            ("attn_kv_a_mqa.weight", &[64, 56]),
+            ("attn_kv_a_norm.weight", &[40]),
+            ("attn_k_b.weight", &[9, 40, 4]),
+            ("attn_v_b.weight", &[40, 63, 4]),
+            ("attn_output.weight", &[4 * 63, 64]),
+        ],
+        without: &["attn_q", "attn_k", "attn_v", "attn_output"],
+        ..NONE
+    },
 ];
 
 /// Two heads of 16 with a window, and one of 32 that sees everything and has its keys for values.
@@ -468,9 +535,11 @@ impl Case {
             .u32(&key("feed_forward_length"), NEURONS as u32)
             .u32(&key("attention.head_count"), 4)
             .u32(&key("attention.key_length"), self.head_width as u32)
-            .u32(&key("attention.value_length"), self.head_width as u32)
+            .u32(&key("attention.value_length"), self.rank.unwrap_or(self.head_width) as u32)
             .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5);
-        writer = if self.kv_heads == [2; LAYERS] {
+        writer = if self.rank.is_some() {
+            writer.u32(&key("attention.head_count_kv"), 1)
+        } else if self.kv_heads == [2; LAYERS] {
             writer.u32(&key("attention.head_count_kv"), 2)
         } else {
             let counts: Vec<u8> = self.kv_heads.iter().flat_map(|count| count.to_le_bytes()).collect();
@@ -632,7 +701,7 @@ fn every_piece_of_a_description_changes_the_logits() {
             "gemma4",
             "gemma4, a mixture",
         ];
-        let needed = !case.recurrent.is_empty() || needs.contains(&case.name);
+        let needed = !case.recurrent.is_empty() || case.rank.is_some() || needs.contains(&case.name);
         if (case.keys)(Writer::new(), "a").bytes() != Writer::new().bytes() && !needed {
             let plain = Case { keys: |writer, _| writer.f32("granitemoe.logit_scale", 1.0), ..case };
             assert!(distance(&logits(&plain), &logits(&case)) > 1e-3, "{}: its keys", case.name);
@@ -654,32 +723,28 @@ struct Index {
     models: std::collections::BTreeMap<String, Golden>,
 }
 
-/// Models that are refused, and what the refusal names.
-const REFUSED: [(&str, &str); 1] = [("deepseek2", "architecture `deepseek2`")];
-
 /// How far logits may be off, of their standard deviation: F32 in another order over three to six layers, whose experts and
 /// sharp softmaxes enlarge a difference.
 const GOLDEN: f32 = 5e-5;
+
+/// The same of a model whose low-rank vectors transformers normalises with an epsilon of 1e-6 whatever its configuration says. Here, as
+/// in llama.cpp, it is the file's, 1e-5.
+const GOLDEN_EPSILON: f32 = 1.5e-4;
 
 #[test]
 fn reference_and_engine_compute_what_transformers_computes() {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures"));
     let index: Index = serde_json::from_slice(&std::fs::read(folder.join("index.json")).unwrap()).unwrap();
     for (name, golden) in &index.models {
-        let refused = REFUSED.iter().find(|(other, _)| other == name).map(|(_, what)| *what);
         let opened = SourceModel::open(folder.join(format!("{name}.gguf")));
-        if let Some(what) = refused {
-            let message = opened.err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(message.contains(what), "{name} is refused, and says why: {message}");
-            continue;
-        }
         let source = opened.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(source.config().architecture, golden.architecture);
         let expected = npy(&folder.join(format!("{name}.npy")), source.config().vocabulary);
         assert_eq!(expected.len(), index.tokens.len());
         let check = |what: &str, found: &[Vec<f32>]| {
             let off = distance(found, &expected) / golden.logits_deviation;
-            assert!(off < GOLDEN, "{name}, {what}: off by {off} of the deviation");
+            let near = if name == "deepseek2" { GOLDEN_EPSILON } else { GOLDEN };
+            assert!(off < near, "{name}, {what}: off by {off} of the deviation");
         };
         let mut reference = Reference::new(&source, best());
         let logits: Vec<Vec<f32>> =

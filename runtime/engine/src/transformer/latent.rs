@@ -1,0 +1,167 @@
+//! Latent attention of rows: what their input is projected to, what is kept of it, and how queries and results come to it and back.
+//!
+//! ```text
+//! buffer   projections                              attended
+//! 1        [low, or queries | c | r]                                          c = norm(c), r rotated: kept
+//! 2        [queries: n | p] of each head                                      low = norm(low): query_up low
+//! 3        [n] of each head                         [key_up n | p]            p rotated
+//! 4        [what queries read, c in front]                                    softmax(scale q [c | r]^T) [c | r]
+//! 5        [c] of each head                         [value_up c] of each head
+//! ```
+//!
+//! All heads read one row of a position, whose front is the value: what they read of its end is not used. Low-rank vectors pass through
+//! the buffers of a block's input and output, and are not longer than these.
+
+use super::{Phase, Transformer, as_rotations, times, times_prompt};
+use crate::attention::{Tiling, attend};
+use crate::kv::{At, Half};
+use crate::model::config::{Latent, Role};
+use crate::products::{Inputs, ROWS, form_for, pack_in_place, write_products};
+use crate::rotary::Rotary;
+use kernels::{Rotation, rms_norm};
+
+impl Transformer {
+    /// `value_up (softmax(scale q [c | r]^T) c)` of the rows' heads, whose input has been normalised: `attended: [rows, mixed_values]`.
+    pub(super) fn latent_attention(&mut self, block: usize, latent: Latent, rows: usize) {
+        let first = if latent.query_rank.is_some() { Role::QueryDown } else { Role::Query };
+        self.project(block, &[first, Role::LatentDown], rows);
+        self.keep(block, latent, rows);
+        self.make_queries(block, latent, rows);
+        self.take_apart(block, latent, rows);
+        self.of_heads(block, Role::KeyUp, rows, self.config.attention(block).head_width);
+        let (a, place) = (self.config.attention(block), self.kept_at[block]);
+        let width = rows * a.query_width();
+        let (queries, read) = (&self.attended[..width], &mut self.projections[..width]);
+        let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
+        attend(&self.pool, self.kernels, a, None, &self.kv, place, &self.rows, queries, order, read);
+        for (at, from) in (0..width).step_by(a.head_width).enumerate() {
+            read.copy_within(from..from + latent.rank, at * latent.rank);
+        }
+        self.of_heads(block, Role::ValueUp, rows, latent.value);
+    }
+
+    /// Stores `[c | r]` of each row, normalised and rotated.
+    fn keep(&mut self, block: usize, latent: Latent, rows: usize) {
+        let (c, w) = (&self.config, &self.weights);
+        let (a, place) = (c.attention(block), self.kept_at[block]);
+        let stride = a.projected_width();
+        let norm = w.values(block, Role::LatentNorm).unwrap_or_default();
+        let spare = &mut self.attended[..latent.rank];
+        let turns = Turns::new(a.rope, &self.rotaries, &mut self.rotations, self.pairs, rows);
+        for (row, values) in self.projections[..rows * stride].chunks_exact_mut(stride).enumerate() {
+            let At { sequence, position } = self.rows[row];
+            let kept = &mut values[stride - a.head_width..];
+            let (vector, shared) = kept.split_at_mut(latent.rank);
+            rms_norm(vector, norm, c.norm_epsilon, spare);
+            vector.copy_from_slice(spare);
+            turns.rotate(row, shared);
+            self.kv.store(sequence, place, Half::Key, position, kept);
+        }
+    }
+
+    /// Leaves the rows' queries, `[rows, heads, plain + rotated]`, in the front of `projections`.
+    fn make_queries(&mut self, block: usize, latent: Latent, rows: usize) {
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
+        let a = c.attention(block);
+        let (stride, queries) = (a.projected_width(), a.heads * latent.query_width());
+        let Some(rank) = latent.query_rank else {
+            for row in 0..rows {
+                self.projections.copy_within(row * stride..row * stride + queries, row * queries);
+            }
+            return;
+        };
+        let norm = w.values(block, Role::QueryDownNorm).unwrap_or_default();
+        let low = &mut self.normed[..rows * rank];
+        for (row, low) in self.projections.chunks_exact(stride).zip(low.chunks_exact_mut(rank)) {
+            rms_norm(&row[..rank], norm, c.norm_epsilon, low);
+        }
+        let (parts, out) = ([w.matrix(block, Role::QueryUp)], &mut self.projections[..rows * queries]);
+        if self.phase == Phase::Decode {
+            let low = Inputs::new(low, rank, self.form, &mut self.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, &parts, low, out);
+        } else {
+            times_prompt(pool, kernels, self.form, &parts, low, &mut self.block_output, out);
+        }
+    }
+
+    /// Puts what is rotated of each query behind the place of what meets the latent vector, and what is not side by side:
+    /// `[rows, heads, plain]`.
+    fn take_apart(&mut self, block: usize, latent: Latent, rows: usize) {
+        let a = self.config.attention(block);
+        let (pairs, width) = (self.pairs, latent.query_width());
+        let turns = Turns::new(a.rope, &self.rotaries, &mut self.rotations, pairs, rows);
+        for at in 0..rows * a.heads {
+            let end = (at + 1) * a.head_width;
+            let rotated = &mut self.attended[end - latent.rotated..end];
+            rotated.copy_from_slice(&self.projections[at * width + latent.plain..][..latent.rotated]);
+            turns.rotate(at / a.heads, rotated);
+            self.projections.copy_within(at * width..at * width + latent.plain, at * latent.plain);
+        }
+    }
+
+    /// Each head's own matrix times its vectors, `projections: [rows, heads, columns]`, into `attended: [rows, heads, stride]`, of which
+    /// a head's first values are written.
+    fn of_heads(&mut self, block: usize, role: Role, rows: usize, stride: usize) {
+        let (pool, kernels, w) = (&self.pool, self.kernels, self.weights.matrix(block, role));
+        let heads = self.config.attention(block).heads;
+        let (count, columns) = (w.rows / heads, w.columns);
+        let x = &self.projections[..rows * heads * columns];
+        let out = &mut self.attended[..rows * heads * stride];
+        if self.phase == Phase::Decode {
+            let x = Inputs::new(x, columns, self.form, &mut self.feed_forward.rounded[0]);
+            return pool.share_columns(out, heads * stride, stride, |out| {
+                let range = out.range();
+                for head in range.start / stride..range.end / stride {
+                    // a head's matrix, which then is in the cache, meets all rows
+                    for row in 0..rows {
+                        let out = &mut out.row(row)[head * stride - range.start..][..count];
+                        x.row(row * heads + head).rows(kernels, w, head * count, out);
+                    }
+                }
+            });
+        }
+        let form = form_for(self.form, [w.format]);
+        for head in 0..heads {
+            let vectors = &mut self.normed[..rows * columns];
+            let of_head = x.chunks_exact(columns).skip(head).step_by(heads);
+            vectors.chunks_exact_mut(columns).zip(of_head).for_each(|(to, from)| to.copy_from_slice(from));
+            let x = pack_in_place(pool, form, columns, vectors, &mut self.block_output);
+            let first = head * stride;
+            let nothing: &mut [u8] = &mut [];
+            pool.share_columns_with(out, heads * stride, first..first + count, nothing, ROWS, |out, _| {
+                write_products(kernels, |at| w.row(head * count + at - first), x, out);
+            });
+        }
+    }
+}
+
+/// The rotations of rows by one rotary embedding.
+struct Turns<'a> {
+    rotary: Option<&'a Rotary>,
+    /// `[rows, pairs]`, of each row those of the embedding in front.
+    rotations: &'a [Rotation],
+    pairs: usize,
+}
+
+impl<'a> Turns<'a> {
+    /// Those of a block, of all that were made for `rows` rows.
+    fn new(
+        rope: Option<usize>,
+        rotaries: &'a [Rotary],
+        rotations: &'a mut [f32],
+        pairs: usize,
+        rows: usize,
+    ) -> Self {
+        let rotations: &[Rotation] = as_rotations(rotations);
+        let rotations = &rotations[rope.unwrap_or(0) * rows * pairs..];
+        Self { rotary: rope.map(|rope| &rotaries[rope]), rotations, pairs }
+    }
+
+    /// Rotates a vector of a row, all of it.
+    fn rotate(&self, row: usize, values: &mut [f32]) {
+        if let Some(rotary) = self.rotary {
+            let rotations = &self.rotations[row * self.pairs..][..rotary.pairs()];
+            rotary.rotate(values, values.len(), rotations);
+        }
+    }
+}
