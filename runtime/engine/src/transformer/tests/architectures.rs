@@ -619,9 +619,10 @@ impl Case {
     }
 }
 
-/// How far logits may be off, of their root mean square: sums of 64 to 96 products in another order, in two layers. Scores without a
-/// factor, which are some tens, enlarge what they are off by in their softmax.
-const SAME: f32 = 3e-5;
+/// How far logits may be off, of their root mean square: sums of 64 to 96 products in another order, in two layers.
+const SAME: f32 = 2e-5;
+/// The same of gemma4, whose scores have no factor: they are some tens, and what they are off by is the larger in their softmax.
+const SAME_UNSCALED: f32 = 3e-5;
 
 #[test]
 fn the_engine_computes_every_architecture_as_the_reference_does() {
@@ -636,6 +637,7 @@ fn the_engine_computes_every_architecture_as_the_reference_does() {
             (squares.clone().sum::<f32>() / squares.count() as f32).sqrt()
         };
         let size = size_of(&expected);
+        let most = if case.architecture == "gemma4" { SAME_UNSCALED } else { SAME };
         let mut slow = Reference::new(&source, best());
         let expected_hidden: Vec<Vec<f32>> = TOKENS.iter().map(|&token| slow.hidden(token)).collect();
         let mut first: Option<[Vec<Vec<f32>>; 3]> = None;
@@ -662,12 +664,12 @@ fn the_engine_computes_every_architecture_as_the_reference_does() {
             engine.prefill(&rows(&TOKENS), Some(&mut |_, logits| prompt.push(logits.to_vec()))).unwrap();
             for (what, found) in [("decode", &decoded), ("prefill", &prompt)] {
                 let off = distance(found, &expected) / size;
-                assert!(off < SAME, "{}, {what}: off by {off} of {size}", case.name);
+                assert!(off < most, "{}, {what}: off by {off} of {size}", case.name);
             }
             let mut hidden = Vec::new();
             engine.prefill_hidden(&rows(&TOKENS), &mut |_, state| hidden.push(state.to_vec())).unwrap();
             let off = distance(&hidden, &expected_hidden) / size_of(&expected_hidden);
-            assert!(off < SAME, "{}, hidden states: off by {off}", case.name);
+            assert!(off < most, "{}, hidden states: off by {off}", case.name);
             let same = first.get_or_insert_with(|| [decoded.clone(), prompt.clone(), hidden.clone()]);
             assert!(*same == [decoded, prompt, hidden], "{}: one quality, the same bits", case.name);
         }
