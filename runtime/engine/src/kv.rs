@@ -162,7 +162,7 @@ impl KeyValues {
         assert!(positions <= self.context, "{positions} positions of {}", self.context);
         for layer in 0..self.layers.len() {
             let Layer { kv_heads, head_bytes, .. } = self.layers[layer];
-            for head in 0..2 * kv_heads {
+            for head in 0..self.halves * kv_heads {
                 // values follow the keys
                 let [from, to] = [from, to].map(|sequence| self.start(sequence, layer, Half::Key, head));
                 self.region.copy_within(from..from + positions * head_bytes, to);
