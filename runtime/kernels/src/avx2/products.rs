@@ -275,10 +275,10 @@ pub(in super::super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f
                 byte_products_of_parts::<2, { ALL / 2 }, 8, false>(w, x, out, |part| both(part, 0x80));
             }
             Traits { halves: true, .. } => {
-                byte_products_of_parts::<1, { ALL / 2 }, 0, true>(w, x, out, |part| low(part));
+                byte_products_of_parts::<1, { ALL / 2 }, 0, true>(w, x, out, low);
             }
             Traits { bits: ..=4, .. } => {
-                byte_products_of_parts::<1, ALL, 0, true>(w, x, out, |part| low(part));
+                byte_products_of_parts::<1, ALL, 0, true>(w, x, out, low);
             }
             Traits { .. } => byte_products_of_parts::<2, ALL, 0, true>(w, x, out, |part| both(part, 0)),
         },
