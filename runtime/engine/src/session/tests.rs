@@ -38,8 +38,6 @@ fn files_of(
     (t.cpu, t.ram_gib, t.storage) = (here.cpu, here.ram_gib, here.storage);
     t.model_fingerprint.clone_from(&container.directory.source_fingerprint);
     t.container_fingerprint.clone_from(&container.fingerprint);
-    // slots take some time to be filled
-    plan.expected.decode_cold_start_seconds = 1e-6;
     change(&mut plan);
     let path = folder.join("plan.toml");
     plans::file::write(&plan, &path).unwrap();
