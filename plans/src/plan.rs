@@ -40,7 +40,7 @@ pub struct Plan {
     pub prefill: PrefillPlan,
     /// The cost model's expectations.
     pub expected: Expected,
-    /// What filling the slots costs; absent: as if a run missed all that a warm cache finds until every slot is filled.
+    /// Cost of filling the slots; absent: as if a run missed all that a warm cache finds until every slot is filled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filling: Option<Filling>,
     /// The rates that are assumed, which `run` measures again; absent, as are the terms then: it does not.

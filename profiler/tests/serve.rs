@@ -11,8 +11,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::pooling::{Pooled, Pooling};
 use flashplan::internals::reference::Reference;
-use flashplan::{Pooled, Pooling};
 use serde_json::{Value, json};
 
 use programs::{Profiled, TEMPLATE, done, refused, text};

@@ -53,7 +53,7 @@ use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::gguf::model_name;
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::model::tokenizer::TokenizerData;
-use flashplan::internals::recording::Recording;
+use flashplan::internals::recording::{Recording, Routing};
 use kernels::Format;
 use kernels::{self, Activation};
 use plans::model::{KvLoss, ModelProvenance};
@@ -502,7 +502,7 @@ fn with_activation(
 
 /// The recording of a mixture that is read expert by expert: what a token requests of others depends on more than its experts.
 fn recorded(path: &Path, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Result<Recording> {
-    let recording = Recording::read(path, source.routing())?;
+    let recording = Recording::read(path, Routing::of(source.config()))?;
     if menu.slice_neurons == 1 {
         bail!(
             "neurons of {} come and go one by one, and recorded experts do not say which of them a token requests: leave out \

@@ -116,12 +116,6 @@ pub enum Error {
         /// The values that mean something.
         range: &'static str,
     },
-    /// Routes that the model cannot follow.
-    #[error("the recorded routes do not fit the model: {problem}; name a recording of a model of this shape")]
-    Routes {
-        /// The fault.
-        problem: String,
-    },
     /// A [`StopHandle`](crate::StopHandle) was used.
     #[error("stopped on request")]
     Stopped,

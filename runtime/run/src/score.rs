@@ -8,6 +8,7 @@ use std::path::Path;
 
 use flashplan::StopHandle;
 use flashplan::internals::container::Container;
+use flashplan::internals::engine::container;
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::reference::{Reference, negative_log_likelihood};
 use serde::Serialize;
@@ -123,8 +124,9 @@ pub(super) fn score(
 fn opened(path: &Path, session: &Session<'_>) -> Result<SourceModel<'static>, Failure> {
     let source = confirmed(path, &session.plan.target.model_fingerprint)?;
     // which `profile --activation` may have chosen
-    let folder = session.model.weights_path().parent();
-    let container = Container::open_with(session.model.path(), folder).map_err(failure)?;
+    let opened = container(session.model);
+    let folder = opened.weights_path().parent();
+    let container = Container::open_with(&opened.path, folder).map_err(failure)?;
     Ok(source.with_activation(container.directory.config.activation()))
 }
 

@@ -34,8 +34,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use flashplan::internals::counters::detail;
+use flashplan::internals::draft::draft;
 use flashplan::internals::machine::footprint;
-use flashplan::{Sampler, Sampling, StopHandle, draft};
+use flashplan::{Sampler, Sampling, StopHandle};
 use plans::size::show;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -487,7 +489,7 @@ impl<'engine> Desk<'_, 'engine> {
         }
         match self.session.decode_each(&rows) {
             Ok((time, counters)) => {
-                self.metrics.decoded(of_seats.len(), time, &counters.times);
+                self.metrics.decoded(of_seats.len(), time, &detail(&counters).times);
                 let mut kept = 0;
                 for (at, of_seat) in &of_seats {
                     kept += self.take(*at, &rows, of_seat.clone(), time)?;
@@ -747,7 +749,7 @@ impl<'engine> Desk<'_, 'engine> {
                 (true, _) => "\n</think>\n\n",
             };
             let prefix = format!("{thought}{}", format.prefix(name));
-            prompt.tokens.extend(tokenizer.encode_parse_special(&prefix, false));
+            prompt.tokens.extend(tokenizer.encode_rendered(&prefix, &[]));
             calling.grammar = Some(self.grammar(lark).map_err(refused)?);
         }
         calling.marks = Some(format.marks());
@@ -784,18 +786,18 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// Sampling of a request; values that it leaves out are the command line's.
     fn sampling(&self, options: &Options) -> Sampling {
-        let own = &self.sampling;
-        Sampling {
-            temperature: options.temperature.unwrap_or(own.temperature),
-            top_k: options.top_k.unwrap_or(own.top_k),
-            top_p: options.top_p.unwrap_or(own.top_p),
-            min_p: options.min_p.unwrap_or(own.min_p),
-            repeat_penalty: options.repeat_penalty.unwrap_or(own.repeat_penalty),
-            presence_penalty: options.presence_penalty.unwrap_or(own.presence_penalty),
-            frequency_penalty: options.frequency_penalty.unwrap_or(own.frequency_penalty),
-            logit_bias: options.logit_bias.clone(),
-            // another draw for each, and the same ones after every start
-            seed: options.seed.unwrap_or_else(|| own.seed.wrapping_add(self.draws)),
-        }
+        let mut sampling = self.sampling.clone();
+        let set = |value: &mut f32, asked: Option<f32>| *value = asked.unwrap_or(*value);
+        set(&mut sampling.temperature, options.temperature);
+        set(&mut sampling.top_p, options.top_p);
+        set(&mut sampling.min_p, options.min_p);
+        set(&mut sampling.repeat_penalty, options.repeat_penalty);
+        set(&mut sampling.presence_penalty, options.presence_penalty);
+        set(&mut sampling.frequency_penalty, options.frequency_penalty);
+        sampling.top_k = options.top_k.unwrap_or(sampling.top_k);
+        sampling.logit_bias = options.logit_bias.clone();
+        // another draw for each, and the same ones after every start
+        sampling.seed = options.seed.unwrap_or_else(|| sampling.seed.wrapping_add(self.draws));
+        sampling
     }
 }

@@ -15,7 +15,6 @@ use super::architectures::{self, Names};
 use super::config::{Config, ConfigError, Part, Role};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
 use super::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
-use crate::routes::Routing;
 use kernels::Matrix;
 use kernels::{Activation, Format};
 
@@ -183,11 +182,6 @@ impl SourceModel<'static> {
 }
 
 impl<'a> SourceModel<'a> {
-    /// How tokens are routed to experts; `None` where there are none.
-    pub fn routing(&self) -> Option<Routing> {
-        Routing::of(self.config())
-    }
-
     /// Find every tensor of a model in a GGUF file.
     ///
     /// # Errors

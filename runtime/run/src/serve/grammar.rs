@@ -201,7 +201,9 @@ mod tests {
         let mut grammar = grammar.anew();
         let mut random = StdRng::seed_from_u64(seed);
         let temperature = if seed.is_multiple_of(2) { 0.0 } else { 1.0 };
-        let mut sampler = Sampler::new(Sampling { temperature, seed, ..Sampling::default() }).unwrap();
+        let mut sampling = Sampling::default();
+        (sampling.temperature, sampling.seed) = (temperature, seed);
+        let mut sampler = Sampler::new(sampling).unwrap();
         let (mut parts, mut letters) = (Parts::new(reasons), tokenizer.stream());
         let (mut answer, mut reasoning) = (String::new(), String::new());
         for _ in 0..2000 {

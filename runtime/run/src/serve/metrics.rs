@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use flashplan::internals::counters::{Stage, StageTimes};
 use flashplan::internals::machine::footprint;
-use flashplan::{Stage, StageTimes};
 use plans::Plan;
 
 use super::super::session::Session;

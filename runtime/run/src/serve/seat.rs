@@ -137,8 +137,9 @@ impl<'t> Answering<'t> {
         call: u64,
     ) -> Result<Choice<'t>, Failure> {
         let (prepared, request) = (&self.prepared, &self.job.request);
-        let seed = prepared.sampling.seed.wrapping_add(index as u64);
-        let mut sampler = Sampler::new(Sampling { seed, ..prepared.sampling.clone() })?;
+        let mut sampling = prepared.sampling.clone();
+        sampling.seed = sampling.seed.wrapping_add(index as u64);
+        let mut sampler = Sampler::new(sampling)?;
         prepared.prompt.iter().for_each(|&token| sampler.saw(token));
         let teller = Teller {
             told: self.job.told.clone(),

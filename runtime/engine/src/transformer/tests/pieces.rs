@@ -129,7 +129,7 @@ fn a_model_with_pieces_computes_the_references_numbers_at_every_limit() {
                 let mut prompt = Vec::new();
                 let each = &mut |_: usize, logits: &[f32]| prompt.push(logits.to_vec());
                 engine.prefill(&rows(&TOKENS), Some(each)).unwrap();
-                let found = (logits, prompt, (counters.activity, counters.traffic));
+                let found = (logits, prompt, (counters.detail.activity, counters.detail.traffic));
                 let first = first.get_or_insert_with(|| found.clone());
                 assert_eq!(first, &found, "{} {activations} {knobs:?}", case.name());
                 if (knobs.hot as usize) < container.neurons() {
