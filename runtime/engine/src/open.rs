@@ -78,7 +78,7 @@ pub fn container(model: &Model) -> &Container {
 
 /// The container or index that a plan names, where it is found.
 fn named(plan: &Plan) -> Result<PathBuf, Error> {
-    let name = &contract(plan).target.container;
+    let name = contract(plan).target.container.as_str();
     if Path::new(name).file_name().is_none_or(|file| file != name) {
         let problem = format!("is `{name}`, which is not a file name");
         return Err(Mismatch::Key { key: "target.container", problem }.into());

@@ -42,7 +42,7 @@ mod start;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use counters::{Counters, Detail, add, detail, detail_mut};
+pub use counters::{Counters, Detail, accumulate, detail, detail_mut};
 use rows::Rows;
 
 /// Rows of matrices that meet one vector after another.

@@ -258,7 +258,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             line += &format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64());
             let before = expectation::of(self.session.plan, &self.decoded).map_or(0.0, |all| all.seconds);
             let d = &mut self.decoded;
-            let routed = d.routed_per_token * d.tokens as f64 + detail(counters).activity.routed as f64;
+            let routed = d.routed_per_token * d.tokens as f64 + detail(&counters).activity.routed as f64;
             d.tokens += steps;
             d.positions += figures::positions_of(&self.session.steps);
             d.routed_per_token = routed / d.tokens as f64;

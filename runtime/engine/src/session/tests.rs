@@ -368,7 +368,7 @@ fn a_draft_in_one_step_gives_what_its_tokens_give_one_by_one_and_what_is_refused
     stop.resume();
     assert_eq!(batch.positions(), [6, 6]);
     assert_eq!(batch.decode(&[(0, right)]).unwrap(), of(2));
-    let (mut session, context) = (engine.session(), plan.contract().context.tokens as usize);
+    let (mut session, context) = (engine.session(), contract(&plan).context.tokens as usize);
     assert!(matches!(session.decode_each(&[]), Err(Error::EmptyPrompt)));
     assert!(matches!(session.decode_each(&[1; 5]), Err(Error::Rows { .. })));
     session.prefill(&vec![1; context - 2]).unwrap();
@@ -505,15 +505,15 @@ fn a_probe_that_cannot_measure_says_why_and_fails_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (model, plan) = files(folder.path(), |plan| plan.rates = Some(rates()));
     let mut engine = Engine::start(&model, &plan).unwrap();
-    let file = std::fs::File::options().write(true).open(model.path()).unwrap();
-    let whole = std::fs::read(model.path()).unwrap();
+    let file = std::fs::File::options().write(true).open(&model.container.path).unwrap();
+    let whole = std::fs::read(&model.container.path).unwrap();
     file.set_len(0).unwrap();
     let probe = engine.probe();
     assert_eq!((probe.random_reads_per_second, probe.ordered_reads_per_second), (None, None));
     assert!(probe.unmeasured.iter().any(|why| why.contains("has become shorter")), "{probe:?}");
     assert!(probe.flops_per_second.is_some(), "{probe:?}");
     // and once the file is back, everything goes on
-    std::fs::write(model.path(), whole).unwrap();
+    std::fs::write(&model.container.path, whole).unwrap();
     engine.session().prefill(&TOKENS).unwrap();
 
     engine.stop_handle().stop();

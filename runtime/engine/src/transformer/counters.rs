@@ -59,7 +59,7 @@ pub fn detail_mut(counters: &mut Counters) -> &mut Detail {
 }
 
 /// Counts in `total` what `other` has counted, too.
-pub fn add(total: &mut Counters, other: &Counters) {
+pub fn accumulate(total: &mut Counters, other: &Counters) {
     let mut sum = total.with(other, |one, other| one + other);
     sum.waited += other.waited;
     sum.detail.times.add(&other.detail.times);

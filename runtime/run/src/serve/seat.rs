@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use flashplan::{Sampler, Sampling, Tokenizer};
+use flashplan::{Sampler, Tokenizer};
 
 use super::super::ended::Ended;
 use super::super::held::Held;
