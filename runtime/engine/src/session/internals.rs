@@ -60,6 +60,7 @@ pub trait EngineExt {
     fn width(&self) -> usize;
 }
 
+#[cfg_attr(public_api, doc(hidden))]
 impl EngineExt for Engine {
     fn probe(&mut self) -> Probe {
         let Some(points) = self.points.clone() else {
@@ -189,6 +190,7 @@ pub trait BatchExt {
     fn engine_mut(&mut self) -> &mut Engine;
 }
 
+#[cfg_attr(public_api, doc(hidden))]
 impl BatchExt for Batch<'_> {
     fn prefill_each(
         &mut self,
