@@ -34,7 +34,9 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
         let ends = |names: &[&str]| names.iter().any(|name| path.ends_with(name));
         if path.is_dir() {
             files_below(&path, found);
-        } else if path.extension().is_some_and(|kind| KINDS.iter().any(|known| kind == *known)) && !ends(&PAST) {
+        } else if path.extension().is_some_and(|kind| KINDS.iter().any(|known| kind == *known))
+            && !ends(&PAST)
+        {
             found.push(path);
         }
     }
@@ -50,7 +52,9 @@ fn has(text: &str, word: &str) -> bool {
 
 #[test]
 fn a_word_is_found_by_itself_alone() {
-    for (text, found) in [("fn land(", true), ("lands or an island", false), ("land_at", false), ("no land", true)] {
+    for (text, found) in
+        [("fn land(", true), ("lands or an island", false), ("land_at", false), ("no land", true)]
+    {
         assert_eq!(has(text, "land"), found, "{text}");
     }
 }

@@ -89,7 +89,8 @@ fn said(folder: &str, arguments: &str) -> String {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join("transcripts").join(folder);
     fs::create_dir_all(&own).expect("a folder");
     for name in ["device.toml", "model.toml"] {
-        fs::copy(profiles.join(name), own.join(name)).unwrap_or_else(|error| panic!("{folder}/{name}: {error}"));
+        fs::copy(profiles.join(name), own.join(name))
+            .unwrap_or_else(|error| panic!("{folder}/{name}: {error}"));
     }
     let output = Command::cargo_bin("plan")
         .expect("the program")
@@ -116,7 +117,8 @@ fn transcripts_are_what_plan_says() {
 
 /// A line of a TOML file with the comment that a quotation has after it; `None`: the file has no such key.
 fn quoted(line: &str, file: &str) -> Option<String> {
-    let (stated, comment) = line.split_once(" # ").map_or((line, None), |(line, comment)| (line, Some(comment)));
+    let (stated, comment) =
+        line.split_once(" # ").map_or((line, None), |(line, comment)| (line, Some(comment)));
     let stated = stated.trim_end();
     let key = stated.split_once(" = ")?.0;
     let same_key = |line: &&str| line.split_once(" = ").is_some_and(|(other, _)| other == key);
@@ -140,7 +142,9 @@ fn quoted_lines_are_those_of_the_committed_files() {
         let quotes = fenced && line.contains(" = ");
         count += usize::from(quotes);
         let line = match &file {
-            Some(file) if quotes => quoted(line, file).unwrap_or_else(|| panic!("{QUOTED} does not have `{line}`")),
+            Some(file) if quotes => {
+                quoted(line, file).unwrap_or_else(|| panic!("{QUOTED} does not have `{line}`"))
+            }
             _ => line.to_owned(),
         };
         right.push_str(&format!("{line}\n"));
@@ -173,11 +177,14 @@ fn unsafe_code_is_listed() {
     let listed = text.split("**Unsafe code** is in").nth(1).and_then(|rest| rest.split("\n\n").next());
     let listed: Vec<&str> = listed.expect("a list").split('`').skip(1).step_by(2).collect();
     let mut files = Vec::new();
-    ["planner", "plans", "profiler", "runtime"].iter().for_each(|it| unsafe_below(&root().join(it), &mut files));
+    ["planner", "plans", "profiler", "runtime"]
+        .iter()
+        .for_each(|it| unsafe_below(&root().join(it), &mut files));
     assert!(files.len() >= 4, "{files:?}: they are looked for in a wrong way");
     for file in &files {
         assert!(listed.iter().any(|listed| file.ends_with(listed)), "{} is not listed", file.display());
     }
-    let is_there = |name: &&str| **name == *"runtime/kernels" || files.iter().any(|file| file.ends_with(name));
+    let is_there =
+        |name: &&str| **name == *"runtime/kernels" || files.iter().any(|file| file.ends_with(name));
     assert!(listed.iter().all(is_there), "{listed:?} has more than {files:?}");
 }

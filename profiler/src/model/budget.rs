@@ -266,7 +266,8 @@ impl Job {
             let work = rows * passes as f64 * costs.trained_token;
             stages.push((format!("training predictors in {passes} passes"), seconds(work)));
         }
-        let traces = (c.layers() * menu.levels.len() * self.trace_requested) as f64 * TRACE_SECONDS * speed.crowd;
+        let traces =
+            (c.layers() * menu.levels.len() * self.trace_requested) as f64 * TRACE_SECONDS * speed.crowd;
         stages.push((
             format!("measuring {} levels on {} tokens", menu.levels.len(), self.held_out_tokens),
             seconds(self.held_out_tokens as f64 * costs.held_out_token())

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::{Requests, FeedForward, List, Network};
+use super::{FeedForward, List, Network, Requests};
 use crate::cache::Place;
 use crate::neurons::LayerNeurons;
 use crate::pool::ALONE;

@@ -23,7 +23,9 @@ use std::ops::Range;
 
 use plans::engine::{COMPLETED_CLUSTER, TRANSPOSED, TRANSPOSED_WORDS};
 
-use super::{Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias, insert, complete_parts};
+use super::{
+    Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias, complete_parts, insert,
+};
 use crate::arena::Slab;
 use crate::fetch::Reads;
 use crate::neurons::{Bundle, LayerNeurons, NeuronError, Shape};
