@@ -177,6 +177,34 @@ impl ContainerError {
     }
 }
 
+/// Whether a container with this directory and so many bytes before it will be opened; its tables have no hash yet.
+///
+/// # Errors
+/// `InvalidData` with what [`Container::open`] would say of `path`.
+pub(super) fn believed(path: &Path, directory: &Directory, bytes: u64) -> io::Result<()> {
+    let json = serde_json::to_vec(directory)?;
+    let invalid = |problem: String| {
+        let error = ContainerError::Invalid { path: path.to_owned(), problem };
+        io::Error::new(io::ErrorKind::InvalidData, error)
+    };
+    let container = Container {
+        path: path.to_owned(),
+        directory: read_directory(&json).map_err(invalid)?,
+        fingerprint: String::new(),
+        bytes,
+        model_files: Vec::new(),
+    };
+    container.check().map_err(invalid)
+}
+
+/// A directory as it stands in the file.
+fn read_directory(json: &[u8]) -> Result<Directory, String> {
+    if json.len() as u64 > DIRECTORY_BYTES_MAX {
+        return Err(format!("a directory of {} bytes is not read", json.len()));
+    }
+    serde_json::from_slice(json).map_err(|error| format!("its directory cannot be read: {error}"))
+}
+
 impl Container {
     /// Opens and checks everything but the sections' contents, which are checked as they are read. An index's model is looked for
     /// beside it, and where it was profiled.
@@ -233,8 +261,7 @@ impl Container {
         if blake3::hash(&json).as_bytes()[..] != header[40..72] {
             return Err(checksum("directory"));
         }
-        let mut directory: Directory = serde_json::from_slice(&json)
-            .map_err(|error| invalid(format!("its directory cannot be read: {error}")))?;
+        let mut directory = read_directory(&json).map_err(invalid)?;
         if directory.source.is_some() {
             directory.layer_offsets = (0..directory.config.layers()).map(Group::address).collect();
         }

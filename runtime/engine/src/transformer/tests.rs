@@ -7,7 +7,9 @@ use std::time::Duration;
 use compare::largest_difference;
 use plans::file::parse;
 use plans::layout::{Part, Phases, Span};
-use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, state_bytes, tables_bytes};
+use plans::memory::{
+    Activations, choices_of, kv_bytes_per_token, kv_token_bytes, slot_part, state_bytes, tables_bytes,
+};
 use plans::model::LevelKind;
 use plans::plan::Speculation;
 use plans::{PAGE_BYTES, Policy};
@@ -409,6 +411,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     m.hot_bytes = pages(u64::from(k.hot) * slots);
     m.cold_bytes = pages(u64::from(k.cold) * slots);
     m.kv_bytes = pages(u64::from(k.sequences) * u64::from(k.context) * kv_bytes_per_token(&a, k.kv));
+    m.kv_token_bytes = kv_token_bytes(&a, k.kv);
     m.state_bytes = pages(u64::from(k.sequences) * state_bytes(&a));
     m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer;
     let choices = choices_of(&plan, level_bytes);
