@@ -315,7 +315,9 @@ fn a_file_that_cannot_be_written_is_named_once_and_by_its_own_name() {
     let plan: Plan = parse(PLAN, Path::new("plan.toml")).unwrap();
     let path = folder.path().join("none/plan.toml");
     let error = write(&plan, &path).unwrap_err().to_string();
-    assert_eq!(error, format!("cannot write {}: No such file or directory (os error 2)", path.display()));
+    let none = folder.path().join("none");
+    let said = format!("there is no folder {}; make it, or name another", none.display());
+    assert_eq!(error, format!("cannot write {}: {said}", path.display()));
     let occupied = folder.path().join("occupied");
     std::fs::create_dir(&occupied).unwrap();
     let error = write(&plan, &occupied).unwrap_err().to_string();

@@ -898,7 +898,7 @@ fn embedded(server: &Server) {
     assert_eq!(found.len(), texts.len());
     for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(found.len(), width);
-        let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let off = compare::largest_difference(found, expected);
         assert!(off < 1e-4, "{off}");
     }
     // equal texts have equal vectors, to the bit, however they are asked for and whatever was asked before
@@ -1007,6 +1007,8 @@ fn crowd(server: &Server, prompts: [(&str, &str); 2]) {
 fn keyed(here: &Profiled) {
     let said = refused(1, here.run("chat.toml").args(["--no-probe", "--serve", "0.0.0.0:0"]));
     assert!(said.contains("lets everyone in") && said.contains("--api-key-file"), "{said}");
+    let said = refused(1, here.run("chat.toml").args(["--no-probe", "--serve", "--api-key-file", "none"]));
+    assert!(said.contains("--api-key-file none: there is no such file; make one with the key"), "{said}");
     std::fs::write(here.path("key"), "short\n").unwrap();
     let said = refused(1, here.run("chat.toml").args(["--no-probe", "--serve", "--api-key-file", "key"]));
     assert!(said.contains("8 or more printable characters"), "{said}");

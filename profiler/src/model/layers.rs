@@ -277,7 +277,7 @@ impl Sweep<'_> {
             &experts,
             predictors,
             &windows,
-            job.trace_asked,
+            job.trace_requested,
         );
         let mut weights = Layer::new(source, layer);
         weights.neurons = Some(&neurons);

@@ -161,7 +161,7 @@ impl Profile {
     /// Those of the model's files, too little space, and [`Stopped`].
     pub fn prepare(context: &Context, options: &ModelOptions) -> anyhow::Result<Self> {
         let path = model_file(&options.model)?;
-        let mut source = SourceModel::open(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        let mut source = SourceModel::open(&path).map_err(|error| anyhow!(error.of_file(&path)))?;
         if let Some(activation) = options.activation {
             source = with_activation(source, activation)?;
         }

@@ -57,7 +57,9 @@ pub enum Error {
         source: Cause,
     },
     /// A token that the model does not have.
-    #[error("token {token} is not one of the model's {vocabulary}")]
+    #[error(
+        "token {token} is not one of the model's {vocabulary}, which are numbered from 0; give tokens of its own tokenizer"
+    )]
     Token {
         /// The token.
         token: u32,

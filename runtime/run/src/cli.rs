@@ -329,6 +329,5 @@ fn writable(file: &std::path::Path) -> Result<(), Failure> {
     if file.is_dir() {
         return Err(failure(format!("{} is a folder; name a file inside it", file.display())));
     }
-    plans::output_file::writable(file)
-        .map_err(|error| failure(format!("cannot write {}: {error}", file.display())))
+    plans::file::writable(file).map_err(failure)
 }

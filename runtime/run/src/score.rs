@@ -132,7 +132,7 @@ fn opened(path: &Path, session: &Session<'_>) -> Result<SourceModel<'static>, Fa
 
 /// The file, if it has this fingerprint.
 fn confirmed(path: &Path, fingerprint: &str) -> Result<SourceModel<'static>, Failure> {
-    let source = SourceModel::open(path).map_err(|error| failure(format!("{}: {error}", path.display())))?;
+    let source = SourceModel::open(path).map_err(|error| failure(error.of_file(path)))?;
     let mut hasher = blake3::Hasher::new();
     source.gguf().files().for_each(|(_, _, file)| {
         hasher.update(file);

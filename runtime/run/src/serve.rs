@@ -27,6 +27,7 @@ mod stops;
 mod teller;
 mod tools;
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
@@ -177,11 +178,15 @@ pub(super) fn serve(
 /// The key of a file's first line.
 fn read_key(path: &Path) -> Result<String, Failure> {
     let wrong = |what: &str| failure(format!("--api-key-file {}: {what}", path.display()));
-    let metadata = std::fs::metadata(path).map_err(|error| wrong(&error.to_string()))?;
+    let unreadable = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => wrong("there is no such file; make one with the key in its first line"),
+        _ => wrong(&format!("it cannot be read ({error}); name a file that you may read")),
+    };
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
     if !metadata.is_file() || metadata.len() > KEY_BYTES_MAX {
         return Err(wrong("it is no regular file of at most 4096 bytes; put the key into its first line"));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let key = text.lines().next().unwrap_or_default().trim();
     if key.len() < 8 || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(wrong("its first line is no key of 8 or more printable characters without spaces"));

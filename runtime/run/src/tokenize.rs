@@ -94,7 +94,7 @@ fn is_gguf(path: &Path) -> bool {
 
 fn of_gguf(path: &Path) -> Result<Tokenizer, Failure> {
     let says = |error: &dyn std::fmt::Display| failure(format!("{}: {error}", path.display()));
-    let data = TokenizerData::from_gguf(&Gguf::open(path).map_err(|error| says(&error))?);
+    let data = TokenizerData::from_gguf(&Gguf::open(path).map_err(failure)?);
     let data = data.map_err(|error| says(&error))?;
     if let Some(remark) = data.remark() {
         terminal::say(format_args!("warning: {remark}"));

@@ -25,11 +25,22 @@ const DIRECTORY_BYTES_MAX: u64 = 1 << 28;
 /// Sections are read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// Why the system does not read a container, and what to do.
+fn unreadable(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::NotFound => {
+            "there is no such file; name a container or index, or make one with `profile --model`".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => "you may not read it; give yourself the right to".to_owned(),
+        _ => format!("{source}; look after its disk, or make it again with `profile --model`"),
+    }
+}
+
 /// Why a container is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
     /// The operating system refused.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {}", unreadable(source))]
     Io {
         /// The file.
         path: PathBuf,

@@ -83,6 +83,14 @@ impl Display for Problems {
 }
 
 impl SourceError {
+    /// The sentence for an error of the file at `path`, which it names once: what is wrong with a file's bytes names it by itself.
+    pub fn of_file(&self, path: &Path) -> String {
+        match self {
+            Self::Gguf(error) => error.to_string(),
+            _ => format!("{}: {self}", path.display()),
+        }
+    }
+
     /// One problem by itself, several together.
     fn of(mut problems: Vec<Self>) -> Self {
         if problems.len() == 1 { problems.remove(0) } else { Self::Several(Problems(problems)) }
