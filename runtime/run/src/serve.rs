@@ -1,6 +1,6 @@
 //! An endpoint for other programs: what `OpenAI`'s and Anthropic's clients ask is answered under the plan.
 //!
-//! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and has a `seat` for each of the plan's
+//! One thread speaks HTTP (`http`, over `connections`) and never computes; the main thread owns the engine and has a `seat` for each of the plan's
 //! sequences, which keeps what two requests have in common. Those who sit answer together, a token each, and what is kept of a draft; they come and go between
 //! tokens, and while a prompt is read the others have half of the time. Between both threads is a `queue` of bounded length. What is asked is a
 //! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses`, `anthropic` and
