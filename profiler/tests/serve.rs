@@ -794,11 +794,16 @@ fn calls(here: &Profiled, server: &Server) {
         let template = format!("{{# {taught} #}}{}", TEMPLATE.replace("<tool_call>", "<call>"));
         std::fs::write(here.path("template.jinja"), template).unwrap();
         let server = Server::start(here, "127.0.0.1:0", &[]);
-        let mut asked = json!({ "messages": said("The weather?"), "tools": tools, "temperature": 1.2, "seed": 2 });
+        let mut asked =
+            json!({ "messages": said("The weather?"), "tools": tools, "temperature": 1.2, "seed": 2 });
         asked["tool_choice"] = named.clone();
         let choice = server.post("/v1/chat/completions", &asked)["choices"][0].clone();
         let call = &choice["message"]["tool_calls"][0]["function"];
-        assert_eq!((&choice["finish_reason"], &call["name"]), (&json!("tool_calls"), &json!("weather")), "{taught}");
+        assert_eq!(
+            (&choice["finish_reason"], &call["name"]),
+            (&json!("tool_calls"), &json!("weather")),
+            "{taught}"
+        );
         let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
         assert!((1..8).contains(&arguments["days"].as_u64().unwrap()), "{taught}: {arguments}");
         assert!(arguments["city"].as_str().unwrap().chars().count() < 10, "{taught}: {arguments}");

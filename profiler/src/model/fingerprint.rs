@@ -14,7 +14,7 @@ const HASHED_AT_ONCE: usize = 256 << 20;
 ///
 /// # Errors
 /// [`crate::Stopped`], and a weight that is not finite, by name.
-pub fn of(context: &Context, source: &SourceModel<'_>) -> anyhow::Result<String> {
+pub(super) fn of(context: &Context, source: &SourceModel<'_>) -> anyhow::Result<String> {
     let gguf = source.gguf();
     let mut tensors: Vec<&TensorInfo> = gguf.tensors().iter().collect();
     tensors.sort_by_key(|tensor| tensor.offset);

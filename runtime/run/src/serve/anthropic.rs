@@ -446,7 +446,10 @@ mod tests {
             (json!({ "tool_choice": { "type": "tool" } }), "`tool_choice` is `tool`"),
             (json!({ "container": "c" }), "`container` is unknown"),
             (json!({ "service_tier": "priority" }), "`service_tier` is not implemented"),
-            (json!({ "thinking": { "type": "disabled", "budget_tokens": 9 } }), "`budget_tokens` of `thinking`"),
+            (
+                json!({ "thinking": { "type": "disabled", "budget_tokens": 9 } }),
+                "`budget_tokens` of `thinking`",
+            ),
             (
                 json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "a", "colour": 1 }] }] }),
                 "`colour` of a block of type `text`",
@@ -456,7 +459,10 @@ mod tests {
                 "`citations` of a block",
             ),
             (json!({ "messages": [{ "role": "user", "content": [{ "type": "text" }] }] }), "has no `text`"),
-            (json!({ "messages": [{ "role": "user", "content": 7 }] }), "neither a text nor a list of blocks"),
+            (
+                json!({ "messages": [{ "role": "user", "content": 7 }] }),
+                "neither a text nor a list of blocks",
+            ),
             (
                 json!({ "messages": [{ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "1", "content": [
                     { "type": "text", "text": "a", "colour": 1 }] }] }] }),

@@ -72,7 +72,10 @@ impl Format {
             }
         } else if has("<|tool_call>call:") {
             Self::Gemma
-        } else if has("<|tool_call_start|>") || has("List of tools: [") || has("List of tools: <|tool_list_start|>[") {
+        } else if has("<|tool_call_start|>")
+            || has("List of tools: [")
+            || has("List of tools: <|tool_list_start|>[")
+        {
             Self::Python
         } else if has("<TOOLCALL>") {
             Self::Nemotron
@@ -153,7 +156,8 @@ impl Format {
         let text = match self {
             Self::Python => {
                 let call = |call: &Call| {
-                    let argument = |(name, value): (&String, &Value)| format!("{name}={}", literal::python(value));
+                    let argument =
+                        |(name, value): (&String, &Value)| format!("{name}={}", literal::python(value));
                     let arguments: Vec<String> = call.arguments.iter().map(argument).collect();
                     format!("{}({})", call.name, arguments.join(", "))
                 };
@@ -673,7 +677,12 @@ mod tests {
             (Format::Nemotron, "f", "{\"name\": \"f\", \"arguments\": {}}", "f({})"),
             (Format::Named, "g", "g[ARGS]{\"x\": 2}", "g({\"x\":2})"),
             (Format::Harmony, "g", "{\"x\": 2}", "g({\"x\":2})"),
-            (Format::Parameters, "g", "<function=g>\n<parameter=a>\n2\n</parameter>\n</function>", "g({\"a\":2})"),
+            (
+                Format::Parameters,
+                "g",
+                "<function=g>\n<parameter=a>\n2\n</parameter>\n</function>",
+                "g({\"a\":2})",
+            ),
             (Format::Glm, "g", "g<arg_key>a</arg_key><arg_value>2</arg_value></tool_call>", "g({\"a\":2})"),
             (Format::Python, "g", "g(a=2)", "g({\"a\":2})"),
             (Format::Gemma, "g", "call:g{a:2}", "g({\"a\":2})"),
@@ -713,7 +722,8 @@ mod tests {
             ("gemma4", "<|tool_call>", "<|tool_response>"),
         ] {
             let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/chat/tools");
-            let format = Format::of(&std::fs::read_to_string(format!("{folder}/{name}.jinja")).unwrap()).unwrap();
+            let format =
+                Format::of(&std::fs::read_to_string(format!("{folder}/{name}.jinja")).unwrap()).unwrap();
             let text = told["templates"][name].as_str().unwrap();
             let written = &text[text.rfind(open).unwrap()..];
             let written = &written[..written.find(after).unwrap()];

@@ -162,11 +162,18 @@ impl Rules {
         }
         let nothing = Map::new();
         let properties = parameters.get("properties").and_then(Value::as_object).unwrap_or(&nothing);
-        let required: Vec<&str> =
-            parameters.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let required: Vec<&str> = parameters
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
         let mut all: Vec<(&str, Value)> =
             properties.iter().map(|(name, schema)| (name.as_str(), schema.clone())).collect();
-        all.extend(required.iter().filter(|name| !properties.contains_key(**name)).map(|name| (*name, json!({}))));
+        all.extend(
+            required.iter().filter(|name| !properties.contains_key(**name)).map(|name| (*name, json!({}))),
+        );
         // from the last one: what may follow an argument, and what may come where there was none yet
         let mut more = self.add(&quoted(written.after), false);
         let mut first = more.clone();
@@ -237,7 +244,9 @@ impl Rules {
             }
             Kind::Words(words) => {
                 if let Some(word) = words.iter().find(|word| word.contains(end)) {
-                    return Err(format!("`{word}` has the mark that ends a value in this model's format of calls"));
+                    return Err(format!(
+                        "`{word}` has the mark that ends a value in this model's format of calls"
+                    ));
                 }
                 let words: Vec<String> =
                     words.iter().map(|word| quoted(&format!("{quote}{word}{end}"))).collect();
@@ -291,7 +300,8 @@ fn kinds(
             return schemas.iter().try_for_each(|schema| kinds(schema, root, depth + 1, found));
         }
         (Some("$ref"), Some(Value::String(to))) => {
-            let to = referred(to, root).ok_or_else(|| format!("there is no `{to}` in a parameter's schema"))?;
+            let to =
+                referred(to, root).ok_or_else(|| format!("there is no `{to}` in a parameter's schema"))?;
             return kinds(to, root, depth + 1, found);
         }
         _ => {}
@@ -320,7 +330,8 @@ fn kinds(
         };
         let words: Vec<String> =
             values.iter().filter(of_type).filter_map(|value| value.as_str()).map(str::to_owned).collect();
-        let others: Vec<&Value> = values.iter().filter(of_type).filter(|value| !value.is_string()).copied().collect();
+        let others: Vec<&Value> =
+            values.iter().filter(of_type).filter(|value| !value.is_string()).copied().collect();
         if !words.is_empty() {
             found.push(Kind::Words(words));
         }
@@ -468,8 +479,14 @@ mod tests {
                 journeys += 1;
                 let told: Journey = serde_json::from_value(arguments.clone())
                     .unwrap_or_else(|error| panic!("{format:?}: {text}: {arguments}: {error}"));
-                assert!((1..=9).contains(&told.city.chars().count()) && (1..=7).contains(&told.days), "{arguments}");
-                assert!(told.stops.len() < 3 && told.stops.iter().all(|stop| stop.at || !stop.at), "{arguments}");
+                assert!(
+                    (1..=9).contains(&told.city.chars().count()) && (1..=7).contains(&told.days),
+                    "{arguments}"
+                );
+                assert!(
+                    told.stops.len() < 3 && told.stops.iter().all(|stop| stop.at || !stop.at),
+                    "{arguments}"
+                );
                 assert!(matches!(told.unit, None | Some(Unit::C | Unit::F)));
                 match told.note {
                     Some(Note::Text(text)) => assert!(text.chars().count() < 4, "{arguments}"),
@@ -494,16 +511,26 @@ mod tests {
         for (format, taken, refused) in [
             (
                 Format::Parameters,
-                &["<function=say>\n<parameter=text>\nif a < b:\n\n  </parameter> c\n</parameter>\n<parameter=times>\n3\n</parameter>\n</function>",
-                  "<function=say>\n<parameter=text>\n\n</parameter>\n<parameter=to>\na\n</parameter>\n</function>"][..],
-                &["<function=say>\n</function>", "<function=say>\n<parameter=text>\na\n</parameter>\n<parameter=times>\nx\n</parameter>\n</function>",
-                  "<function=no>\n</function>"][..],
+                &[
+                    "<function=say>\n<parameter=text>\nif a < b:\n\n  </parameter> c\n</parameter>\n<parameter=times>\n3\n</parameter>\n</function>",
+                    "<function=say>\n<parameter=text>\n\n</parameter>\n<parameter=to>\na\n</parameter>\n</function>",
+                ][..],
+                &[
+                    "<function=say>\n</function>",
+                    "<function=say>\n<parameter=text>\na\n</parameter>\n<parameter=times>\nx\n</parameter>\n</function>",
+                    "<function=no>\n</function>",
+                ][..],
             ),
             (
                 Format::Glm,
-                &["say<arg_key>text</arg_key><arg_value>1 < 2\n \"so\"</arg_value><arg_key>times</arg_key><arg_value>3</arg_value></tool_call>",
-                  "say<arg_key>text</arg_key><arg_value></arg_value><arg_key>to</arg_key><arg_value>1</arg_value></tool_call>"],
-                &["say</tool_call>", "say<arg_key>text</arg_key><arg_value>a</arg_value><arg_key>to</arg_key><arg_value>b</arg_value></tool_call>"],
+                &[
+                    "say<arg_key>text</arg_key><arg_value>1 < 2\n \"so\"</arg_value><arg_key>times</arg_key><arg_value>3</arg_value></tool_call>",
+                    "say<arg_key>text</arg_key><arg_value></arg_value><arg_key>to</arg_key><arg_value>1</arg_value></tool_call>",
+                ],
+                &[
+                    "say</tool_call>",
+                    "say<arg_key>text</arg_key><arg_value>a</arg_value><arg_key>to</arg_key><arg_value>b</arg_value></tool_call>",
+                ],
             ),
             (
                 Format::Python,
@@ -512,14 +539,13 @@ mod tests {
             ),
             (
                 Format::Gemma,
-                &["call:say{text:<|\"|>it's \"so\", {x}<|\"|>,times:3}", "call:say{text:<|\"|><|\"|>,to:<|\"|>a<|\"|>}"],
+                &[
+                    "call:say{text:<|\"|>it's \"so\", {x}<|\"|>,times:3}",
+                    "call:say{text:<|\"|><|\"|>,to:<|\"|>a<|\"|>}",
+                ],
                 &["call:say{}", "call:say{text:\"a\"}", "call:say{text:<|\"|>a<|\"|>,to:a}", "say{}"],
             ),
-            (
-                Format::Named,
-                &["say[ARGS]{\"text\": \"a\"}"],
-                &["say[ARGS]{}", "no[ARGS]{}"],
-            ),
+            (Format::Named, &["say[ARGS]{\"text\": \"a\"}"], &["say[ARGS]{}", "no[ARGS]{}"]),
             (
                 Format::Hermes,
                 &["{\"name\": \"say\", \"arguments\": {\"text\": \"a\"}}"],
@@ -549,7 +575,10 @@ mod tests {
             (with(json!({ "type": "object", "allOf": [{}, {}] })), "`type` beside `allOf`"),
             (json!({ "type": "object", "properties": { "a b": {} } }), "a parameter called `a b`"),
             (json!({ "type": "object", "anyOf": [{}] }), "`anyOf` of a tool's parameters"),
-            (json!({ "$defs": { "a": { "$ref": "#/$defs/a" } }, "properties": { "a": { "$ref": "#/$defs/a" } } }), "goes deeper than 8"),
+            (
+                json!({ "$defs": { "a": { "$ref": "#/$defs/a" } }, "properties": { "a": { "$ref": "#/$defs/a" } } }),
+                "goes deeper than 8",
+            ),
         ] {
             let error = grammar(Format::Glm, &[&tool("f", &parameters)]).unwrap_err();
             assert!(error.contains(words), "{parameters}: {error}");

@@ -21,9 +21,9 @@ use axum::routing::{get, post};
 use futures_core::Stream as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use rustix::net::sockopt;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::timeout;
 
@@ -133,7 +133,8 @@ impl Door {
         let listener = TcpListener::bind(address).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
         // connections have the listener's; the system doubles it, for its own books
-        sockopt::set_socket_send_buffer_size(&listener, SEND_BYTES / 2).map_err(|error| cannot(error.into()))?;
+        sockopt::set_socket_send_buffer_size(&listener, SEND_BYTES / 2)
+            .map_err(|error| cannot(error.into()))?;
         let address = listener.local_addr().map_err(cannot)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
         let (stop, stopped) = oneshot::channel();
@@ -351,13 +352,17 @@ impl Served {
     }
 
     /// The body of a request, within the limits of its length and time, and the room that it takes.
-    async fn body(&self, request: HttpRequest<Body>) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Refusal> {
+    async fn body(
+        &self,
+        request: HttpRequest<Body>,
+    ) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Refusal> {
         let invalid = |status, message: &str| Refusal::of(status, "invalid_request_error", message);
         let most = self.site.body_bytes_max;
         let long = || invalid(413, &format!("the body has more than {most} bytes"));
         {
             let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
-            let is_json = |kind: &str| kind.split(';').next().unwrap_or_default().trim() == "application/json";
+            let is_json =
+                |kind: &str| kind.split(';').next().unwrap_or_default().trim() == "application/json";
             if !text(header::CONTENT_TYPE).is_some_and(is_json) {
                 return Err(invalid(415, "send `Content-Type: application/json`"));
             }

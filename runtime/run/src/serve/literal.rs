@@ -141,7 +141,8 @@ pub(super) fn python(value: &Value) -> String {
         Value::Number(_) | Value::String(_) => value.to_string(),
         Value::Array(items) => format!("[{}]", items.iter().map(python).collect::<Vec<_>>().join(", ")),
         Value::Object(fields) => {
-            let field = |(key, value): (&String, &Value)| format!("{}: {}", Value::from(key.as_str()), python(value));
+            let field =
+                |(key, value): (&String, &Value)| format!("{}: {}", Value::from(key.as_str()), python(value));
             format!("{{{}}}", fields.iter().map(field).collect::<Vec<_>>().join(", "))
         }
     }
@@ -175,7 +176,10 @@ fn unescaped(text: &str, quote: char) -> Option<(String, &str)> {
                 let digits = if escaped == 'u' { 4 } else { 2 };
                 let unit = |from: usize| {
                     let digits = text.get(from..from + digits)?;
-                    digits.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u16::from_str_radix(digits, 16).ok())?
+                    digits
+                        .bytes()
+                        .all(|b| b.is_ascii_hexdigit())
+                        .then(|| u16::from_str_radix(digits, 16).ok())?
                 };
                 let first = unit(at + 1)?;
                 // a character outside the first plane is written as two
@@ -221,9 +225,21 @@ mod tests {
     #[test]
     fn what_is_no_value_is_none() {
         let deep = "[".repeat(100) + &"]".repeat(100);
-        for text in
-            ["", "'a", "[1", "{a}", "{a:1 b:2}", "{a:1,a:2}", "f(1)", "1 2", "[1 2]", "nan", "<|\"|>a", "'\\u12'", &deep]
-        {
+        for text in [
+            "",
+            "'a",
+            "[1",
+            "{a}",
+            "{a:1 b:2}",
+            "{a:1,a:2}",
+            "f(1)",
+            "1 2",
+            "[1 2]",
+            "nan",
+            "<|\"|>a",
+            "'\\u12'",
+            &deep,
+        ] {
             assert_eq!(Reader::new(text).whole(), None, "{text}");
         }
     }

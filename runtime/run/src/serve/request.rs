@@ -143,7 +143,11 @@ fn is_empty(value: &Value) -> bool {
 
 /// Text of a message's content, in one or in parts of these kinds; other ones are refused by name. What is to be kept is not asked:
 /// all is.
-pub(super) fn text_of(content: Option<Value>, param: &'static str, kinds: &[&str]) -> Result<String, Refusal> {
+pub(super) fn text_of(
+    content: Option<Value>,
+    param: &'static str,
+    kinds: &[&str],
+) -> Result<String, Refusal> {
     let part = |part: Value| {
         let mut part = Fields::new(part, param, "a part of the content")?;
         let kind: String = part.must("type")?;
@@ -160,8 +164,13 @@ pub(super) fn text_of(content: Option<Value>, param: &'static str, kinds: &[&str
     match content {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text),
-        Some(Value::Array(parts)) => parts.into_iter().map(part).collect::<Result<Vec<String>, _>>().map(|all| all.concat()),
-        Some(_) => Err(Refusal::invalid(Some(param), format!("`{param}`: the content is neither a text nor a list of parts"))),
+        Some(Value::Array(parts)) => {
+            parts.into_iter().map(part).collect::<Result<Vec<String>, _>>().map(|all| all.concat())
+        }
+        Some(_) => Err(Refusal::invalid(
+            Some(param),
+            format!("`{param}`: the content is neither a text nor a list of parts"),
+        )),
     }
 }
 

@@ -44,7 +44,9 @@ pub(super) fn response(body: &[u8], served: &str) -> Result<Request, Refusal> {
             let mut thought = None;
             items.into_iter().try_for_each(|item| add(item, &mut thought, &mut messages))?;
             if thought.is_some() {
-                return Err(wrong("an item of type `reasoning` at the end is not implemented here; leave it away"));
+                return Err(wrong(
+                    "an item of type `reasoning` at the end is not implemented here; leave it away",
+                ));
             }
         }
     }
@@ -458,10 +460,7 @@ mod tests {
                 json!({ "input": [{ "type": "reasoning", "summary": [], "encrypted_content": "x" }] }),
                 "`encrypted_content` of an item",
             ),
-            (
-                json!({ "input": ["a"] }),
-                "is no object",
-            ),
+            (json!({ "input": ["a"] }), "is no object"),
             (json!({ "tools": [{ "type": "function", "name": "f", "colour": 1 }] }), "`colour` of a tool is"),
             (json!({ "tools": [{ "name": "f" }] }), "a tool has no `type`"),
             (

@@ -138,7 +138,8 @@ fn texts_with_tools_are_those_of_jinja() {
         let template = Template::at(&source(&format!("tools/{name}")), &tokenizer, now.clone()).unwrap();
         let (found, _) = template.render(&messages, &golden.tools.tools, &|_| None, true).unwrap();
         assert_eq!(found, *expected, "{name}");
-        let prompt = template.prompt_with(&tokenizer, &messages, &golden.tools.tools, &|_| None, true).unwrap();
+        let prompt =
+            template.prompt_with(&tokenizer, &messages, &golden.tools.tools, &|_| None, true).unwrap();
         let tokens = shown(&tokenizer, &prompt.tokens);
         assert!(tokens.contains("not of <|im_end|>") && !tokens.contains("not of \u{ab}"), "{tokens}");
     }
@@ -182,7 +183,8 @@ fn calls_that_a_template_knows_nothing_of_are_said_by_the_model_with_its_own_mar
         Message::new(Role::User, "Hi"),
         Message { calls: vec![call], ..Message::new(Role::Assistant, "I look.") },
     ];
-    let written = |calls: &[Call]| Some(["<|start|>".to_owned(), calls[0].name.clone(), "<|end|>".to_owned()]);
+    let written =
+        |calls: &[Call]| Some(["<|start|>".to_owned(), calls[0].name.clone(), "<|end|>".to_owned()]);
     let prompt = template.prompt_with(&tokenizer, &messages, &[], &written, true).unwrap();
     assert_eq!(
         shown(&tokenizer, &prompt.tokens),

@@ -14,7 +14,8 @@ use super::*;
 
 /// Metrics of some plan.
 pub(in super::super) fn metrics() -> Arc<Metrics> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plans/amd-epyc-zen5-2c-24g/oxide-dense/plan-20M.toml");
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../plans/amd-epyc-zen5-2c-24g/oxide-dense/plan-20M.toml");
     let plan = plans::file::read::<Plan>(FilePath::new(path)).unwrap();
     Arc::new(Metrics::new(&plan.value))
 }
@@ -34,8 +35,7 @@ fn open(limits: Limits) -> (Door, Arc<Queue>) {
     let metrics = metrics();
     let queue = Arc::new(Queue::new(4, Arc::clone(&metrics)));
     let (asked, log) = (Arc::clone(&queue), Log::Text);
-    let site =
-        Site { model: "m".to_owned(), key: None, asked, body_bytes_max: BODY_BYTES, metrics, log };
+    let site = Site { model: "m".to_owned(), key: None, asked, body_bytes_max: BODY_BYTES, metrics, log };
     (Door::open("127.0.0.1:0".parse().unwrap(), site, limits).unwrap(), queue)
 }
 
@@ -91,7 +91,12 @@ fn with_answers<T>(queue: &Queue, test: impl FnOnce() -> T) -> T {
                     }
                     continue;
                 };
-                let text = Told::Text { choice: 0, part: Part::Answer, text: "b".to_owned(), likelihoods: Vec::new() };
+                let text = Told::Text {
+                    choice: 0,
+                    part: Part::Answer,
+                    text: "b".to_owned(),
+                    likelihoods: Vec::new(),
+                };
                 let choice = Told::Choice { choice: 0, cut: false, stop: None };
                 for told in [Told::Begins { prompt: 1 }, text, choice, Told::Ended(Usage::default())] {
                     let _gone = job.told.send(told);
@@ -140,7 +145,8 @@ fn half_a_head_and_idle_connections_are_closed_in_time() {
 
 #[test]
 fn bodies_that_never_end_keep_nobody_out_and_are_told_so() {
-    let (door, queue) = open(Limits { piece: Duration::from_secs(3), body: Duration::from_secs(6), ..LIMITS });
+    let (door, queue) =
+        open(Limits { piece: Duration::from_secs(3), body: Duration::from_secs(6), ..LIMITS });
     with_answers(&queue, || {
         // more of them than there is room for long ones
         let slow: Vec<TcpStream> = (0..3 * BODIES)
@@ -164,7 +170,8 @@ fn bytes_of_bodies_are_bounded_and_come_free_again() {
         let slow: Vec<TcpStream> = (0..2 * BODIES)
             .map(|_| sent(&door, &(head(&door, "POST", "/v1/completions", BODY_BYTES) + &almost)))
             .collect();
-        let statuses: Vec<u16> = slow.into_iter().map(|stream| answer(stream).expect("an answer").0).collect();
+        let statuses: Vec<u16> =
+            slow.into_iter().map(|stream| answer(stream).expect("an answer").0).collect();
         assert!(statuses.iter().all(|status| [408, 503].contains(status)), "{statuses:?}");
         assert!(statuses.contains(&408), "{statuses:?}");
         is_answered(&door);
