@@ -783,7 +783,12 @@ fn calls(here: &Profiled, server: &Server) {
         let answer = server.post("/v1/chat/completions", &asked);
         assert!(!answer["choices"][0]["message"]["content"].as_str().unwrap().is_empty(), "{answer}");
     }
-    // the same tool in the formats of other models' templates, whose words are what counts
+    // a tool in the formats of other models' templates, whose words are what counts
+    let short = json!({
+        "properties": { "city": { "type": "string", "maxLength": 9 }, "days": { "type": "integer", "minimum": 1, "maximum": 7 } },
+        "required": ["city", "days"],
+        "additionalProperties": false,
+    });
     for taught in [
         "<tool_call><function=f><parameter=k>",
         "<tool_call><arg_key><arg_value>",
@@ -794,8 +799,7 @@ fn calls(here: &Profiled, server: &Server) {
         let template = format!("{{# {taught} #}}{}", TEMPLATE.replace("<tool_call>", "<call>"));
         std::fs::write(here.path("template.jinja"), template).unwrap();
         let server = Server::start(here, "127.0.0.1:0", &[]);
-        let mut asked =
-            json!({ "messages": said("The weather?"), "tools": tools, "temperature": 1.2, "seed": 2 });
+        let mut asked = json!({ "messages": said("The weather?"), "tools": [tool("weather", short.clone())], "temperature": 1.2, "seed": 2 });
         asked["tool_choice"] = named.clone();
         let choice = server.post("/v1/chat/completions", &asked)["choices"][0].clone();
         let call = &choice["message"]["tool_calls"][0]["function"];

@@ -142,6 +142,11 @@ impl Rules {
         if let Some(written) = Written::of(format, &tool.name) {
             return self.apart(&written, &parameters);
         }
+        // what a call takes is an object, said or not
+        let mut parameters = parameters;
+        if !schema::ALONE.iter().any(|alone| parameters.contains_key(*alone)) {
+            parameters.entry("type").or_insert_with(|| json!("object"));
+        }
         let arguments = self.add(&schema::grammar(&Value::Object(parameters))?, false);
         let (before, after) = match format {
             Format::Harmony => return Ok(arguments),
@@ -558,6 +563,23 @@ mod tests {
             for text in refused {
                 assert!(!takes(&grammar, text), "{format:?}: {text}");
             }
+        }
+    }
+
+    #[test]
+    fn arguments_are_an_object_whether_a_schema_says_so_or_not() {
+        let bare = tool(
+            "f",
+            &json!({ "properties": { "a": { "type": "integer" } }, "additionalProperties": false }),
+        );
+        for format in [Format::Hermes, Format::Named] {
+            let grammar = of(format, &[&bare]).unwrap();
+            let call = |arguments: &str| match format {
+                Format::Named => format!("f[ARGS]{arguments}"),
+                _ => format!("{{\"name\": \"f\", \"arguments\": {arguments}}}"),
+            };
+            assert!(takes(&grammar, &call("{\"a\": 1}")), "{format:?}");
+            assert!(!takes(&grammar, &call("\"a\"")) && !takes(&grammar, &call("1")), "{format:?}");
         }
     }
 

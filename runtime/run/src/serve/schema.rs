@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 const BYTES_MAX: usize = 16 << 10;
 const DEPTH_MAX: usize = 32;
 /// Keys that are alone: each says all of a value by itself.
-const ALONE: [&str; 4] = ["anyOf", "oneOf", "allOf", "$ref"];
+pub(super) const ALONE: [&str; 4] = ["anyOf", "oneOf", "allOf", "$ref"];
 /// Keys that say nothing of a value.
 pub(super) const NOTES: [&str; 11] = [
     "title",
