@@ -431,7 +431,8 @@ mod tests {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Stop {
-        at: bool,
+        #[serde(rename = "at")]
+        _at: bool,
     }
 
     fn journey() -> Function {
