@@ -431,8 +431,8 @@ mod tests {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Stop {
-        #[expect(dead_code, reason = "that it is there, and true or false, is what is asked")]
-        at: bool,
+        #[serde(rename = "at")]
+        _at: bool,
     }
 
     fn journey() -> Function {
