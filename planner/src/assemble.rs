@@ -123,7 +123,7 @@ pub fn decide(field: &Field<'_>, candidate: &Candidate, regions: i64) -> Decided
 /// The plan, with all that is expected of it.
 pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleRule) -> Plan {
     let digits = plans::file::significant;
-    let Question { device, model, limits, origin } = question;
+    let Question { device, model, limits, origin, .. } = question;
     let memory = memory::regions(device, model, &d.choices(limits, level), limits.memory_bytes);
     let of_prompt = PromptLayers::new(question, &cost::rates(question, &d.prompt.cores), d.prompt.chunk);
     let mut plan = Plan {
