@@ -221,8 +221,7 @@ fn filling(question: &Question<'_>, level: &Level, d: &Decided) -> Option<Fillin
     let layers: Vec<surface::Filling> = (d.hot.iter().zip(&d.cold).enumerate())
         .map(|(layer, (&hot, &cold))| {
             let requested = cost::requested_neurons(model, level, layer);
-            let missing = surface::missing(model, level, layer, d.policy, requested, (hot, cold));
-            surface::Filling::new(model, level, layer, requested, (hot, cold), missing.neurons)
+            surface::missing_and_filling(model, level, layer, d.policy, requested, (hot, cold)).1
         })
         .collect();
     let mut tokens = FILLING_TOKENS.to_vec();

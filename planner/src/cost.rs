@@ -463,7 +463,8 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
         let requested = requested(model, d.level, layer);
         let stages = stages(model, d.level, layer, d.cluster, &r).with(d.read.look_ahead);
         let cached = (d.hot[layer], d.cold[layer]);
-        let missing = surface::missing(model, d.level, layer, d.policy, requested.0, cached);
+        let (missing, filling) =
+            surface::missing_and_filling(model, d.level, layer, d.policy, requested.0, cached);
         let inserted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(requested.1) } else { 0.0 };
         let insert = inserted * insert_seconds(model, d.level, &r);
         let queue = reads.queue(&reads.of(missing, requested.1), layer > 0, &stages);
@@ -484,7 +485,6 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
         price.requested += requested.0;
         price.missing += missing.neurons;
         price.cold_start += f64::from(cached.1) * reads.fill_seconds();
-        let filling = Filling::new(model, d.level, layer, requested.0, cached, missing.neurons);
         price.filling += filling.at(f64::from(generated)) * reads.fill_seconds();
     }
     price.constant = serial + price.overlapped;
