@@ -15,6 +15,7 @@ use crate::bands::{self, Priced};
 use crate::cost::{PromptChoice, PromptPrice};
 use crate::curve::Curve;
 use crate::reads::ReadChoice;
+use crate::refined::Refined;
 use crate::request::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
@@ -69,12 +70,22 @@ pub struct Space<'a> {
     pub tick_seconds: f64,
     /// Per level: which reads and which cores are bounded together.
     pub groups: Vec<Groups>,
-    curves: RefCell<HashMap<Sets, Rc<Curve>>>,
+    curves: RefCell<HashMap<Sets, Known>>,
     curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
     /// By level and core sets: what they have in common.
     compute_groups: RefCell<HashMap<(usize, Range), Rc<ComputeGroup>>>,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
     work: Cell<Work>,
+}
+
+/// What is known of a curve.
+#[derive(Debug)]
+struct Known {
+    curve: Rc<Curve>,
+    /// Bytes at which it is what pricing all ways of caching says, or was when it was asked.
+    exact: Vec<i64>,
+    /// What makes it better, once somebody asked.
+    refined: Option<Refined>,
 }
 
 /// From the first up to the second.
@@ -99,6 +110,8 @@ pub struct Work {
     pub group_curves: usize,
     /// Curves of one way of reading with some sets of cores.
     pub curves: usize,
+    /// Bands of these whose ways of caching were priced one by one.
+    pub opened: usize,
     /// Ways that were priced layer by layer.
     pub priced: usize,
 }
@@ -107,6 +120,7 @@ impl std::ops::AddAssign for Work {
     fn add_assign(&mut self, more: Self) {
         self.group_curves += more.group_curves;
         self.curves += more.curves;
+        self.opened += more.opened;
         self.priced += more.priced;
     }
 }
@@ -210,34 +224,83 @@ impl<'a> Space<'a> {
         Rc::clone(self.prompt_prices.borrow_mut().entry(key).or_insert_with(price))
     }
 
-    /// The least ticks of all layers against bytes, for a way of reading with any of some core sets.
+    /// A curve that is nowhere above the least ticks of all layers against bytes, for a way of reading with any of some core
+    /// sets: as it is known by now.
     pub fn curve(&self, at: Sets) -> Rc<Curve> {
         if let Some(known) = self.curves.borrow().get(&at) {
-            return Rc::clone(known);
+            return Rc::clone(&known.curve);
         }
-        let ways = &self.ways[at.level];
-        let compute = self.compute_group(at.level, at.sets);
-        let (bounded, tick_seconds) = (ways.bounded(&compute, at.read), self.tick_seconds);
-        let layer = |(layer, count): (usize, usize)| {
-            let mut priced = vec![(0, 0); count];
-            // rounded down: a bound
-            bounded.layer(layer, |place, way, seconds| {
-                priced[place] = (way.need.bytes(), (seconds / tick_seconds) as i64);
-            });
-            Curve::over(&priced)
-        };
-        let layers: Vec<(usize, usize)> = bounded.counts().enumerate().collect();
-        let curves: Vec<Curve> = layers.into_par_iter().map(layer).collect();
-        let curve = Rc::new(Curve::sum(curves.iter()));
-        self.curves.borrow_mut().insert(at, Rc::clone(&curve));
+        let curve = Rc::new(bands::curve_of_rising(&self.closed(at)));
+        let known = Known { curve: Rc::clone(&curve), exact: Vec::new(), refined: None };
+        self.curves.borrow_mut().insert(at, known);
         self.count(Work { curves: 1, ..Work::default() });
         curve
     }
 
-    /// The curve of a way.
-    pub fn curve_of(&self, way: Way) -> Rc<Curve> {
+    /// Per layer and band the fewest bytes and ticks, for a way of reading with any of some core sets.
+    fn closed(&self, at: Sets) -> Priced {
+        let ways = &self.ways[at.level];
+        let (compute, reads) = (self.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
+        self.priced(ways, &compute, &reads, &ways.least_reads(&reads))
+    }
+
+    /// Makes [`Self::curve`] better where so many bytes are taken. Whether it became another; if not, it is there what pricing
+    /// all ways of caching says.
+    pub fn refine(&self, at: Sets, bytes: i64) -> bool {
+        let mut all = self.curves.borrow_mut();
+        let Some(known) = all.get_mut(&at).filter(|known| !known.exact.contains(&bytes)) else {
+            return false;
+        };
+        let ways = &self.ways[at.level];
+        let compute = self.compute_group(at.level, at.sets);
+        let bounded = ways.bounded(&compute, at.read);
+        let mut open = |layer: usize, band: usize| {
+            let cached = ways.bands[layer][band].cached.clone();
+            let mut priced = Vec::with_capacity(cached.len());
+            // rounded down: a bound
+            bounded.some(layer, cached, |way, seconds| {
+                priced.push((way.need.bytes(), (seconds / self.tick_seconds) as i64));
+            });
+            self.count(Work { opened: 1, ..Work::default() });
+            priced
+        };
+        let refined = known.refined.get_or_insert_with(|| {
+            let mut refined = Refined::new(&self.closed(at));
+            // it may have been settled
+            known.exact.iter().for_each(|&bytes| while refined.refine(bytes, &mut open) {});
+            refined
+        });
+        let better = refined.refine(bytes, &mut open);
+        known.curve = Rc::clone(refined.curve());
+        if !better {
+            known.exact.push(bytes);
+        }
+        better
+    }
+
+    /// Keeps of what made a curve better nothing but the curve.
+    pub fn settle(&self, at: Sets) {
+        if let Some(known) = self.curves.borrow_mut().get_mut(&at) {
+            known.refined = None;
+        }
+    }
+
+    /// The core set of a way with its reads.
+    pub fn sets_of(&self, way: Way) -> Sets {
         let set = self.groups[way.level].set_of[way.compute];
-        self.curve(Sets { level: way.level, read: way.read, sets: (set, set + 1) })
+        Sets { level: way.level, read: way.read, sets: (set, set + 1) }
+    }
+
+    /// The least ticks of all layers against bytes with a way, from all ways of caching.
+    pub fn curve_of(&self, way: Way) -> Rc<Curve> {
+        let at = self.sets_of(way);
+        loop {
+            let curve = self.curve(at);
+            let refined = |better, &(bytes, _): &(i64, i64)| self.refine(at, bytes) || better;
+            if !curve.corners.iter().fold(false, refined) {
+                return curve;
+            }
+        }
     }
 
     /// Core sets from the first up to the second, as one that has the best of each.
