@@ -485,7 +485,7 @@ impl<'a> Field<'a> {
             }
         };
         let (mut priced, mut least, mut prices) = (0, NEVER, [0.0; LIMITS]);
-        // rooms of a way in which prompts cost a token nothing, with its bounds
+        // bounds of each way by the room in which prompts cost a token nothing
         let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
         let bound = |serial, room, _, curve: &Curve| self.bound(serial, room, curve);
         for (bound, way) in self.queue((regions, any), bound) {

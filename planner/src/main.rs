@@ -46,6 +46,7 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
     let calibration = cli.calibration(&inputs.device)?;
     let request = cli.request(&inputs, calibration.as_ref())?;
+    cli.smt.iter().chain([&cli.output]).try_for_each(|path| plans::file::writable(path))?;
     if cli.simple_rule() {
         return simple(cli, &inputs, &request, calibration.as_ref());
     }
@@ -142,6 +143,8 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
     }
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
     let request = cli.request(&inputs, cli.calibration(&inputs.device)?.as_ref())?;
+    let folder = cli.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    plans::file::writable(&folder.join("frontier.csv"))?;
     let bar = Progress::on_stderr(cli.verbose > 0).bar(0, "points of the frontier", Unit::Steps);
     let points = frontier::frontier(&inputs, &request, |point, of| {
         bar.set_length(of);
@@ -156,7 +159,6 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
         );
         return Ok(NO_PLAN);
     }
-    let folder = cli.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     let title = format!("{} on {}", inputs.model.name, inputs.device.name);
     frontier::write(&points, &title, folder)?;
     if cli.json {

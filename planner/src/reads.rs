@@ -24,7 +24,7 @@ pub struct ReadChoice {
     pub direct: bool,
     /// Reads in flight.
     pub depth: u32,
-    /// Buffers that reads land in.
+    /// Buffers that reads fill.
     pub buffers: u32,
     /// Bytes of one.
     pub buffer_bytes: u64,

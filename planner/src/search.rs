@@ -53,7 +53,7 @@ pub struct Solved {
     pub priced: usize,
     /// Levels with policies, and what became of each.
     pub levels: Fates,
-    /// What drafts of one token, of two, and so on give with these decisions; none where the profile has not measured it.
+    /// Figures of drafts of one token, of two, and so on with these decisions; none where the profile has not measured it.
     pub drafts: Vec<Speculation>,
 }
 

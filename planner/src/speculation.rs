@@ -24,7 +24,7 @@ use crate::together;
 /// How far a planned speed is off at the median, over the models and limits of `docs/benchmarks.md`.
 pub const SPEED_ERROR_FRACTION: f64 = 0.2;
 
-/// What drafts of at most so many tokens give; `None` where the profile has not measured what is kept of them.
+/// Figures of drafts of at most so many tokens; `None` where the profile has not measured what is kept of them.
 pub fn priced(question: &Question<'_>, d: &Decision<'_>, draft_tokens: u32) -> Option<Speculation> {
     question.model.drafts.as_ref().filter(|_| draft_tokens > 0)?;
     priced_beside(question, d, draft_tokens, alone(question, d))
@@ -62,7 +62,7 @@ fn speed(kept: f64, with_draft: f64, [alone, step]: [f64; 2]) -> f64 {
     (1.0 + kept) / ((1.0 - with_draft) * alone + with_draft * step)
 }
 
-/// What drafts of every length give that there is room for.
+/// Figures of drafts of every length that there is room for.
 pub fn all(question: &Question<'_>, d: &Decision<'_>) -> Vec<Speculation> {
     let most = (ROWS_MAX as u32 - question.limits.sequences).min(DRAFT_TOKENS_MAX as u32);
     if question.model.drafts.is_none() {

@@ -460,7 +460,7 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// What no way of caching can be below with a way of reading, whichever of the cores compute.
+    /// Bounds below every way of caching with one way of reading, whichever of the cores compute.
     pub fn bounded<'w>(&'w self, compute: &'w ComputeGroup, read: usize) -> Bounded<'w> {
         let Read { choice, price, fill, .. } = &self.reads[read];
         Bounded {

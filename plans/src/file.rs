@@ -219,6 +219,18 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), ContractError> {
     })
 }
 
+/// Whether an output file can be written there, as [`output_file::writable`] says: to be known before the work.
+///
+/// # Errors
+/// [`ContractError::Io`], with the sentence of [`write_bytes`].
+pub fn writable(path: &Path) -> Result<(), ContractError> {
+    output_file::writable(path).map_err(|source| ContractError::Io {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// BLAKE3 of a file's bytes, in hexadecimal.
 ///
 /// # Errors

@@ -89,6 +89,12 @@ pub fn kv_bytes_per_token(a: &Architecture, format: KvFormat) -> u64 {
     a.all_heads().map(of_shape).fold(0, u64::saturating_add)
 }
 
+/// [`kv_bytes_per_token`] as a plan tells it: 0 where every layer has as many heads of one width.
+pub fn kv_token_bytes(a: &Architecture, format: KvFormat) -> u64 {
+    let alike = a.kv_layers() == a.layers && a.other_heads.is_empty() && a.latent.is_none();
+    if alike { 0 } else { kv_bytes_per_token(a, format) }
+}
+
 /// Bytes of a sequence's recurrent state: as it is, and as it was after its last prompt, to which the sequence can go back.
 pub fn state_bytes(a: &Architecture) -> u64 {
     a.state_values().saturating_mul(2 * 4)
@@ -365,6 +371,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         hot_bytes: slots(c.hot_neurons),
         cold_bytes: slots(c.cold_slots),
         kv_bytes: (c.sequences * c.context_tokens * kv_bytes_per_token(a, c.kv)).next_multiple_of(PAGE_BYTES),
+        kv_token_bytes: kv_token_bytes(a, c.kv),
         state_bytes: c.sequences.saturating_mul(state_bytes(a)).next_multiple_of(PAGE_BYTES),
         activations_bytes: activations.bytes(),
         prompt_bytes: activations.prompt.bytes(),

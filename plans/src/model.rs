@@ -36,7 +36,7 @@ pub struct Model {
     pub container: ContainerIdentity,
     /// The dense model on the held-out text.
     pub dense: DenseQuality,
-    /// What keys and values in blocks lose; absent: not measured, and not planned.
+    /// Loss with keys and values in blocks, by format; absent: not measured, and not planned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kv_formats: Vec<KvLoss>,
     /// How much of a draft the model keeps, on the held-out text; absent: not measured, and no drafts are planned.
@@ -324,7 +324,7 @@ pub struct DenseQuality {
     pub perplexity: f64,
 }
 
-/// What keys and values in blocks lose: the dense level with them beside the dense level, on the held-out text.
+/// Loss with keys and values in blocks: the dense level with them beside the dense level, on the held-out text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KvLoss {
@@ -560,7 +560,7 @@ impl Model {
         self.levels.iter().find(|level| level.name == name)
     }
 
-    /// What keys and values in a format lose; `None` where it was not measured.
+    /// Loss with keys and values in a format; `None` where it was not measured.
     pub fn kv_loss(&self, format: KvFormat) -> Option<&KvLoss> {
         self.kv_formats.iter().find(|loss| loss.format == format.name())
     }

@@ -3,7 +3,7 @@
 
 /// Tokens decoded in a second.
 pub const DECODE: &str = "decode";
-/// The same where drafts are verified.
+/// Tokens decoded in a second where drafts are verified.
 pub const WITH_DRAFTS: &str = "decode, with drafts";
 /// Tokens that a step of decoding brings: one, and those of a draft that are kept.
 pub const TOKENS_PER_STEP: &str = "tokens a step";

@@ -194,15 +194,33 @@ fn temporary(target: &Path, mode: Option<u32>) -> io::Result<NamedTempFile> {
         .suffix(".tmp")
         .permissions(fs::Permissions::from_mode(0o666))
         .tempfile_in(folder_of(target))
-        .map_err(|error| {
-            let said = error.to_string();
-            let fact = said.split_once(" at path ").map_or(&*said, |(fact, _)| fact);
-            io::Error::new(error.kind(), fact)
-        })?;
+        .map_err(|error| io::Error::new(error.kind(), refusal(folder_of(target), &error)))?;
     if let Some(mode) = mode {
         file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
     }
     Ok(file)
+}
+
+/// Why no file can be made in a folder, and what to do.
+fn refusal(folder: &Path, error: &io::Error) -> String {
+    let shown = folder.display();
+    match error.kind() {
+        _ if !folder.exists() => format!("there is no folder {shown}; make it, or name another"),
+        _ if !folder.is_dir() => format!("{shown} is no folder; name another"),
+        ErrorKind::PermissionDenied => {
+            format!("you may not make files in {shown}; name a folder in which you may")
+        }
+        ErrorKind::ReadOnlyFilesystem => format!("{shown} is read-only; name a folder on another disk"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            format!("there is no room in {shown}; make room, or name a folder on another disk")
+        }
+        _ => {
+            // without the temporary file's name
+            let said = error.to_string();
+            let fact = said.split_once(" at path ").map_or(&*said, |(fact, _)| fact);
+            format!("files cannot be made in {shown} ({fact}); name another folder")
+        }
+    }
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -40,7 +40,7 @@ pub struct Plan {
     pub prefill: PrefillPlan,
     /// The cost model's expectations.
     pub expected: Expected,
-    /// What filling the slots costs; absent: as if a run missed all that a warm cache finds until every slot is filled.
+    /// Cost of filling the slots; absent: as if a run missed all that a warm cache finds until every slot is filled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filling: Option<Filling>,
     /// The rates that are assumed, which `run` measures again; absent, as are the terms then: it does not.
@@ -315,6 +315,9 @@ pub struct MemoryPlan {
     pub cold_bytes: u64,
     /// Keys and values of the whole context of every sequence.
     pub kv_bytes: u64,
+    /// Those of one token; absent: 0, every layer has keys and values of as many heads of one width.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kv_token_bytes: u64,
     /// Recurrent state of every sequence, as it is and as it was after the sequence's last prompt; absent: 0, the model has none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub state_bytes: u64,

@@ -315,7 +315,9 @@ fn a_file_that_cannot_be_written_is_named_once_and_by_its_own_name() {
     let plan: Plan = parse(PLAN, Path::new("plan.toml")).unwrap();
     let path = folder.path().join("none/plan.toml");
     let error = write(&plan, &path).unwrap_err().to_string();
-    assert_eq!(error, format!("cannot write {}: No such file or directory (os error 2)", path.display()));
+    let none = folder.path().join("none");
+    let said = format!("there is no folder {}; make it, or name another", none.display());
+    assert_eq!(error, format!("cannot write {}: {said}", path.display()));
     let occupied = folder.path().join("occupied");
     std::fs::create_dir(&occupied).unwrap();
     let error = write(&plan, &occupied).unwrap_err().to_string();
@@ -331,4 +333,45 @@ fn written_files_have_the_permissions_of_any_new_file() {
     std::fs::write(&any, "").unwrap();
     let mode = |path| std::fs::metadata(path).unwrap().permissions().mode();
     assert_eq!(mode(&ours), mode(&any));
+}
+
+/// Regions that other ones make up for, so that the sums stay.
+fn with_kv_bytes(plan: &Plan, kv_bytes: u64, kv_token_bytes: u64) -> Result<Plan, String> {
+    let mut plan = plan.clone();
+    plan.memory.fixed_bytes = plan.memory.fixed_bytes + plan.memory.kv_bytes - kv_bytes;
+    (plan.memory.kv_bytes, plan.memory.kv_token_bytes) = (kv_bytes, kv_token_bytes);
+    let path = Path::new("plan.toml");
+    let text = render(&plan, path).map_err(|error| error.to_string())?;
+    parse(&text, path).map_err(|error| error.to_string())
+}
+
+#[test]
+fn keys_and_values_are_those_of_whole_layers_or_what_a_plan_says_of_a_token() {
+    let plans = committed(|name| name.starts_with("plan-") && name.ends_with(".toml"));
+    let plans = plans.into_iter().map(|path| read::<Plan>(&path).unwrap().value);
+    // of each token more bytes than a page has tokens, so that whole pages tell a block from none
+    let large = |plan: &Plan| plan.context.tokens >= 4096;
+    let plan = plans.into_iter().find(large).unwrap();
+    let (layers, block) = (plan.quality.always_on_neurons.len() as u64, plan.quality.kv().block_bytes());
+    let tokens = u64::from(plan.context.tokens) * u64::from(plan.context.sequences);
+    let unit = layers * 2 * block;
+    let of_token = plan.memory.kv_bytes / (tokens * unit) * unit;
+    let all = |of_token: u64| (tokens * of_token).next_multiple_of(4096);
+    assert!(tokens * block >= 4096 && all(of_token) == plan.memory.kv_bytes);
+    with_kv_bytes(&plan, all(of_token), 0).unwrap();
+    // a layer less, of keys and values of a block for each token
+    let less = all(of_token - 2 * block);
+    let error = with_kv_bytes(&plan, less, 0).unwrap_err();
+    assert!(error.contains(&format!("`memory.kv_bytes` is {less}, which keys and values of")), "{error}");
+    with_kv_bytes(&plan, less, of_token - 2 * block).unwrap();
+    // one vector for keys and values, of an odd number of blocks
+    with_kv_bytes(&plan, all(of_token - block), of_token - block).unwrap();
+    for (token_bytes, says) in [
+        (of_token, "`memory.kv_bytes` is"),
+        (of_token - 4 * block, "`memory.kv_bytes` is"),
+        (of_token - block - 1, "which blocks of"),
+    ] {
+        let error = with_kv_bytes(&plan, less, token_bytes).unwrap_err();
+        assert!(error.contains(says), "{error}");
+    }
 }

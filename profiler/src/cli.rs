@@ -142,8 +142,8 @@ impl Arguments {
     /// Finds paths that cannot be, before anything is measured.
     ///
     /// # Errors
-    /// [`ProfileError::Path`] with the option and what is wrong with it; [`ProfileError::Io`] if a folder
-    /// cannot be written to.
+    /// [`ProfileError::Path`] with the option and what is wrong with it; [`ProfileError::Contract`] if a
+    /// folder cannot be written to.
     pub fn check(&self) -> Result<(), ProfileError> {
         for (flag, folder) in [("--out", &*self.out), ("--storage", self.storage())] {
             if flag == "--out" && !folder.exists() {
@@ -154,11 +154,7 @@ impl Arguments {
                 })?;
             }
             require(flag, folder, folder.is_dir(), "is not a folder")?;
-            plans::output_file::writable(&folder.join("device.toml")).map_err(|source| ProfileError::Io {
-                action: "write into",
-                path: folder.to_owned(),
-                source,
-            })?;
+            plans::file::writable(&folder.join("device.toml"))?;
         }
         if let Some(Source::Path(model)) = &self.model {
             require("--model", model, model.exists(), "does not exist")?;

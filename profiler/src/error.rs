@@ -10,6 +10,19 @@ use plans::ContractError;
 #[error("stopped on request; nothing unfinished is left behind, start it again when it suits")]
 pub struct Stopped;
 
+/// What to do where the system refuses; nothing where the cause says it.
+fn remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        _ if source.raw_os_error().is_none() => "",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; name a place that you may use"
+        }
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "; name a place that is there",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; make room, or name another disk",
+        _ => "; start it again, which goes on where it was, or name another place",
+    }
+}
+
 /// A profile that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
@@ -57,7 +70,7 @@ pub enum ProfileError {
         source: io::Error,
     },
     /// The operating system refused something on a path.
-    #[error("cannot {action} {path}: {source}")]
+    #[error("cannot {action} {path}: {source}{}", remedy(source))]
     Io {
         /// A verb, e.g. "write".
         action: &'static str,

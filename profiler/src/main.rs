@@ -76,10 +76,14 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
             Some(model::fetch::fetch(&context, name, arguments.consume_model, &mut told)?)
         }
     };
+    let quantisation = arguments.quantize.map(Into::into);
+    if let Some(path) = &path {
+        profiler::truncated::explain().context("cannot listen to bus errors")?;
+        model::hub::check(&context, path, quantisation)?;
+    }
     let _turn = Turn::wait(&context, |sentence| say(sentence))?;
     let model = match path {
         Some(path) => {
-            profiler::truncated::explain().context("cannot listen to bus errors")?;
             let options = ModelOptions {
                 model: path,
                 text: arguments.text.clone(),
@@ -92,7 +96,6 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
                 consume: arguments.consume_model,
                 replace: arguments.replace,
             };
-            let quantisation = arguments.quantize.map(Into::into);
             let options = model::hub::open(&context, options, quantisation, &mut told)?;
             let profile = Profile::prepare(&context, &options)?;
             print_estimate(&context, &profile);

@@ -390,6 +390,11 @@ fn a_dense_model_from_profile_to_text() {
     assert!(said.contains("`zwei` is no token number"), "{said}");
     let said = refused(1, here.run("tight.toml").args(["--tokens", "1 99999"]));
     assert!(said.contains("token 99999 is not one of the model's"), "{said}");
+    assert!(said.contains("give tokens of its own tokenizer"), "{said}");
+    let said = refused(1, here.run("tight.toml").args(["--model", "none"]));
+    assert!(said.contains("cannot read none: there is no such file; name a container or index"), "{said}");
+    let said = refused(1, here.run("tight.toml").args(["--report", "none/a.csv"]));
+    assert!(said.contains("cannot write none/a.csv: there is no folder none; make it"), "{said}");
     let said = refused(1, &mut here.plan_command("no.toml", &["--mem", "0"]));
     assert!(said.contains("--mem"), "{said}");
     let said = refused(2, &mut here.plan_command("no.toml", &["--mem", "1M"]));

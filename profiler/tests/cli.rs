@@ -54,7 +54,10 @@ fn files_in(folder: &Path) -> Vec<String> {
 #[test]
 fn wrong_usage_is_one_sentence_and_status_1() {
     for (arguments, message) in [
-        (&["--out", "/etc/hostname/folder"][..], "cannot create /etc/hostname/folder"),
+        (
+            &["--out", "/etc/hostname/folder"][..],
+            "cannot create /etc/hostname/folder: Not a directory (os error 20); name a place that is there",
+        ),
         (&["--out", "/etc/hostname"], "--out /etc/hostname is not a folder"),
         (&["--storage", "/no/such/folder"], "--storage /no/such/folder does not exist"),
         (&["--out", "/tmp", "--model", "/no/model.gguf"], "--model /no/model.gguf does not exist"),
@@ -70,6 +73,26 @@ fn wrong_usage_is_one_sentence_and_status_1() {
         assert!(stderr(&output).contains(message), "{arguments:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty());
     }
+}
+
+#[test]
+fn a_model_that_does_not_open_is_refused_before_another_profile_is_waited_for() {
+    let out = tempfile::tempdir().unwrap();
+    let lock = fs::File::create(out.path().join("flashplan-profile.lock")).unwrap();
+    lock.lock().unwrap();
+    let output = profile()
+        .env("TMPDIR", out.path())
+        .args(["--model", "/etc/hostname", "--out"])
+        .arg(out.path())
+        .output()
+        .expect("the program starts");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: /etc/hostname: not a GGUF file: it begins with"), "{said}");
+    assert!(
+        said.matches("/etc/hostname").count() == 1 && said.contains("give a model in GGUF format"),
+        "{said}"
+    );
 }
 
 #[test]

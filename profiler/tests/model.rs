@@ -14,6 +14,7 @@ use std::path::Path;
 use flashplan::internals::container::{
     Container, Directory, bundle_checksums, gate_checksum, up_down_checksum,
 };
+use flashplan::internals::model::gguf::Gguf;
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::reference::{Observer, Reference, Selector};
 use kernels::best;
@@ -331,6 +332,39 @@ fn a_second_model_does_not_replace_the_first_without_a_word() {
     std::fs::remove_file(place.context.out.join("model.toml")).unwrap();
     std::fs::write(&summary.container, "damaged").unwrap();
     assert!(place.message().contains("tiny.bundle (which this version cannot read)"));
+}
+
+#[test]
+fn weights_and_scores_that_are_not_finite_are_refused_before_anything_is_measured_or_given_back() {
+    let mut place = Place::new(1, tiny::Format::F16);
+    place.options.consume = true;
+    let whole = std::fs::read(&place.options.model).unwrap();
+    let gguf = Gguf::parse(&whole).unwrap();
+    let damaged = |tensor: &str, weight: usize, bytes: &[u8]| {
+        let at = gguf.tensor(tensor).unwrap().offset as usize + weight * bytes.len();
+        [&whole[..at], bytes, &whole[at + bytes.len()..]].concat()
+    };
+    let said = |tensor: &str, weight: usize| {
+        format!(
+            "FOLDER/tiny.gguf: weight {weight} of the tensor {tensor} is infinite or not a number: the file is damaged"
+        )
+    };
+    let key = whole.windows(21).position(|window| window == b"tokenizer.ggml.scores").unwrap();
+    // behind the key: the types of the value and of its entries, how many there are, and three of them
+    let score = key + 21 + 4 + 4 + 8 + 3 * 4;
+    let infinite = [&whole[..score], &f32::INFINITY.to_le_bytes(), &whole[score + 4..]].concat();
+    for (file, says) in [
+        (damaged("blk.0.attn_q.weight", 7, &0x7e00_u16.to_le_bytes()), said("blk.0.attn_q.weight", 7)),
+        (damaged("blk.1.ffn_down.weight", 40, &0xfc00_u16.to_le_bytes()), said("blk.1.ffn_down.weight", 40)),
+        (damaged("output_norm.weight", 1, &f32::NAN.to_le_bytes()), said("output_norm.weight", 1)),
+        (infinite, "has score inf, which is not a number that can be compared".to_owned()),
+    ] {
+        std::fs::write(&place.options.model, &file).unwrap();
+        let message = place.message();
+        assert!(message.contains(&says), "{message}");
+        assert!(std::fs::read(&place.options.model).unwrap() == file, "{says}");
+        assert_eq!(place.written(), [""; 0], "{says}");
+    }
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::pooling::{Pooled, Pooling};
 use flashplan::internals::reference::Reference;
-use flashplan::{Pooled, Pooling};
 use serde_json::{Value, json};
 
 use programs::{Profiled, TEMPLATE, done, refused, text};
@@ -783,6 +783,37 @@ fn calls(here: &Profiled, server: &Server) {
         let answer = server.post("/v1/chat/completions", &asked);
         assert!(!answer["choices"][0]["message"]["content"].as_str().unwrap().is_empty(), "{answer}");
     }
+    // the same tool in the formats of other models' templates, whose words are what counts
+    for taught in [
+        "<tool_call><function=f><parameter=k>",
+        "<tool_call><arg_key><arg_value>",
+        "<|tool_call_start|>",
+        "<|tool_call>call:",
+        "[TOOL_CALLS][ARGS]",
+    ] {
+        let template = format!("{{# {taught} #}}{}", TEMPLATE.replace("<tool_call>", "<call>"));
+        std::fs::write(here.path("template.jinja"), template).unwrap();
+        let server = Server::start(here, "127.0.0.1:0", &[]);
+        let mut asked =
+            json!({ "messages": said("The weather?"), "tools": tools, "temperature": 1.2, "seed": 2 });
+        asked["tool_choice"] = named.clone();
+        let choice = server.post("/v1/chat/completions", &asked)["choices"][0].clone();
+        let call = &choice["message"]["tool_calls"][0]["function"];
+        assert_eq!(
+            (&choice["finish_reason"], &call["name"]),
+            (&json!("tool_calls"), &json!("weather")),
+            "{taught}"
+        );
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert!((1..8).contains(&arguments["days"].as_u64().unwrap()), "{taught}: {arguments}");
+        assert!(arguments["city"].as_str().unwrap().chars().count() < 10, "{taught}: {arguments}");
+        asked["stream"] = json!(true);
+        let (_, body) = server.send("POST /v1/chat/completions", &[], &asked.to_string());
+        let events = events(&body);
+        let streamed = events.iter().map(|event| &event["choices"][0]["delta"]["tool_calls"][0]["function"]);
+        assert_eq!(streamed.filter(|call| !call.is_null()).collect::<Vec<_>>(), [call], "{taught}");
+        server.end();
+    }
     std::fs::write(
         here.path("template.jinja"),
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
@@ -840,7 +871,8 @@ fn anthropic(server: &Server, prompt: &str, plain: &str) {
     assert!(status == 405 && body.contains("\"type\":\"error\""), "{status} {body}");
 }
 
-/// One more than may wait is told to come again, and not counted among those that were queued.
+/// One more than may wait is told to come again, and not counted among those that were queued. Who hangs up while he waits gives up
+/// his place at once, while others are answered.
 fn full(server: &Server) {
     let number = |name: &str| {
         let metrics = server.get("/metrics");
@@ -864,7 +896,22 @@ fn full(server: &Server) {
     }
     server.refuses(503, "POST /v1/chat/completions", &[], &long.to_string(), "too many requests wait");
     assert_eq!((number("requests_total"), number("refused_total")), (before.0 + 9.0, before.1 + 1.0));
-    drop((answered, waiting));
+    let answers = number("answer_tokens_total");
+    drop(waiting);
+    let clock = Instant::now();
+    while number("queue_requests") > 0.0 {
+        assert!(clock.elapsed() < Duration::from_secs(20), "they keep their places");
+        thread::sleep(Duration::from_millis(5));
+    }
+    // there is room again, and the one that is answered still is
+    let next = connect();
+    while number("queue_requests") < 1.0 {
+        assert!(clock.elapsed() < Duration::from_secs(20), "there is no room");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(number("answer_tokens_total"), answers, "no answer has ended");
+    answered.read_exact(&mut [0; 400]).unwrap();
+    drop((answered, next));
     while number("queue_requests") > 0.0 {
         thread::sleep(Duration::from_millis(5));
     }
@@ -898,7 +945,7 @@ fn embedded(server: &Server) {
     assert_eq!(found.len(), texts.len());
     for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(found.len(), width);
-        let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let off = compare::largest_difference(found, expected);
         assert!(off < 1e-4, "{off}");
     }
     // equal texts have equal vectors, to the bit, however they are asked for and whatever was asked before
@@ -939,7 +986,7 @@ fn refusals(server: &Server) {
         body[key] = value;
         body.to_string()
     };
-    server.refuses(400, chat, &[], &asks("tools", json!([{}])), "`tools`: missing field `type`");
+    server.refuses(400, chat, &[], &asks("tools", json!([{}])), "`tools`: a tool has no `type`");
     server.refuses(400, chat, &[], &asks("logit_bias", json!({ "999999": 1 })), "there is no token 999999");
     let many = json!({ "messages": said("Hi"), "n": 16, "logprobs": true, "top_logprobs": 20 });
     server.refuses(400, chat, &[], &many.to_string(), "set a smaller `max_tokens`, or ask for fewer");
@@ -1007,6 +1054,8 @@ fn crowd(server: &Server, prompts: [(&str, &str); 2]) {
 fn keyed(here: &Profiled) {
     let said = refused(1, here.run("chat.toml").args(["--no-probe", "--serve", "0.0.0.0:0"]));
     assert!(said.contains("lets everyone in") && said.contains("--api-key-file"), "{said}");
+    let said = refused(1, here.run("chat.toml").args(["--no-probe", "--serve", "--api-key-file", "none"]));
+    assert!(said.contains("--api-key-file none: there is no such file; make one with the key"), "{said}");
     std::fs::write(here.path("key"), "short\n").unwrap();
     let said = refused(1, here.run("chat.toml").args(["--no-probe", "--serve", "--api-key-file", "key"]));
     assert!(said.contains("8 or more printable characters"), "{said}");

@@ -99,6 +99,12 @@ fn wrong_usage_exits_with_1_and_says_what_to_do() {
         (vec!["--without", "predictor", "--level", "sign"], "level `sign` is another"),
         (vec!["--baseline", "mmap"], "llm-in-a-flash"),
         (vec!["--nonsense"], "unexpected argument"),
+        (
+            vec!["-o", "none/plan.toml"],
+            "error: cannot write none/plan.toml: there is no folder none; make it",
+        ),
+        (vec!["--smt", "none/a.smt2"], "error: cannot write none/a.smt2: there is no folder none; make it"),
+        (vec!["--frontier", "-o", "none/plan.toml"], "there is no folder none; make it, or name another"),
     ] {
         let (code, _, err) = run(&folder, &arguments);
         assert_eq!(code, 1, "{arguments:?}: {err}");

@@ -1,6 +1,7 @@
 //! The planner as a whole: against brute force, as properties, by its explanations and its command line.
 
 mod command;
+mod documents;
 mod explains;
 mod grid;
 mod independent;

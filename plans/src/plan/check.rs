@@ -312,6 +312,7 @@ fn regions(regions: &MemoryPlan, at: &At<'_>) -> Checked {
         hot_bytes,
         cold_bytes,
         kv_bytes,
+        kv_token_bytes,
         state_bytes,
         activations_bytes,
         prompt_bytes,
@@ -324,6 +325,7 @@ fn regions(regions: &MemoryPlan, at: &At<'_>) -> Checked {
     at.key("limit_bytes").count(limit_bytes, 1, BYTES_MAX)?;
     at.key("process_bytes").bytes(process_bytes)?;
     at.key("reserve_bytes").pages(reserve_bytes)?;
+    at.key("kv_token_bytes").bytes(kv_token_bytes)?;
     for (key, bytes) in [
         ("fixed_bytes", fixed_bytes),
         ("hot_bytes", hot_bytes),
@@ -460,15 +462,27 @@ fn slots_of_layers(plan: &Plan, at: &At<'_>) -> Checked {
     keys_and_values(plan, at)
 }
 
-/// Keys and values, of whole blocks, for every token; how many a layer has differs from layer to layer.
+/// Keys and values, of whole blocks, for every token: as many in every layer, or what `kv_token_bytes` says of all of them.
 fn keys_and_values(plan: &Plan, at: &At<'_>) -> Checked {
     let m = &plan.memory;
-    let unit = 2 * plan.quality.kv().block_bytes();
+    let block = plan.quality.kv().block_bytes();
     let tokens = u64::from(plan.context.tokens) * u64::from(plan.context.sequences);
-    let per_token = m.kv_bytes / (tokens * unit);
-    let kv = at.key("kv_bytes");
+    let (of_token, kv) = (at.key("kv_token_bytes"), at.key("kv_bytes"));
+    of_token.note("whole blocks of `quality.kv_format`");
+    of_token.holds(m.kv_token_bytes.is_multiple_of(block), || {
+        format!("is {}, which blocks of {block} bytes do not fill; plan again", m.kv_token_bytes)
+    })?;
     kv.note("whole pages, as many as `context.tokens` of all `context.sequences` fill");
-    kv.holds(per_token > 0 && (tokens * unit * per_token).next_multiple_of(PAGE_BYTES) == m.kv_bytes, || {
+    let (unit, per_token) = if m.kv_token_bytes > 0 {
+        (m.kv_token_bytes, 1)
+    } else {
+        let unit = 2 * block * plan.quality.always_on_neurons.len() as u64;
+        (unit, m.kv_bytes / (tokens * unit))
+    };
+    let pages = tokens
+        .checked_mul(unit)
+        .and_then(|bytes| bytes.checked_mul(per_token)?.checked_next_multiple_of(PAGE_BYTES));
+    kv.holds(per_token > 0 && pages == Some(m.kv_bytes), || {
         format!(
             "is {}, which keys and values of {tokens} tokens do not fill; plan again with `--context {}`",
             m.kv_bytes, plan.context.tokens

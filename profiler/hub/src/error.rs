@@ -14,7 +14,7 @@ pub enum HubError {
     Environment {
         /// Its name.
         variable: &'static str,
-        /// What is wrong, and the remedy.
+        /// The fault, and the remedy.
         why: String,
     },
     /// The hub did not answer.
@@ -22,7 +22,7 @@ pub enum HubError {
     Unreachable {
         /// The address.
         url: String,
-        /// What happened.
+        /// The fault.
         cause: String,
         /// The folder of what was fetched before, if there is any.
         fetched: Option<PathBuf>,
@@ -34,7 +34,7 @@ pub enum HubError {
         url: String,
         /// HTTP's status.
         status: u16,
-        /// What it means, and what to do.
+        /// Its meaning, and the remedy.
         remedy: String,
     },
     /// An answer that is none.
@@ -42,13 +42,13 @@ pub enum HubError {
     Answer {
         /// The address.
         url: String,
-        /// What is wrong with it.
+        /// The fault of the answer.
         what: String,
     },
     /// Several models, of which one must be named.
     #[error("{why}; name one of{list}")]
     Choose {
-        /// What was asked for, and what there is.
+        /// The wish, and why it names no one model.
         why: String,
         /// A line for each.
         list: String,
@@ -58,7 +58,7 @@ pub enum HubError {
     Nothing {
         /// The repository.
         name: String,
-        /// What is missing.
+        /// The lack.
         why: String,
     },
     /// A file of another length than was announced.

@@ -71,7 +71,7 @@ pub(crate) struct Rows {
     pub(crate) row_step: u64,
     pub(crate) column_step: u64,
     /// Heads whose rows are permuted: the two halves of each, which rotate together, become neighbours.
-    pub(crate) turned_heads: Option<u64>,
+    pub(crate) permuted_heads: Option<u64>,
 }
 
 impl Rows {
@@ -92,18 +92,18 @@ impl Rows {
             matrix_step: 0,
             row_step: columns,
             column_step: 1,
-            turned_heads: None,
+            permuted_heads: None,
         }
     }
 
     /// Whether all of it lies within so many values, and heads have two halves.
     pub(crate) fn fits(&self, values: u64) -> bool {
-        let Self { start, matrices, rows, columns, turned_heads, .. } = *self;
+        let Self { start, matrices, rows, columns, permuted_heads, .. } = *self;
         let steps = [(matrices, self.matrix_step), (rows, self.row_step), (columns, self.column_step)];
         let last = steps.into_iter().try_fold(start, |last, (count, step)| {
             last.checked_add(count.checked_sub(1)?.checked_mul(step)?)
         });
-        let halves = turned_heads.is_none_or(|heads| {
+        let halves = permuted_heads.is_none_or(|heads| {
             heads > 0 && heads.checked_mul(2).is_some_and(|halves| rows.is_multiple_of(halves))
         });
         last.is_some_and(|last| last < values) && halves
@@ -111,7 +111,7 @@ impl Rows {
 
     /// The row of a matrix that is the `row`-th.
     fn order(&self, row: u64) -> u64 {
-        let Some(heads) = self.turned_heads else { return row };
+        let Some(heads) = self.permuted_heads else { return row };
         let of_head = self.rows / heads;
         let (head, within) = (row / of_head, row % of_head);
         head * of_head + within % 2 * (of_head / 2) + within / 2

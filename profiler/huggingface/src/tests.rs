@@ -275,13 +275,8 @@ fn weights_keep_their_type_or_take_the_one_asked_for() {
             };
             assert_eq!(tensor.format().unwrap(), wanted, "{}", tensor.name);
             let (made, source) = (values(&made, &tensor.name), values(&exact, &tensor.name));
-            let largest = source.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
-            let differs = made.iter().zip(&source).fold(0.0_f32, |most, (a, b)| most.max((a - b).abs()));
-            assert!(
-                differs.is_finite() && differs <= far * largest,
-                "{}: {differs} of {largest}",
-                tensor.name
-            );
+            let (largest, differs) = (compare::largest(&source), compare::largest_difference(&made, &source));
+            assert!(differs <= far * largest, "{}: {differs} of {largest}", tensor.name);
             assert!(far == 0.0 || differs > 0.0 || wanted == Format::F32, "{} is quantised", tensor.name);
         }
     }

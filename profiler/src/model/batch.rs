@@ -854,7 +854,7 @@ pub fn batch_tokens(c: &flashplan::internals::model::config::Config) -> usize {
     BATCH_TOKENS * c.experts() / c.experts_used()
 }
 
-/// What a model makes of windows of text.
+/// A model's reading of windows of text.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Said {
     /// The sum of `-ln p` of each window's tokens after the first.

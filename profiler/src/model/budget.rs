@@ -53,7 +53,7 @@ const WRITTEN_COST: f64 = 8.0;
 /// Passes over the calibration samples that training takes at least and at most.
 const EPOCHS: [usize; 2] = [2, 30];
 /// Requested neurons of a layer and level that the cache curves are made from, ...
-const TRACE_ASKED: usize = 400_000;
+const TRACE_REQUESTED: usize = 400_000;
 /// ... the share of the time that they may take, and the time of one: 40 caches of each policy, some 12 ns each.
 const TRACE_SHARE: f64 = 0.08;
 const TRACE_SECONDS: f64 = 1.5e-6;
@@ -76,7 +76,7 @@ pub struct Job {
     /// Passes of training.
     pub epochs: usize,
     /// Requested neurons of a layer and level that are traced.
-    pub trace_asked: usize,
+    pub trace_requested: usize,
     /// Whether time has cut the texts.
     pub cut: bool,
 }
@@ -244,7 +244,7 @@ impl Job {
             held_out_tokens: held_out,
             kv_tokens: kv_tokens.max(TOKENS_MIN).min(held_out),
             epochs: epochs.clamp(EPOCHS[0], if context.quick { EPOCHS[1] / 2 } else { EPOCHS[1] }),
-            trace_asked: ((TRACE_ASKED as f64 * share) as usize)
+            trace_requested: ((TRACE_REQUESTED as f64 * share) as usize)
                 .min(coarse((TRACE_SHARE * left / traces) as usize)),
             cut,
         }
@@ -266,7 +266,8 @@ impl Job {
             let work = rows * passes as f64 * costs.trained_token;
             stages.push((format!("training predictors in {passes} passes"), seconds(work)));
         }
-        let traces = (c.layers() * menu.levels.len() * self.trace_asked) as f64 * TRACE_SECONDS * speed.crowd;
+        let traces =
+            (c.layers() * menu.levels.len() * self.trace_requested) as f64 * TRACE_SECONDS * speed.crowd;
         stages.push((
             format!("measuring {} levels on {} tokens", menu.levels.len(), self.held_out_tokens),
             seconds(self.held_out_tokens as f64 * costs.held_out_token())

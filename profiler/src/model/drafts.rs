@@ -10,7 +10,7 @@
 //! known: what may have been kept there is not counted. What a model writes by itself repeats itself more than what people write.
 //! The figures are careful, then, and hold for text like that which was held out.
 
-use flashplan::draft;
+use flashplan::internals::draft::draft;
 use plans::engine::DRAFT_TOKENS_MAX;
 use plans::file::significant;
 use plans::model::Drafts;

@@ -128,7 +128,7 @@ pub struct Listener<'a> {
 
 impl<'a> Listener<'a> {
     /// An evaluation that has heard nothing yet. `windows` has the tokens of each window of a stream; about
-    /// `trace_asked_max` requested neurons of a level are remembered for its cache curves.
+    /// `trace_requested_max` requested neurons of a level are remembered for its cache curves.
     pub fn new(
         source: &'a SourceModel<'a>,
         layer: usize,
@@ -138,7 +138,7 @@ impl<'a> Listener<'a> {
         experts: &'a [Vec<(u32, u32)>],
         predictors: &'a [Predictors],
         windows: &[usize],
-        trace_asked_max: usize,
+        trace_requested_max: usize,
     ) -> Self {
         let tokens = windows.iter().sum();
         let mut looked_at = vec![None; tokens];
@@ -170,7 +170,7 @@ impl<'a> Listener<'a> {
             early: early(windows),
             window_of: windows.iter().enumerate().flat_map(|(i, &n)| std::iter::repeat_n(i, n)).collect(),
             windows: windows.len(),
-            trace_max: trace_asked_max / windows.len().max(1),
+            trace_max: trace_requested_max / windows.len().max(1),
             miniature: Miniature::of(experts.iter().map(Vec::len).sum(), menu.slice_neurons),
             looked_at,
             tallies: vec![tally; menu.levels.len()],

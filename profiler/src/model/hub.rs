@@ -22,6 +22,21 @@ use crate::{Context, ProfileError, Stopped};
 /// Tokens of held-out text on which what quantising loses is measured; a quarter of them where it is quick.
 const HELD_OUT_TOKENS: usize = 2048;
 
+/// Opens the model, or the folder that it is to be made from, and closes it again: what cannot be opened is refused before anything
+/// is waited for.
+///
+/// # Errors
+/// Those of the folder or file.
+pub fn check(context: &Context, model: &Path, quantisation: Option<Quantisation>) -> anyhow::Result<()> {
+    if is_of_the_hub(model, quantisation)? {
+        Conversion::new(model, quantisation, &context.storage)?;
+        return Ok(());
+    }
+    let path = super::model_file(model)?;
+    SourceModel::open(&path).map_err(|error| anyhow!(error.of_file(&path)))?;
+    Ok(())
+}
+
 /// The options with the model's GGUF file for a folder from the hub, which is written if it is not there; the same options for
 /// everything else. `say` is told what is written, and what it loses.
 ///

@@ -54,7 +54,7 @@ pub struct Swept {
     pub dense: Vec<f64>,
     /// Each level: negative log likelihood of every token after the first, `[level][window]`.
     pub levels: Vec<Vec<f64>>,
-    /// The same of the dense level with keys and values in each format, by [`Sweep::run`]'s windows for them.
+    /// The dense level with keys and values in each format: negative log likelihood of every token after the first, by [`Sweep::run`]'s windows for them.
     pub kv: Vec<(KvFormat, Vec<f64>)>,
     /// The dense level's choice after each token of the held-out text, window after window.
     pub chosen: Vec<u32>,
@@ -277,7 +277,7 @@ impl Sweep<'_> {
             &experts,
             predictors,
             &windows,
-            job.trace_asked,
+            job.trace_requested,
         );
         let mut weights = Layer::new(source, layer);
         weights.neurons = Some(&neurons);

@@ -24,6 +24,7 @@ pub mod convert;
 pub mod drafts;
 pub mod evaluate;
 pub mod fetch;
+mod fingerprint;
 pub mod gates;
 pub mod hub;
 pub mod import;
@@ -53,7 +54,7 @@ use flashplan::internals::container::{Container, Written};
 use flashplan::internals::model::gguf::model_name;
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::model::tokenizer::TokenizerData;
-use flashplan::internals::recording::Recording;
+use flashplan::internals::recording::{Recording, Routing};
 use kernels::Format;
 use kernels::{self, Activation};
 use plans::model::{KvLoss, ModelProvenance};
@@ -160,7 +161,7 @@ impl Profile {
     /// Those of the model's files, too little space, and [`Stopped`].
     pub fn prepare(context: &Context, options: &ModelOptions) -> anyhow::Result<Self> {
         let path = model_file(&options.model)?;
-        let mut source = SourceModel::open(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        let mut source = SourceModel::open(&path).map_err(|error| anyhow!(error.of_file(&path)))?;
         if let Some(activation) = options.activation {
             source = with_activation(source, activation)?;
         }
@@ -215,7 +216,7 @@ impl Profile {
         }
         let fingerprint = match &noted {
             Some(fingerprint) => fingerprint.clone(),
-            None => fingerprint_of(context, &source)?,
+            None => fingerprint::of(context, &source)?,
         };
         let container = context.storage.join(container_file(&name, menu.index));
         let other = folder::of_another_model(&context.out.join(MODEL), &container, &fingerprint);
@@ -342,6 +343,14 @@ impl Profile {
         let kv_windows = held_out.some(job.kv_tokens);
         let swept = sweep.run(&calibration.tokens, &held_out.tokens, &kv_windows)?;
         context.stopped()?;
+        // before anything of the model is given back
+        if !swept.dense.iter().all(|surprise| surprise.is_finite()) {
+            bail!(
+                "{} does not predict its held-out text: what it computes is not a number. Its weights overflow; convert the \
+                 model again",
+                self.path.display()
+            );
+        }
 
         let consumption =
             (self.consume).then(|| Consumption::begin(&self.path, source, fingerprint)).transpose()?;
@@ -502,7 +511,7 @@ fn with_activation(
 
 /// The recording of a mixture that is read expert by expert: what a token requests of others depends on more than its experts.
 fn recorded(path: &Path, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Result<Recording> {
-    let recording = Recording::read(path, source.routing())?;
+    let recording = Recording::read(path, Routing::of(source.config()))?;
     if menu.slice_neurons == 1 {
         bail!(
             "neurons of {} come and go one by one, and recorded experts do not say which of them a token requests: leave out \
@@ -527,8 +536,6 @@ const MODEL: &str = "model.toml";
 const JOB: &str = "job";
 /// The version of the kept parts; parts with another number are ignored.
 const KEPT: u32 = 6;
-/// Bytes of the model between two looks at whether to stop.
-const HASHED_AT_ONCE: usize = 256 << 20;
 
 /// The file, or the only GGUF file of the folder.
 fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
@@ -581,18 +588,6 @@ fn name_of(options: &ModelOptions, path: &Path) -> anyhow::Result<String> {
 /// The file name of the container, or of the index.
 fn container_file(name: &str, index: bool) -> String {
     format!("{name}.{}", if index { "index" } else { "bundle" })
-}
-
-/// BLAKE3 of the whole file, or of all files in order.
-fn fingerprint_of(context: &Context, source: &SourceModel<'_>) -> Result<String, Stopped> {
-    let mut hasher = blake3::Hasher::new();
-    for (_, _, file) in source.gguf().files() {
-        for bytes in file.chunks(HASHED_AT_ONCE) {
-            context.stopped()?;
-            hasher.update(bytes);
-        }
-    }
-    Ok(hasher.finalize().to_hex().to_string())
 }
 
 fn disk(path: &Path) -> Result<u64, ProfileError> {

@@ -57,7 +57,9 @@ pub enum Error {
         source: Cause,
     },
     /// A token that the model does not have.
-    #[error("token {token} is not one of the model's {vocabulary}")]
+    #[error(
+        "token {token} is not one of the model's {vocabulary}, which are numbered from 0; give tokens of its own tokenizer"
+    )]
     Token {
         /// The token.
         token: u32,
@@ -115,12 +117,6 @@ pub enum Error {
         value: f32,
         /// The values that mean something.
         range: &'static str,
-    },
-    /// Routes that the model cannot follow.
-    #[error("the recorded routes do not fit the model: {problem}; name a recording of a model of this shape")]
-    Routes {
-        /// The fault.
-        problem: String,
     },
     /// A [`StopHandle`](crate::StopHandle) was used.
     #[error("stopped on request")]

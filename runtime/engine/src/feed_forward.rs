@@ -319,13 +319,13 @@ impl FeedForward {
     ) -> usize {
         let (slices, all) = (neurons.slices() as usize, neurons.count());
         let gates_known = n.level.kind().gates_resident();
-        let asked = self.selected.len() - slices;
-        self.selected[asked..].fill(0);
+        let requests = self.selected.len() - slices;
+        self.selected[requests..].fill(0);
         for (row, x) in x.chunks_exact(n.width).enumerate() {
             let ends = self.select_for(n, layer, neurons, x, row);
-            let (selected, asked) = self.selected.split_at_mut(asked);
+            let (selected, requests) = self.selected.split_at_mut(requests);
             for (slice, gate) in merged(selected, &self.scores, ends) {
-                asked[slice as usize] |= 1 << row;
+                requests[slice as usize] |= 1 << row;
                 if gates_known {
                     self.values[row * all + slice as usize] = gate;
                 }
@@ -333,11 +333,11 @@ impl FeedForward {
         }
         let mut count = 0;
         for slice in 0..slices {
-            let by = self.selected[asked + slice];
+            let by = self.selected[requests + slice];
             if by == 0 {
                 continue;
             }
-            (self.requested[count], self.selected[asked + count]) = (slice as u32, by);
+            (self.requested[count], self.selected[requests + count]) = (slice as u32, by);
             if gates_known {
                 // a slice is a neuron here, and never comes before its place in the list
                 for row in 0..n.routing.rows.len() {
@@ -423,7 +423,7 @@ impl FeedForward {
         }
         let neuron = Neuron::new(n, layer, list, &self.router, &mut self.rounded[0], x);
         let (slice, rows, all) = (neurons.slice(), neuron.rows, neurons.count());
-        let asked = Asked::of(&self.selected, neurons, rows);
+        let requests = Requests::of(&self.selected, neurons, rows);
         let (order, results, values) =
             (&self.order[..count], &mut self.scores[..count * slice * rows], &self.values);
         let (slots, fetcher, fired) = (n.slots.layer(layer), &mut *n.fetcher, AtomicU64::new(0));
@@ -439,7 +439,7 @@ impl FeedForward {
                 {
                     let results = &mut results[done * rows..(done + run.count) * rows];
                     let index = list.at(order, first + done);
-                    fires += neuron.values_in_order(asked, matrices[run.region], run.slot, index, results);
+                    fires += neuron.values_in_order(requests, matrices[run.region], run.slot, index, results);
                     done += run.count;
                     continue;
                 }
@@ -448,7 +448,7 @@ impl FeedForward {
                 let (index, next) = (list.at(order, at), list.at(order, (at + 1).min(count * slice - 1)));
                 for (row, result) in results[done * rows..][..rows].iter_mut().enumerate() {
                     let gate = neuron.gates_known.then(|| values[row * all + index]);
-                    *result = if asked.by(index / slice, row) {
+                    *result = if requests.by(index / slice, row) {
                         neuron.value(row, gate, slot(index), slot(next), index, &mut fires)
                     } else {
                         0.0
@@ -476,7 +476,7 @@ impl FeedForward {
         let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
         let neuron = Neuron::new(n, layer, list, &self.router, &mut self.rounded[0], x);
         let (slice, rows, all) = (neurons.slice(), neuron.rows, neurons.count());
-        let (asked, fired) = (Asked::of(&self.selected, neurons, rows), AtomicU64::new(0));
+        let (requests, fired) = (Requests::of(&self.selected, neurons, rows), AtomicU64::new(0));
         loop {
             let count = n.fetcher.next_completed(&list, range.end, &mut self.order)?;
             if count == 0 {
@@ -484,7 +484,7 @@ impl FeedForward {
             }
             let (order, results) = (&self.order[..count], &mut self.scores[..count * slice * rows]);
             if n.shape.is_apart() {
-                land(n, &list, order)?;
+                complete_parts(n, &list, order)?;
             }
             let (completed, mut due) = n.fetcher.completed_and_due();
             let (values, checks) = (&self.values, Checks::default());
@@ -498,7 +498,7 @@ impl FeedForward {
                     let arrived = list.arrived(completed, index);
                     for (row, result) in results.iter_mut().enumerate() {
                         *result = 0.0;
-                        if !asked.by(index / slice, row) {
+                        if !requests.by(index / slice, row) {
                             continue;
                         }
                         if arrived == Arrived::Gate {
@@ -535,7 +535,7 @@ impl FeedForward {
 
 /// Slices whose parts lie apart have completed: each part is compared with its checksum, and its rows are put into the order that
 /// the kernels want, where that is another, by all threads.
-fn land(n: &mut Network<'_>, list: &List<'_>, slices: &[u32]) -> Result<(), NeuronError> {
+fn complete_parts(n: &mut Network<'_>, list: &List<'_>, slices: &[u32]) -> Result<(), NeuronError> {
     let (failed, completed) = (Mutex::new(None), n.fetcher.completed());
     n.pool.claim(
         PARTS * slices.len(),
@@ -657,7 +657,7 @@ impl<'a> Neuron<'a> {
     /// *Shapes*: `values: [neurons, rows]`.
     fn values_in_order(
         &self,
-        asked: Asked<'_>,
+        requests: Requests<'_>,
         matrix: Matrix<'_>,
         slot: usize,
         index: usize,
@@ -669,12 +669,12 @@ impl<'a> Neuron<'a> {
             let here = values.len() / rows;
             let products = &mut products[..2 * here];
             for row in 0..rows {
-                if (0..here).any(|neuron| asked.by((index + at + neuron) / slice, row)) {
+                if (0..here).any(|neuron| requests.by((index + at + neuron) / slice, row)) {
                     self.x[row].rows(self.kernels, matrix, 2 * (slot + at), products);
                 }
                 for (neuron, [gate, up]) in products.as_chunks().0.iter().enumerate() {
                     let (value, index) = (&mut values[neuron * rows + row], index + at + neuron);
-                    if !asked.by(index / slice, row) {
+                    if !requests.by(index / slice, row) {
                         *value = 0.0;
                         continue;
                     }
@@ -828,9 +828,9 @@ fn scatter(order: &[u32], slice: usize, results: &[f32], values: &mut [f32], all
 
 /// Who has requested which slice of a list: a bit for each row; one row by itself has requested all.
 #[derive(Debug, Clone, Copy)]
-struct Asked<'a>(Option<&'a [u32]>);
+struct Requests<'a>(Option<&'a [u32]>);
 
-impl<'a> Asked<'a> {
+impl<'a> Requests<'a> {
     /// The requests as they lie at the end of the ranks selected.
     fn of(selected: &'a [u32], neurons: &LayerNeurons, rows: usize) -> Self {
         Self((rows > 1).then(|| &selected[selected.len() - neurons.slices() as usize..]))
@@ -839,7 +839,7 @@ impl<'a> Asked<'a> {
     /// Whether this row has requested the slice at an index of the list.
     #[inline]
     fn by(&self, index: usize, row: usize) -> bool {
-        self.0.is_none_or(|asked| asked[index] >> row & 1 == 1)
+        self.0.is_none_or(|requests| requests[index] >> row & 1 == 1)
     }
 }
 

@@ -31,7 +31,7 @@
 //!
 //! Plans with equal quality keys give equal logits, bit for bit, whatever their memory, threads and reads.
 //!
-//! The parts that `profile` measures with and tests look into are in [`internals`]. It may change in any version.
+//! The parts that only the programs of flashplan and its tests use are in [`internals`]. It may change in any version.
 
 mod draft;
 mod error;
@@ -78,26 +78,19 @@ mod predictor;
 mod reference;
 mod rotary;
 
-pub use draft::draft;
 pub use error::{Error, Mismatch};
-pub use fetch::Replay;
 pub use model::tokenizer::{TextStream, Tokenizer};
-pub use neurons::Activity;
 pub use open::Model;
 pub use plan::Plan;
-pub use pooling::{Pooled, Pooling};
-pub use probe::Probe;
-pub use routes::{Routes, Routing};
 pub use sampler::{Sampler, Sampling};
 pub use session::{Batch, Engine, Session};
-pub use stage::{Stage, StageTimes, Traffic};
 pub use stop::StopHandle;
 pub use transformer::Counters;
 
 #[cfg_attr(public_api, doc(hidden))]
 pub mod internals {
-    //! The parts of the engine that the other programs of flashplan are made of: `profile` times the runtime's own kernels, reads and
-    //! caches, and writes containers. No promise of stability is made for anything here.
+    //! The parts of the engine that the programs of flashplan are made of: `profile` times the runtime's own kernels, reads and
+    //! caches, and writes containers; `run` reports, serves and measures. No promise of stability is made for anything here.
 
     pub mod arena {
         //! All memory of a plan as one mapping, handed out as slabs.
@@ -114,6 +107,23 @@ pub mod internals {
     pub mod container {
         //! The container: its directory, its checksums, reading and writing it.
         pub use crate::container::*;
+    }
+    pub mod counters {
+        //! Counters in detail: neurons by what happened to them, bytes through memory, time by stage.
+        pub use crate::neurons::Activity;
+        pub use crate::stage::{Stage, StageTimes, Traffic};
+        pub use crate::transformer::{Detail, accumulate, detail, detail_mut};
+    }
+    pub mod draft {
+        //! Drafts of what comes next, by the text itself.
+        pub use crate::draft::*;
+    }
+    pub mod engine {
+        //! A model, a plan, an engine and its sequences looked into deeper than embedders need to.
+        pub use crate::open::container;
+        pub use crate::plan::contract;
+        pub use crate::probe::Probe;
+        pub use crate::session::{BatchExt, EngineExt};
     }
     pub mod fetch {
         //! Demand reads and prefetch reads, and what they cost done again alone.
@@ -135,6 +145,10 @@ pub mod internals {
         //! The router's choice of experts.
         pub use crate::moe::*;
     }
+    pub mod pooling {
+        //! A text's embedding, of the hidden states of its tokens.
+        pub use crate::pooling::*;
+    }
     pub mod pool {
         //! Compute threads on a plan's cores.
         pub use crate::pool::*;
@@ -148,8 +162,9 @@ pub mod internals {
         pub use crate::products::*;
     }
     pub mod recording {
-        //! Files of recorded routes.
+        //! Recorded routes, and files of them.
         pub use crate::recording::*;
+        pub use crate::routes::*;
     }
     pub mod reference {
         //! The whole model computed slowly and obviously.
@@ -166,5 +181,38 @@ pub mod internals {
     pub mod model {
         //! Model files.
         pub use crate::model::*;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Libraries that programs need and no embedder should have to link.
+    const OF_PROGRAMS: [&str; 5] = ["clap", "csv", "ctrlc", "indicatif", "plotters"];
+
+    /// Names of the libraries that a crate links, by its manifest.
+    fn linked(manifest: &str) -> Vec<&str> {
+        let sections = manifest.split("\n[").filter_map(|section| section.split_once("]\n"));
+        let linked = sections.filter(|(name, _)| *name == "dependencies" || name.ends_with(".dependencies"));
+        let names =
+            linked.flat_map(|(_, lines)| lines.lines()).filter_map(|line| line.split(['.', ' ', '=']).next());
+        names.filter(|name| !name.is_empty()).collect()
+    }
+
+    #[test]
+    fn the_engine_links_no_library_of_the_programs() {
+        for (name, manifest) in [
+            ("flashplan", include_str!("../Cargo.toml")),
+            ("kernels", include_str!("../../kernels/Cargo.toml")),
+            ("plans", include_str!("../../../plans/Cargo.toml")),
+        ] {
+            let linked = linked(manifest);
+            assert!(linked.contains(&"thiserror"), "{name} links {linked:?}");
+            let wrong: Vec<_> = OF_PROGRAMS.into_iter().filter(|library| linked.contains(library)).collect();
+            assert!(wrong.is_empty(), "{name} links {wrong:?}: they belong into the programs");
+        }
+        assert_eq!(
+            linked("[package]\nname = \"x\"\n\n[dependencies]\ncsv.workspace = true\nclap = \"4\"\n"),
+            ["csv", "clap"]
+        );
     }
 }

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use crate::container::Container;
 use crate::error::{Error, Mismatch};
 use crate::model::tokenizer::Tokenizer;
-use crate::plan::Plan;
-use crate::routes::Routing;
+use crate::plan::{Plan, contract};
 
 /// A model in its container, or in its own file with an index beside it, as `profile` wrote them: shapes, tokenizer, and where every
 /// weight lies.
@@ -66,40 +65,20 @@ impl Model {
         &self.container.directory.name
     }
 
-    /// The file of the container or of the index.
-    pub fn path(&self) -> &Path {
-        &self.container.path
-    }
-
-    /// The file that weights are read from: the container, or the model's own, of several the first.
-    pub fn weights_path(&self) -> &Path {
-        self.container.weights_path()
-    }
-
     /// Text to tokens and back.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
+}
 
-    /// Tokens of the vocabulary: the length of a row of logits.
-    pub fn vocabulary(&self) -> usize {
-        self.container.directory.config.vocabulary
-    }
-
-    /// How tokens are routed to experts; `None` where there are none.
-    pub fn routing(&self) -> Option<Routing> {
-        Routing::of(&self.container.directory.config)
-    }
-
-    /// Tokens of context that the model was made for.
-    pub fn context_max(&self) -> usize {
-        self.container.directory.config.context
-    }
+/// The container or index that a model was opened from: its files, shapes and sections.
+pub fn container(model: &Model) -> &Container {
+    &model.container
 }
 
 /// The container or index that a plan names, where it is found.
 fn named(plan: &Plan) -> Result<PathBuf, Error> {
-    let name = plan.container();
+    let name = contract(plan).target.container.as_str();
     if Path::new(name).file_name().is_none_or(|file| file != name) {
         let problem = format!("is `{name}`, which is not a file name");
         return Err(Mismatch::Key { key: "target.container", problem }.into());
@@ -120,7 +99,7 @@ fn is_gguf(path: &Path) -> bool {
 fn folders(plan: &Plan) -> Vec<PathBuf> {
     let beside = plan.path().parent().unwrap_or(Path::new("")).to_owned();
     let mut folders = vec![beside.clone(), PathBuf::new()];
-    if let Some(profile) = &plan.contract().provenance.model_folder {
+    if let Some(profile) = &contract(plan).provenance.model_folder {
         folders.extend([PathBuf::from(profile), beside.join(profile)]);
     }
     folders

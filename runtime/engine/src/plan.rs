@@ -27,32 +27,17 @@ impl Plan {
     }
 
     /// The plan's file.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The file name of the container that it was made for.
-    pub fn container(&self) -> &str {
-        &self.plan.target.container
-    }
-
-    /// The quality level by which a token's neurons are selected.
-    pub fn level(&self) -> &str {
-        &self.plan.quality.level
     }
 
     /// Tokens that fit the context, the prompt included.
     pub fn context_tokens(&self) -> usize {
         self.plan.context.tokens as usize
     }
+}
 
-    /// Bytes of memory that the whole process may take.
-    pub fn memory_limit_bytes(&self) -> u64 {
-        self.plan.memory.limit_bytes
-    }
-
-    /// Every key, as the file has it.
-    pub fn contract(&self) -> &plans::Plan {
-        &self.plan
-    }
+/// Every key of a plan, as its file has it.
+pub fn contract(plan: &Plan) -> &plans::Plan {
+    &plan.plan
 }

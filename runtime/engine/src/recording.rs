@@ -1,15 +1,14 @@
 //! A recording of a real model's routing, made to fit the model that is run.
 //!
-//! The file is a table with a header. Columns that are used: `phase` (0 for the prompt, 1 for what was generated), `step` or
-//! `token`, `layer`, and either `expert`, one a line, or `experts`, those of a token with spaces between and perhaps a + behind
-//! one that the recorder had in memory. Lines that begin with # say where it comes from. So a `route_trace` of `BigMoeOnEdge`
-//! is read as it is.
+//! The file is a table with a header, commas between its columns and none inside them. Columns that are used: `phase` (0 for the
+//! prompt, 1 for what was generated), `step` or `token`, `layer`, and either `expert`, one a line, or `experts`, those of a token
+//! with spaces between and perhaps a + behind one that the recorder had in memory. Lines that begin with # say where it comes
+//! from. So a `route_trace` of `BigMoeOnEdge` is read as it is.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::error::Error;
-use crate::routes::{Routes, Routing};
+use crate::routes::{Routes, RoutesError, Routing};
 
 /// Experts by token, in the order of the sequence, and layer.
 type Visits = BTreeMap<(bool, u32), BTreeMap<usize, Vec<usize>>>;
@@ -59,7 +58,7 @@ pub enum RecordingError {
     NoExperts,
     /// A recording of a model of another shape.
     #[error(transparent)]
-    Routes(#[from] Error),
+    Routes(#[from] RoutesError),
 }
 
 impl Recording {
@@ -126,23 +125,25 @@ fn popularity(visits: &Visits, routing: Routing) -> Vec<Vec<usize>> {
 }
 
 fn parse(text: &str) -> Result<Visits, String> {
-    let mut rows =
-        csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(text.as_bytes());
-    let header = rows.headers().map_err(|error| error.to_string())?.clone();
-    let column = |name: &str| header.iter().position(|column| column == name);
+    let lines =
+        text.lines().enumerate().filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty());
+    let mut rows = lines.map(|(at, line)| (at + 1, line.split(',').map(str::trim).collect::<Vec<_>>()));
+    let (_, header) = rows.next().ok_or("it has no lines")?;
+    let column = |name: &str| header.iter().position(|column| *column == name);
     let needed = |name: &str| column(name).ok_or_else(|| format!("it has no column `{name}`"));
     let (phase, layer) = (needed("phase")?, needed("layer")?);
     let step = column("step").or(column("token")).ok_or("it has no column `step` or `token`")?;
     let experts = column("experts").or(column("expert")).ok_or("it has no column `expert` or `experts`")?;
     let mut visits = Visits::new();
-    for row in rows.records() {
-        let row = row.map_err(|error| error.to_string())?;
-        let at = || row.position().map_or(0, csv::Position::line);
+    for (at, row) in rows {
+        if row.len() != header.len() {
+            return Err(format!("line {at} has {} fields and the header {}", row.len(), header.len()));
+        }
         let number = |text: &str| {
-            text.parse::<u32>().map_err(|_| format!("line {} has `{text}` where a number belongs", at()))
+            text.parse::<u32>().map_err(|_| format!("line {at} has `{text}` where a number belongs"))
         };
-        let key = (number(&row[phase])? != 0, number(&row[step])?);
-        let list = visits.entry(key).or_default().entry(number(&row[layer])? as usize).or_default();
+        let key = (number(row[phase])? != 0, number(row[step])?);
+        let list = visits.entry(key).or_default().entry(number(row[layer])? as usize).or_default();
         for expert in row[experts].split_whitespace() {
             list.push(number(expert.trim_end_matches('+'))? as usize);
         }
@@ -172,9 +173,10 @@ mod tests {
     #[test]
     fn what_is_no_recording_is_named() {
         for (text, problem) in [
+            ("", "no lines"),
             ("phase,layer,experts\n", "no column `step` or `token`"),
             ("phase,token,layer,experts\n0,0,x,1\n", "line 2 has `x` where a number belongs"),
-            ("phase,token,layer,experts\n0,0,0\n", "found record with 3 fields"),
+            ("phase,token,layer,experts\n0,0,0\n", "line 2 has 3 fields and the header 4"),
         ] {
             let found = parse(text).unwrap_err();
             assert!(found.contains(problem), "{found}");

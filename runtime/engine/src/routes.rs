@@ -2,7 +2,6 @@
 //!
 //! A generated model routes as its random weights will. With a recording its caches and reads meet a real model's routing.
 
-use crate::error::Error;
 use crate::model::config::Config;
 
 /// How a mixture routes.
@@ -19,11 +18,16 @@ pub struct Routing {
 
 impl Routing {
     /// A model's; `None` where it has no experts.
-    pub(crate) fn of(config: &Config) -> Option<Self> {
+    pub fn of(config: &Config) -> Option<Self> {
         let (experts, experts_used) = (config.experts(), config.experts_used());
         (experts > 1).then(|| Self { layers: config.layers(), experts, experts_used })
     }
 }
+
+/// Routes that a model cannot follow, for this reason.
+#[derive(Debug, thiserror::Error)]
+#[error("the recorded routes do not fit the model: {0}; name a recording of a model of this shape")]
+pub struct RoutesError(pub(crate) String);
 
 /// The experts that each token of a sequence visits, by its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,18 +43,15 @@ impl Routes {
     /// *Shapes*: `layers` yields `tokens * layers` lists of `experts_used` experts.
     ///
     /// # Errors
-    /// [`Error::Routes`] if the lists are not that.
-    pub fn new(routing: Routing, layers: impl IntoIterator<Item = Vec<usize>>) -> Result<Self, Error> {
+    /// When the lists are not that.
+    pub fn new(routing: Routing, layers: impl IntoIterator<Item = Vec<usize>>) -> Result<Self, RoutesError> {
         let mut experts = Vec::new();
         for (index, mut list) in layers.into_iter().enumerate() {
             list.sort_unstable();
             list.dedup();
-            let wrong = |problem: String| Error::Routes {
-                problem: format!(
-                    "layer {} of token {}: {problem}",
-                    index % routing.layers,
-                    index / routing.layers
-                ),
+            let wrong = |problem: String| {
+                let (token, layer) = (index / routing.layers, index % routing.layers);
+                RoutesError(format!("layer {layer} of token {token}: {problem}"))
             };
             if list.len() != routing.experts_used {
                 let (found, used) = (list.len(), routing.experts_used);
@@ -64,7 +65,7 @@ impl Routes {
             }
         }
         if !experts.len().is_multiple_of(routing.layers * routing.experts_used) {
-            return Err(Error::Routes { problem: "the last token has not all layers".to_owned() });
+            return Err(RoutesError("the last token has not all layers".to_owned()));
         }
         Ok(Self { routing, experts })
     }

@@ -13,7 +13,10 @@ use rand::{RngExt as _, SeedableRng as _};
 use crate::error::Error;
 
 /// How tokens are chosen. The default is greedy: the most likely token, always.
+///
+/// Options may be added in later versions: begin with the default and set those that differ.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Sampling {
     /// Randomness: 0 takes the most likely token, 1 draws as the model says
     pub temperature: f32,

@@ -25,7 +25,7 @@ use crate::fetch::Replay;
 use crate::fit;
 use crate::kv::At;
 use crate::open::Model;
-use crate::plan::Plan;
+use crate::plan::{Plan, contract};
 use crate::pooling::{Pooled, Pooling};
 use crate::probe::{Points, Probe};
 use crate::routes::{Routes, Routing};
@@ -33,11 +33,10 @@ use crate::stop::StopHandle;
 use crate::transformer::{Counters, Token, Transformer, TransformerError};
 
 mod batch;
+mod internals;
 
 pub use batch::Batch;
-
-/// Keys and values are copied so many bytes at a time.
-const PIECE_BYTES: usize = 64 << 10;
+pub use internals::{BatchExt, EngineExt};
 
 /// A plan in execution: all memory of the plan, its threads and its reads.
 ///
@@ -165,6 +164,8 @@ enum Reply {
         logits: Vec<f32>,
     },
     Copied(Vec<u8>),
+    /// Done, with nothing to tell.
+    Acknowledged,
     Replayed(Result<Option<Replay>, Error>),
     Probed(Box<Probe>),
 }
@@ -190,12 +191,12 @@ impl Engine {
     /// # Errors
     /// Those of [`Engine::start`], and [`Error::Stopped`].
     pub fn start_with(model: &Model, plan: &Plan, stop: StopHandle) -> Result<Self, Error> {
-        let contract = plan.contract();
-        fit::check(contract, &model.container)?;
+        let keys = contract(plan);
+        fit::check(keys, &model.container)?;
         let (commands, received) = sync_channel(1);
         let (answers, replies) = sync_channel(1);
-        let points = Points::of(contract, model.container.weights());
-        let (container, plan, handle) = (Arc::clone(&model.container), contract.clone(), stop.clone());
+        let points = Points::of(keys, model.container.weights());
+        let (container, plan, handle) = (Arc::clone(&model.container), keys.clone(), stop.clone());
         let work = move || {
             let started = Transformer::start(&container, &plan, handle);
             drop((container, plan));
@@ -258,40 +259,15 @@ impl Engine {
         &self.counters
     }
 
-    /// Sequences that there is room for.
-    pub fn sequences(&self) -> usize {
-        self.facts.sequences
-    }
-
     /// Tokens that [`Session::decode_each`] and [`Batch::decode`] take together, at most: one of each sequence, and those of the plan's
     /// drafts.
     pub fn step_rows(&self) -> usize {
         self.facts.step_rows
     }
 
-    /// Tokens that fit a sequence.
-    pub fn context(&self) -> usize {
-        self.facts.context
-    }
-
     /// Tokens of the vocabulary.
     pub fn vocabulary(&self) -> usize {
         self.facts.vocabulary
-    }
-
-    /// Values of a hidden state, and so of an embedding.
-    pub fn width(&self) -> usize {
-        self.facts.width
-    }
-
-    /// How the hidden states of a text become its embedding: as the model's file says, otherwise that of the last token.
-    pub fn pooling(&self) -> Pooling {
-        self.facts.pooling
-    }
-
-    /// Bytes of the keys and values of one token.
-    pub fn kv_bytes_per_token(&self) -> usize {
-        self.facts.kv_bytes_per_token
     }
 
     /// Whether layers of the model keep a recurrent state of a sequence in place of keys and values. Such a sequence goes back only
@@ -300,80 +276,14 @@ impl Engine {
         self.facts.recurrent
     }
 
-    /// How flash is read, for people.
-    pub fn reads(&self) -> &str {
-        &self.facts.reads
+    /// Sequences that there is room for.
+    fn sequences(&self) -> usize {
+        self.facts.sequences
     }
 
-    /// Why the engine's memory may be paged out; `None`: it is locked.
-    pub fn unlocked(&self) -> Option<&str> {
-        self.facts.unlocked.as_deref()
-    }
-
-    /// Measures for half a second what this machine gives in this hour: the rates that the plan assumes, over the engine's own
-    /// memory and the very container, with the plan's threads and reads in flight. It takes no memory beyond the plan's and
-    /// changes no result; what cannot be measured is absent, with a reason.
-    pub fn probe(&mut self) -> Probe {
-        let Some(points) = self.points.clone() else {
-            return Probe::nothing("the plan does not say which rates it assumes; plan again".to_owned());
-        };
-        self.order(Command::Probe { points: Box::new(points) });
-        match self.reply() {
-            Reply::Probed(probe) => *probe,
-            Reply::Started(_)
-            | Reply::Row(_)
-            | Reply::Done { .. }
-            | Reply::Copied(_)
-            | Reply::Replayed(_) => Probe::default(),
-        }
-    }
-
-    /// Empties the cache of neurons that come and go, as at start. Pinned neurons stay.
-    pub fn clear_cache(&mut self) {
-        self.order(Command::ClearCache);
-        self.reply();
-    }
-
-    /// Writes down the last reads from now on, for [`Engine::replay_reads`].
-    pub fn record_reads(&mut self) {
-        self.order(Command::RecordReads);
-        self.reply();
-    }
-
-    /// Does the recorded reads once more, `depth` at a time and with nothing beside them: the time that the device needs for them
-    /// in this hour. `None` if none were recorded.
-    ///
-    /// # Errors
-    /// [`Error::Read`] if one fails.
-    pub fn replay_reads(&mut self, depth: usize) -> Result<Option<Replay>, Error> {
-        self.order(Command::ReplayReads { depth });
-        match self.reply() {
-            Reply::Replayed(replay) => replay,
-            Reply::Started(_) | Reply::Row(_) | Reply::Done { .. } | Reply::Copied(_) | Reply::Probed(_) => {
-                Ok(None)
-            }
-        }
-    }
-
-    /// Lets the tokens of every sequence visit the experts that were recorded at their positions, in place of those that the
-    /// router chooses; it weighs them. Behind the last recorded token it chooses again. Nothing is prefetched meanwhile: what
-    /// the next layer's router says of this layer's stream has nothing to do with the recording. `None` ends it.
-    ///
-    /// A generated model's caches and reads meet a real model's routing so.
-    ///
-    /// # Errors
-    /// [`Error::Routes`] if they are those of a model that routes otherwise.
-    pub fn replay_routes(&mut self, routes: Option<Routes>) -> Result<(), Error> {
-        if let Some(routes) = &routes
-            && Some(routes.routing()) != self.facts.routing
-        {
-            let problem =
-                format!("they are made for {:?}, and it has {:?}", routes.routing(), self.facts.routing);
-            return Err(Error::Routes { problem });
-        }
-        self.order(Command::Routes(routes));
-        self.reply();
-        Ok(())
+    /// Tokens that fit a sequence.
+    fn context(&self) -> usize {
+        self.facts.context
     }
 
     fn order(&self, command: Command) {
@@ -406,7 +316,11 @@ impl Engine {
                     (self.counters, self.logits) = (counters, logits);
                     return result.map(|()| &self.logits[..]);
                 }
-                Reply::Started(_) | Reply::Copied(_) | Reply::Replayed(_) | Reply::Probed(_) => {}
+                Reply::Started(_)
+                | Reply::Acknowledged
+                | Reply::Copied(_)
+                | Reply::Replayed(_)
+                | Reply::Probed(_) => {}
             }
         }
     }
@@ -448,57 +362,6 @@ impl Engine {
             _ if rows > most => Err(Error::Rows { rows, most }),
             _ => Ok(()),
         }
-    }
-
-    /// Refuses to copy what is more than keys and values.
-    fn copies(&self) -> Result<(), Error> {
-        if self.facts.recurrent { Err(Error::Recurrent) } else { Ok(()) }
-    }
-
-    fn copy_out<E: From<Error>>(
-        &mut self,
-        sequence: usize,
-        tokens: Range<usize>,
-        each: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.copies()?;
-        let command = |positions, at, bytes| Command::KeysAndValues { sequence, positions, at, bytes };
-        self.copy(tokens, command, |_| Ok(()), each)
-    }
-
-    /// Takes keys and values in from a place of a sequence on; the position after them.
-    fn copy_in<E: From<Error>>(
-        &mut self,
-        at: At,
-        tokens: usize,
-        each: impl FnMut(&mut [u8]) -> Result<(), E>,
-    ) -> Result<usize, E> {
-        self.copies()?;
-        let (count, sequence) = (self.fitting(at, tokens)?, at.sequence);
-        let command = |positions, at, bytes| Command::Restore { sequence, positions, at, bytes };
-        self.copy(at.position..count, command, each, |_| Ok(()))?;
-        Ok(count)
-    }
-
-    /// Copies keys and values to or from the engine's thread through one small buffer, `fill`ed before and `taken` after.
-    fn copy<E>(
-        &mut self,
-        positions: Range<usize>,
-        command: impl Fn(Range<usize>, usize, Vec<u8>) -> Command,
-        mut fill: impl FnMut(&mut [u8]) -> Result<(), E>,
-        mut taken: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let all = positions.len() * self.facts.kv_bytes_per_token;
-        let mut bytes = vec![0; all.min(PIECE_BYTES)];
-        for at in (0..all).step_by(PIECE_BYTES) {
-            bytes.truncate(all - at);
-            fill(&mut bytes)?;
-            self.order(command(positions.clone(), at, bytes));
-            let Reply::Copied(copied) = self.reply() else { panic!("the engine copies what it was told to") };
-            bytes = copied;
-            taken(&bytes)?;
-        }
-        Ok(())
     }
 }
 
@@ -568,19 +431,19 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
             }
             Command::Share { from, to, positions } => {
                 transformer.share(from, to, positions);
-                let _ = replies.send(Reply::Replayed(Ok(None)));
+                let _ = replies.send(Reply::Acknowledged);
             }
             Command::ClearCache => {
                 transformer.clear_cache();
-                let _ = replies.send(Reply::Replayed(Ok(None)));
+                let _ = replies.send(Reply::Acknowledged);
             }
             Command::Routes(routes) => {
                 transformer.replay_routes(routes);
-                let _ = replies.send(Reply::Replayed(Ok(None)));
+                let _ = replies.send(Reply::Acknowledged);
             }
             Command::RecordReads => {
                 transformer.record_reads();
-                let _ = replies.send(Reply::Replayed(Ok(None)));
+                let _ = replies.send(Reply::Acknowledged);
             }
             Command::ReplayReads { depth } => {
                 let replay = transformer.replay_reads(depth).map_err(Error::from);
@@ -622,7 +485,7 @@ impl Session<'_> {
         self.prompt(tokens, Heard::Logits, |logits| each(index.next().unwrap_or(0), logits)).map(drop)
     }
 
-    /// The embedding `[width]` of a text's tokens, of length 1: what [`Engine::pooling`] makes of their hidden states, dense, whatever
+    /// The embedding `[width]` of a text's tokens, of length 1: made of their hidden states as the model's file says, dense, whatever
     /// the plan's level. It is that of the text alone: the session forgets what it had and has these tokens afterwards, without
     /// logits.
     ///
@@ -630,7 +493,7 @@ impl Session<'_> {
     /// Those of [`Session::prefill`].
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.reset();
-        let mut pooled = Pooled::new(self.engine.pooling());
+        let mut pooled = Pooled::new(self.engine.facts.pooling);
         self.prompt(tokens, Heard::Hidden, |hidden| pooled.add(hidden))?;
         Ok(pooled.finish())
     }
@@ -690,40 +553,6 @@ impl Session<'_> {
         self.standing = self.standing.back(position, self.engine.is_recurrent());
     }
 
-    /// Hands out the keys and values of some of the sequence's tokens, piece after piece, `kv_bytes_per_token` bytes for each:
-    /// what [`Session::restore`] takes.
-    ///
-    /// # Errors
-    /// [`Error::Sequence`] if the sequence has not so many tokens, [`Error::Recurrent`] if keys and values are not all that it is,
-    /// and the first of `each`, after which nothing more is handed out.
-    pub fn keys_and_values<E: From<Error>>(
-        &mut self,
-        tokens: Range<usize>,
-        each: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let position = self.position();
-        if tokens.end > position {
-            return Err(Error::Sequence { requested: tokens.end, position }.into());
-        }
-        self.engine.copy_out(0, tokens, each)
-    }
-
-    /// Takes so many tokens into the sequence by their keys and values, as [`Session::keys_and_values`] gave them for the same
-    /// tokens at the same positions of an engine with the same model, quality keys and context. `each` fills one piece after
-    /// another. The sequence is then what a prefill would have made of it, without logits.
-    ///
-    /// # Errors
-    /// [`Error::Context`] and [`Error::Recurrent`] before anything is done, and the first of `each`: the sequence stays where it was.
-    pub fn restore<E: From<Error>>(
-        &mut self,
-        tokens: usize,
-        each: impl FnMut(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let at = At { sequence: 0, position: self.position() };
-        self.standing = Standing::prefilled(self.engine.copy_in(at, tokens, each)?);
-        Ok(())
-    }
-
     /// Tokens of the sequence so far.
     pub fn position(&self) -> usize {
         self.standing.position
@@ -737,24 +566,6 @@ impl Session<'_> {
     /// The engine that the session works with.
     pub fn engine(&self) -> &Engine {
         self.engine
-    }
-
-    /// Empties the cache of neurons that come and go, as at start. Pinned neurons stay.
-    pub fn clear_cache(&mut self) {
-        self.engine.clear_cache();
-    }
-
-    /// [`Engine::record_reads`].
-    pub fn record_reads(&mut self) {
-        self.engine.record_reads();
-    }
-
-    /// [`Engine::replay_reads`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn replay_reads(&mut self, depth: usize) -> Result<Option<Replay>, Error> {
-        self.engine.replay_reads(depth)
     }
 
     fn prompt(&mut self, tokens: &[u32], rows: Heard, heard: impl FnMut(&[f32])) -> Result<&[f32], Error> {

@@ -115,7 +115,6 @@ impl StageClock {
 
 /// Bytes that tokens take through memory at least: each once a token, copies, activations and the look-ahead left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Traffic {
     /// Attention's matrices, norms, routers and the head: equal for every token.
     pub weights: u64,
@@ -128,6 +127,16 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// Every number of both.
+    pub(crate) fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            weights: of(self.weights, other.weights),
+            selection: of(self.selection, other.selection),
+            kv: of(self.kv, other.kv),
+            rows: of(self.rows, other.rows),
+        }
+    }
+
     /// Bytes that are read in order; rows of neurons are read here and there.
     pub fn in_order(&self) -> u64 {
         self.weights + self.selection + self.kv

@@ -42,7 +42,7 @@ mod start;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use counters::Counters;
+pub use counters::{Counters, Detail, accumulate, detail, detail_mut};
 use rows::Rows;
 
 /// Rows of matrices that meet one vector after another.
@@ -361,7 +361,8 @@ impl Transformer {
             kv: self.kv_bytes,
             rows: self.feed_forward.rows_bytes,
         };
-        let mut c = Counters { activity, traffic, ..Counters::default() };
+        let times = self.feed_forward.clock.times();
+        let mut c = Counters { detail: Detail { activity, traffic, times }, ..Counters::default() };
         for layer in &self.neurons {
             let (cache, neurons) = (layer.cache.counters(), layer.slice() as u64);
             c.looked_up += cache.requested * neurons;
@@ -375,7 +376,6 @@ impl Transformer {
         (c.prefetch_reads, c.prefetch_reads_used) = (fetched.prefetch_reads, fetched.prefetch_reads_used);
         (c.prefetch_bytes, c.gap_bytes) = (fetched.prefetch_bytes, fetched.gap_bytes);
         (c.resumed, c.waited) = (fetched.flash.resumed, fetched.waited);
-        c.times = self.feed_forward.clock.times();
         c
     }
 

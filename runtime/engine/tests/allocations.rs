@@ -15,6 +15,7 @@ use std::time::Duration;
 use flashplan::internals::container::{
     Container, Contents, LevelSource, PredictorSource, SetSource, stored_down_format, write,
 };
+use flashplan::internals::engine::{BatchExt as _, EngineExt as _};
 use flashplan::internals::machine::Machine;
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::predictor::{Hidden, sign_bits};
@@ -264,10 +265,10 @@ fn nothing_is_allocated_after_start() {
                 Err(error) if error.to_string().contains("io_uring is refused here") => continue,
                 started => started.unwrap(),
             };
-            let mut session = engine.session();
             // a channel allocates when a thread waits at it for the first time: the engine's for a command
-            session.clear_cache();
+            engine.clear_cache();
             std::thread::sleep(Duration::from_millis(50));
+            let mut session = engine.session();
             let prefill = |session: &mut flashplan::Session<'_>, tokens: &[u32]| {
                 let (done, [count, bytes]) = counted(|| session.prefill(tokens).map(|logits| logits[0]));
                 assert!(done.unwrap().is_finite(), "{model} {choice:?}");

@@ -21,6 +21,7 @@ mod block;
 mod down;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod few;
+mod finite;
 pub mod format;
 mod interleaved;
 mod k_block;
@@ -54,6 +55,7 @@ pub use activation::Activation;
 pub use block::{dequantise, quantise};
 pub use down::{Down, TRANSPOSED_COLUMNS, rounds_factors};
 use down::{TRANSPOSED_MOST, assert_added, assert_transposed, sum_of_four};
+pub use finite::first_not_finite;
 pub use norm::{rms_norm, rms_norm_in_place};
 pub use packed::{Form, LANES, Packed, pack, pack_some, pack_transposed};
 pub use rope::{Rotation, fill_rotations, rope, rope_frequency, rope_halves};

@@ -509,17 +509,12 @@ fn noise_bytes_of(format: Format, blocks: usize, seed: u64, scale: Option<f32>) 
     bytes
 }
 
-/// Offsets of the scales in a block, which can be infinite.
+/// Offsets of what can be infinite in a block: the scales, or of a value without blocks its upper half.
 fn scale_places(format: Format) -> &'static [usize] {
     match format {
         Format::F32 => &[2],
-        Format::Q5_1 | Format::Q5K | Format::Q4_1 | Format::Q4K => &[0, 2],
-        Format::Q4_0X4 => &[0, 2, 4, 6],
-        Format::Q6K => &[208],
-        Format::Q3K => &[108],
-        Format::Q2K => &[80, 82],
-        Format::Mxfp4 => &[],
-        _ => &[0],
+        Format::F16 | Format::BF16 => &[0],
+        _ => super::finite::scale_places(format),
     }
 }
 

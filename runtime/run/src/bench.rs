@@ -12,7 +12,7 @@ use super::figures::{self, Figures};
 use super::report::{self, About};
 use super::session::Session;
 use super::{Failure, failure, tokens};
-use flashplan::Replay;
+use flashplan::internals::fetch::Replay;
 use flashplan::internals::recording::Recording;
 use terminal::progress::Unit;
 use terminal::{Progress, Rows};

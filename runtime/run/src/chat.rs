@@ -18,6 +18,8 @@ mod template;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use flashplan::internals::counters::detail;
+use flashplan::internals::engine::container;
 use flashplan::{Sampler, Sampling, StopHandle};
 use plans::expectation::{self, Stream};
 use plans::size::show;
@@ -190,7 +192,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
 
     /// The tokens of a conversation; a sentence if the template refuses it or the context has no room for it and an answer.
     fn prompt(&self, conversation: &Conversation, answer: bool) -> Result<Prompt, String> {
-        let (room, most) = (self.session.context(), self.session.model.context_max());
+        let (room, most) = (self.session.context(), self.session.context_max());
         let too_long = |found: String, tokens: usize| {
             let remedy = if room < most {
                 let context = (tokens + MORE_TOKENS).next_multiple_of(MORE_TOKENS).min(most);
@@ -256,7 +258,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             line += &format!(" at {:.1} tok/s", steps as f64 / time.as_secs_f64());
             let before = expectation::of(self.session.plan, &self.decoded).map_or(0.0, |all| all.seconds);
             let d = &mut self.decoded;
-            let routed = d.routed_per_token * d.tokens as f64 + counters.activity.routed as f64;
+            let routed = d.routed_per_token * d.tokens as f64 + detail(&counters).activity.routed as f64;
             d.tokens += steps;
             d.positions += figures::positions_of(&self.session.steps);
             d.routed_per_token = routed / d.tokens as f64;
@@ -365,7 +367,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let mut rows = Rows::new().left();
         for (name, value) in [
             ("plan", path.unwrap_or_default()),
-            ("model", self.session.model.path().display().to_string()),
+            ("model", container(self.session.model).path.display().to_string()),
             ("device", plan.target.device.clone()),
             (
                 "level",

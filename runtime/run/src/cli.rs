@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use clap::Parser;
 
-use flashplan::internals::recording::Recording;
-use flashplan::{Engine, Model, Sampler, Sampling, StopHandle, Tokenizer};
+use flashplan::internals::engine::{EngineExt as _, container, contract};
+use flashplan::internals::recording::{Recording, Routing};
+use flashplan::{Engine, Model, Sampler, Sampling, StopHandle};
 use plans::size;
 
 use super::chat::{Template, TemplateError};
@@ -182,7 +183,10 @@ impl Cli {
     /// The sampling options as the engine takes them.
     pub(super) fn sampling(&self) -> Sampling {
         let &SamplingArgs { temp, top_k, top_p, min_p, repeat_penalty, seed } = &self.sampling;
-        Sampling { temperature: temp, top_k, top_p, min_p, repeat_penalty, seed, ..Sampling::default() }
+        let mut sampling = Sampling::default();
+        (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) = (temp, top_k, top_p, min_p);
+        (sampling.repeat_penalty, sampling.seed) = (repeat_penalty, seed);
+        sampling
     }
 
     /// Does what the command line says.
@@ -200,19 +204,20 @@ impl Cli {
         // known before the engine takes its memory
         let template = if self.chat { Some(self.template(model)?) } else { None };
         let answers = self.serve.as_ref().map(|_| self.served_template(model)).transpose()?;
-        let recording = self.routes.as_deref().map(|path| Recording::read(path, model.routing()));
+        let routing = || Routing::of(&container(model).directory.config);
+        let recording = self.routes.as_deref().map(|path| Recording::read(path, routing()));
         let recording = recording.transpose().map_err(failure)?;
         let text = text.as_deref();
         let clock = Instant::now();
         let mut engine = Engine::start_with(model, plan, stop.clone())?;
         let start_time = clock.elapsed();
         if let Some(recording) = &recording {
-            engine.replay_routes(Some(recording.routes.clone()))?;
+            engine.replay_routes(Some(recording.routes.clone())).map_err(failure)?;
         }
         // neither scores nor logits are compared with a speed
         let timed = self.score.is_none() && self.logits.is_none() && self.logits_prefill.is_none();
-        let hour = (timed && !self.no_probe).then(|| Hour::new(engine.probe(), plan.contract()));
-        let mut session = Session::new(&mut engine, plan.contract(), model, start_time, hour);
+        let hour = (timed && !self.no_probe).then(|| Hour::new(engine.probe(), contract(plan)));
+        let mut session = Session::new(&mut engine, contract(plan), model, start_time, hour);
 
         let open = |folder: &PathBuf| Sessions::open(folder, self.sessions_size, &session);
         let sessions = self.sessions.as_ref().map(open).transpose()?;
@@ -240,8 +245,8 @@ impl Cli {
             drop(session);
             return match (&self.calibration_out, before) {
                 (Some(path), Some(before)) => {
-                    let after = Hour::new(engine.probe(), plan.contract());
-                    calibration::write(path, plan.contract(), &[before, after])
+                    let after = Hour::new(engine.probe(), contract(plan));
+                    calibration::write(path, contract(plan), &[before, after])
                 }
                 _ => Ok(()),
             };
@@ -307,8 +312,7 @@ impl Cli {
                 })
                 .collect::<Result<Vec<u32>, _>>()?
         } else {
-            let encode = if self.special { Tokenizer::encode_parse_special } else { Tokenizer::encode };
-            encode(tokenizer, text.unwrap_or_default(), tokenizer.adds_bos())
+            tokenize::encode(tokenizer, text.unwrap_or_default(), self.special)
         };
         if !tokens.is_empty() {
             return Ok(tokens);
@@ -325,6 +329,5 @@ fn writable(file: &std::path::Path) -> Result<(), Failure> {
     if file.is_dir() {
         return Err(failure(format!("{} is a folder; name a file inside it", file.display())));
     }
-    plans::output_file::writable(file)
-        .map_err(|error| failure(format!("cannot write {}: {error}", file.display())))
+    plans::file::writable(file).map_err(failure)
 }

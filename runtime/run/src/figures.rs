@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use flashplan::Counters;
+use flashplan::internals::counters::{Stage, accumulate, detail};
 use flashplan::internals::machine::{CpuTimes, footprint};
-use flashplan::{Counters, Stage};
 use plans::Plan;
 use plans::expectation::{self, Distribution, Expectation, Stream};
 use plans::model::LevelKind;
@@ -115,7 +116,7 @@ pub(super) fn selects(plan: &Plan) -> bool {
 /// Sums over some steps.
 pub(super) fn sums(steps: &[Step]) -> (Duration, Counters) {
     let mut all = Counters::default();
-    steps.iter().for_each(|step| all.add(&step.counters));
+    steps.iter().for_each(|step| accumulate(&mut all, &step.counters));
     (steps.iter().map(|step| step.time).sum(), all)
 }
 
@@ -163,13 +164,13 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
     let alone = |expected: Expectation| Some(expected).filter(|_| speculation.is_none());
     let times_as_fast = speedup(session);
     let decoded = |value: f64| (!steps.is_empty()).then_some(value);
-    let routed = counters.activity.routed.max(1) as f64;
+    let routed = detail(&counters).activity.routed.max(1) as f64;
     let stream = Stream {
         tokens,
         positions: positions_of(steps),
         starts: texts,
         prompted: session.prefilled.0 > 0,
-        routed_per_token: counters.activity.routed as f64 / (rows as f64).max(1.0),
+        routed_per_token: detail(&counters).activity.routed as f64 / (rows as f64).max(1.0),
     };
     let looked_up = (counters.looked_up.max(1)) as f64 / count;
     let expected = expectation::of(plan, &stream);
@@ -230,9 +231,9 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
         memory_limit_bytes: plan.memory.limit_bytes,
         memory_locked: session.unlocked().is_none(),
         memory_unlocked_reason: session.unlocked().map(str::to_owned),
-        active_true_fraction: decoded(counters.activity.active as f64 / routed),
+        active_true_fraction: decoded(detail(&counters).activity.active as f64 / routed),
         active_true_fraction_predicted: selected(e.active_true_fraction),
-        active_predicted_fraction: decoded(counters.activity.requested as f64 / routed),
+        active_predicted_fraction: decoded(detail(&counters).activity.requested as f64 / routed),
         active_predicted_fraction_predicted: selected(e.active_predicted_fraction),
         perplexity_change_fraction_predicted: e.perplexity_change_fraction,
         perplexity_change_fraction_upper_predicted: e.perplexity_change_fraction_upper,
@@ -244,7 +245,7 @@ pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Fa
         reads_resumed: counters.resumed,
         stage_seconds: (Stage::ALL.iter())
             .filter_map(|&stage| {
-                Some((stage.name(), decoded(counters.times.of(stage).as_secs_f64() / count)?))
+                Some((stage.name(), decoded(detail(&counters).times.of(stage).as_secs_f64() / count)?))
             })
             .collect(),
         io_wait_seconds: decoded(counters.waited.as_secs_f64() / count),

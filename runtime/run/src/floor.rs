@@ -8,6 +8,7 @@ use plans::plan::Floor as Rates;
 use serde::Serialize;
 
 use flashplan::Counters;
+use flashplan::internals::counters::detail;
 
 /// The floor of a mean token, beside what it took.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -30,8 +31,8 @@ impl Floor {
         let (memory, reads) = (memory_seconds(rates, counters), reads_seconds(rates, counters));
         let floor = memory.max(reads.unwrap_or(0.0));
         Self {
-            floor_streamed_bytes: counters.traffic.in_order() as f64 / tokens,
-            floor_rows_bytes: counters.traffic.rows as f64 / tokens,
+            floor_streamed_bytes: detail(counters).traffic.in_order() as f64 / tokens,
+            floor_rows_bytes: detail(counters).traffic.rows as f64 / tokens,
             floor_memory_seconds: memory / tokens,
             floor_reads_seconds: reads.map(|seconds| seconds / tokens),
             floor_seconds: floor / tokens,
@@ -41,7 +42,7 @@ impl Floor {
 }
 
 fn memory_seconds(rates: &Rates, counters: &Counters) -> f64 {
-    let traffic = &counters.traffic;
+    let traffic = &detail(counters).traffic;
     traffic.in_order() as f64 / rates.stream_bytes_per_second
         + traffic.rows as f64 / rates.gather_bytes_per_second
 }
@@ -53,11 +54,12 @@ fn reads_seconds(rates: &Rates, counters: &Counters) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flashplan::internals::counters::detail_mut;
 
     #[test]
     fn the_longer_of_memory_and_reads_is_the_floor() {
         let mut counters = Counters::default();
-        let t = &mut counters.traffic;
+        let t = &mut detail_mut(&mut counters).traffic;
         (t.weights, t.selection, t.kv, t.rows) = (600, 300, 100, 400);
         counters.reads = 30;
         let mut rates = Rates {

@@ -113,7 +113,7 @@ pub(super) fn generate(
 fn fits(session: &Session<'_>, prompt: &[u32], count: usize) -> Result<(), Failure> {
     let room = session.context();
     if prompt.len() > room {
-        let most = session.model.context_max();
+        let most = session.context_max();
         let remedy = if prompt.len() < most {
             format!("plan with --context {}", (prompt.len() + count).min(most))
         } else {

@@ -1,6 +1,6 @@
 //! This hour: the rates that the engine's probe found, over those that the plan assumes.
 
-use flashplan::Probe;
+use flashplan::internals::engine::Probe;
 use plans::Plan;
 use plans::terms::Factors;
 use serde::Serialize;

@@ -56,6 +56,9 @@ impl Source {
             ErrorKind::InvalidData => {
                 failure(format!("{name} is not UTF-8 text; convert it or name another file"))
             }
+            ErrorKind::NotFound => {
+                failure(format!("cannot read {name}: there is no such file; name a text file"))
+            }
             _ => failure(format!("cannot read {name}: {error}; name a text file")),
         })
     }

@@ -13,7 +13,7 @@ use super::figures::sums;
 use super::floor::Floor;
 use super::session::Step;
 use flashplan::Counters;
-use flashplan::Stage;
+use flashplan::internals::counters::{Stage, detail};
 
 /// Bars at most; where there are more tokens, a bar is the mean of neighbours.
 const BARS: usize = 200;
@@ -70,7 +70,7 @@ fn bar(first: usize, steps: &[Step], rates: Option<&Rates>) -> Bar {
 }
 
 fn parts(counters: &Counters) -> Parts {
-    let ms = |stage| counters.times.of(stage).as_secs_f64() * 1e3;
+    let ms = |stage| detail(counters).times.of(stage).as_secs_f64() * 1e3;
     let waited = (counters.waited.as_secs_f64() * 1e3).min(ms(Stage::Demand));
     let [attention, select, look_ahead, gate_up, demand, down, insert, head] = Stage::ALL.map(ms);
     [attention, select, look_ahead, gate_up, demand - waited, waited, down, insert, head]
@@ -153,14 +153,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use flashplan::StageTimes;
+    use flashplan::internals::counters::{StageTimes, detail_mut};
 
     fn step(position: usize, rows: u64) -> Step {
         let times = StageTimes::from(Stage::ALL.map(|stage| Duration::from_micros(50 + stage as u64)));
         let waited = times.of(Stage::Demand) / 2;
         let time = Stage::ALL.iter().map(|&stage| times.of(stage)).sum();
         let mut counters = Counters::default();
-        (counters.times, counters.waited, counters.traffic.rows) = (times, waited, rows);
+        counters.waited = waited;
+        let detail = detail_mut(&mut counters);
+        (detail.times, detail.traffic.rows) = (times, rows);
         Step { position, tokens: 1, drafted: 0, time, counters }
     }
 

@@ -1,7 +1,7 @@
 //! Parts of a model's answer: what it says to itself, to the user, and to tools.
 //!
 //! Some put `<think>` and `</think>` around their reasoning before they answer; some begin in the middle of it, because the template
-//! has opened it for them. Models of harmony's kind speak in channels: `<|channel|>analysis<|message|>`, then what they think,
+//! has opened it for them; Gemma 4 calls the tags `<|channel>thought` and `<channel|>`. Models of harmony's kind speak in channels: `<|channel|>analysis<|message|>`, then what they think,
 //! `<|end|>`, and `final` for the answer. Tags may be tokens or text, and come in pieces.
 
 /// Where a piece of text belongs.
@@ -32,7 +32,10 @@ pub(crate) fn opens(token: &str) -> bool {
 }
 
 /// The two ends of reasoning in text.
-const TAGS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
+const TAGS: [(&str, &str); 3] =
+    [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>thought", "<channel|>")];
+/// The token that the last of them begins with.
+const CHANNEL: &str = "<|channel>";
 
 /// Harmony's marks, which some files have as pieces of text.
 const MARKS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
@@ -124,7 +127,9 @@ impl Parts {
             "<|end|>" | "<|start|>" if matches!(self.at, At::Channel(_) | At::Name | At::Between) => {
                 self.go(At::Between);
             }
-            name if TAGS.iter().any(|&(first, last)| name == first || name == last) => self.text(name, out),
+            name if name == CHANNEL || TAGS.iter().any(|&(first, last)| name == first || name == last) => {
+                self.text(name, out);
+            }
             _ => self.release(&mut out),
         }
     }
@@ -252,6 +257,9 @@ mod tests {
         let special = ["\u{ab}<think>\u{bb}", "\n", "a", "\u{ab}</think>\u{bb}", "\n\n", "b", " ", "c"];
         check(false, &special, "a", "b c");
         check(false, &["[THI", "NK]a[/THINK]", "b"], "a", "b");
+        let gemma = ["\u{ab}<|channel>\u{bb}", "thought", "\n", "a", "\n", "\u{ab}<channel|>\u{bb}", "b"];
+        check(false, &gemma, "a", "b");
+        check(false, &["\u{ab}<|channel>\u{bb}", "final", "b"], "", "<|channel>finalb");
     }
 
     #[test]

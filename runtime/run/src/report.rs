@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use flashplan::Stage;
+use flashplan::internals::counters::Stage;
 use flashplan::internals::machine::OTHERS_MAX;
 use plans::names::{self, duration};
 use plans::size::show;

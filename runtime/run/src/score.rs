@@ -8,6 +8,7 @@ use std::path::Path;
 
 use flashplan::StopHandle;
 use flashplan::internals::container::Container;
+use flashplan::internals::engine::container;
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::reference::{Reference, negative_log_likelihood};
 use serde::Serialize;
@@ -123,14 +124,15 @@ pub(super) fn score(
 fn opened(path: &Path, session: &Session<'_>) -> Result<SourceModel<'static>, Failure> {
     let source = confirmed(path, &session.plan.target.model_fingerprint)?;
     // which `profile --activation` may have chosen
-    let folder = session.model.weights_path().parent();
-    let container = Container::open_with(session.model.path(), folder).map_err(failure)?;
+    let opened = container(session.model);
+    let folder = opened.weights_path().parent();
+    let container = Container::open_with(&opened.path, folder).map_err(failure)?;
     Ok(source.with_activation(container.directory.config.activation()))
 }
 
 /// The file, if it has this fingerprint.
 fn confirmed(path: &Path, fingerprint: &str) -> Result<SourceModel<'static>, Failure> {
-    let source = SourceModel::open(path).map_err(|error| failure(format!("{}: {error}", path.display())))?;
+    let source = SourceModel::open(path).map_err(|error| failure(error.of_file(path)))?;
     let mut hasher = blake3::Hasher::new();
     source.gguf().files().for_each(|(_, _, file)| {
         hasher.update(file);

@@ -1,24 +1,28 @@
 //! An endpoint for other programs: what `OpenAI`'s and Anthropic's clients ask is answered under the plan.
 //!
-//! One thread speaks HTTP (`http`) and never computes; the main thread owns the engine and has a `seat` for each of the plan's
+//! One thread speaks HTTP (`http`, over `connections`) and never computes; the main thread owns the engine and has a `seat` for each of the plan's
 //! sequences, which keeps what two requests have in common. Those who sit answer together, a token each, and what is kept of a draft; they come and go between
-//! tokens, and while a prompt is read the others have half of the time. Between both threads is a queue of bounded length. What is asked is a
+//! tokens, and while a prompt is read the others have half of the time. Between both threads is a `queue` of bounded length. What is asked is a
 //! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses`, `anthropic` and
 //! `embeddings`. An `answer` goes
 //! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
-//! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text. The texts that end it are in `stops`,
+//! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text, and a call that must be is `forced`. The texts that end it are in `stops`,
 //! what the operator sees in `metrics` and `log`.
 
 mod answer;
 mod anthropic;
 mod calls;
+mod connections;
 mod embeddings;
+mod forced;
 mod grammar;
 mod http;
 mod likelihood;
+mod literal;
 mod log;
 mod metrics;
 mod openai;
+mod queue;
 mod request;
 mod responses;
 mod schema;
@@ -26,26 +30,30 @@ mod seat;
 mod stops;
 mod teller;
 mod tools;
+mod typed;
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use flashplan::internals::counters::detail;
+use flashplan::internals::draft::draft;
 use flashplan::internals::machine::footprint;
-use flashplan::{Sampler, Sampling, StopHandle, draft};
+use flashplan::{Sampler, Sampling, StopHandle};
 use plans::size::show;
 use tokio::sync::mpsc::UnboundedSender;
 
 use self::calls::{Calls, Format};
 use self::embeddings::Embedding;
 use self::grammar::Grammar;
-use self::http::{Door, Site};
+use self::http::{Door, Limits, Site};
 use self::likelihood::Likelihood;
 use self::log::{End, Log};
 use self::metrics::Metrics;
+use self::queue::Queue;
 use self::request::{Ask, Input, Options, Refusal, Request};
 use self::seat::{Answering, Found, Seat, Work};
 use self::tools::Tools;
@@ -132,18 +140,18 @@ pub(super) fn serve(
     if let Err(why) = &template {
         terminal::say(format_args!("note: /v1/chat/completions is refused: {why}"));
     }
-    let (asked, jobs) = sync_channel(QUEUE);
     let metrics = Arc::new(Metrics::new(session.plan));
+    let queue = Arc::new(Queue::new(QUEUE, Arc::clone(&metrics)));
     let log = if cli.json { Log::Json } else { Log::Text };
     let site = Site {
         model: session.model.name().to_owned(),
         key,
-        asked,
+        asked: Arc::clone(&queue),
         body_bytes_max: session.context() * BODY_BYTES.0 + BODY_BYTES.1,
         metrics: Arc::clone(&metrics),
         log,
     };
-    let door = Door::open(address, site).map_err(failure)?;
+    let door = Door::open(address, site, Limits::default()).map_err(failure)?;
     log.listens(session, door.address());
     let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let seats = (0..session.sequences()).map(|_| Seat::new(session.context())).collect();
@@ -159,7 +167,8 @@ pub(super) fn serve(
         draws: 0,
         began,
     };
-    let ended = desk.work(&jobs, stop);
+    let ended = desk.work(&queue, stop);
+    queue.close();
     door.close();
     if ended.is_ok() {
         // the next start is what this is for
@@ -175,11 +184,15 @@ pub(super) fn serve(
 /// The key of a file's first line.
 fn read_key(path: &Path) -> Result<String, Failure> {
     let wrong = |what: &str| failure(format!("--api-key-file {}: {what}", path.display()));
-    let metadata = std::fs::metadata(path).map_err(|error| wrong(&error.to_string()))?;
+    let unreadable = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => wrong("there is no such file; make one with the key in its first line"),
+        _ => wrong(&format!("it cannot be read ({error}); name a file that you may read")),
+    };
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
     if !metadata.is_file() || metadata.len() > KEY_BYTES_MAX {
         return Err(wrong("it is no regular file of at most 4096 bytes; put the key into its first line"));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let key = text.lines().next().unwrap_or_default().trim();
     if key.len() < 8 || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(wrong("its first line is no key of 8 or more printable characters without spaces"));
@@ -229,23 +242,23 @@ struct Calling {
 }
 
 impl<'engine> Desk<'_, 'engine> {
-    fn work(&mut self, jobs: &Receiver<Job>, stop: &StopHandle) -> Result<(), Failure> {
+    fn work(&mut self, queue: &Queue, stop: &StopHandle) -> Result<(), Failure> {
         loop {
             self.free()?;
+            queue.sweep();
             while self.seats.iter().any(|seat| seat.answering.is_none()) {
                 let job = if self.is_idle() {
                     // who asks does not wait until all is on disk
                     let wait = if !stop.is_stopped() && self.keep_some() { Duration::ZERO } else { SOON };
-                    match jobs.recv_timeout(wait) {
-                        Ok(job) => job,
-                        Err(RecvTimeoutError::Timeout) if !stop.is_stopped() => continue,
-                        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
+                    match queue.take(wait) {
+                        Some(job) => job,
+                        None if !stop.is_stopped() => continue,
+                        None => return Ok(()),
                     }
                 } else {
-                    let Ok(job) = jobs.try_recv() else { break };
+                    let Some(job) = queue.take(Duration::ZERO) else { break };
                     job
                 };
-                self.metrics.taken();
                 self.begin(job, stop)?;
                 // requests come one at a time between the tokens of others
                 if self.seats.iter().any(Seat::writes) {
@@ -487,7 +500,7 @@ impl<'engine> Desk<'_, 'engine> {
         }
         match self.session.decode_each(&rows) {
             Ok((time, counters)) => {
-                self.metrics.decoded(of_seats.len(), time, &counters.times);
+                self.metrics.decoded(of_seats.len(), time, &detail(&counters).times);
                 let mut kept = 0;
                 for (at, of_seat) in &of_seats {
                     kept += self.take(*at, &rows, of_seat.clone(), time)?;
@@ -654,7 +667,7 @@ impl<'engine> Desk<'_, 'engine> {
             None => calling.grammar,
             Some(schema) => {
                 let json = schema::grammar(schema).map_err(refused)?;
-                Some(self.grammar(format!("start: {json}")).map_err(refused)?)
+                Some(self.grammar(format!("start: {json}"), &[]).map_err(refused)?)
             }
         };
         let turn = Turn { reasons, most, marks: calling.marks };
@@ -734,31 +747,28 @@ impl<'engine> Desk<'_, 'engine> {
             return Err(Refusal::invalid(Some("tools"), message));
         }
         let described = tools.map(Tools::described).unwrap_or_default();
-        let prompt = template.prompt_with(tokenizer, messages, &described, true);
+        let written = |calls: &[Call]| format.and_then(|format| format.written(calls));
+        let prompt = template.prompt_with(tokenizer, messages, &described, &written, true);
         let mut prompt = prompt.map_err(|error| refused(&error))?;
         let (Some(tools), Some(format)) = (tools, format) else { return Ok(prompt) };
         let refused = |error: String| Refusal::invalid(Some("tools"), error);
         let forced = tools.forced(format).map_err(refused)?;
         let name = forced.as_ref().map(|(name, _)| name.clone().unwrap_or_default());
         if let (Some((_, lark)), Some(name)) = (forced, &name) {
-            let thought = match (prompt.reasons, format) {
-                (false, _) => "",
-                (true, Format::Mistral) => "[/THINK]",
-                (true, _) => "\n</think>\n\n",
-            };
+            let thought = if prompt.reasons { format.after_reasoning() } else { "" };
             let prefix = format!("{thought}{}", format.prefix(name));
-            prompt.tokens.extend(tokenizer.encode_parse_special(&prefix, false));
-            calling.grammar = Some(self.grammar(lark).map_err(refused)?);
+            prompt.tokens.extend(tokenizer.encode_rendered(&prefix, &[]));
+            calling.grammar = Some(self.grammar(lark, format.inner_marks()).map_err(refused)?);
         }
         calling.marks = Some(format.marks());
-        calling.calls = Some(Calls::new(format, tools.names(), name));
+        calling.calls = Some(Calls::new(format, Arc::clone(&tools.all), name));
         Ok(prompt)
     }
 
-    /// A grammar, if there is room for it.
-    fn grammar(&self, lark: String) -> Result<Grammar, String> {
+    /// A grammar, if there is room for it. Some tokens that steer the model may be part of its text.
+    fn grammar(&self, lark: String, marks: &'static [&'static str]) -> Result<Grammar, String> {
         self.has_room("its grammar", grammar::bytes_max(&lark))?;
-        Grammar::new(lark)
+        Grammar::new(lark, marks)
     }
 
     /// Whether the plan's limit has room for so much more than the process holds now and the grammars and vectors of others may still
@@ -784,18 +794,18 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// Sampling of a request; values that it leaves out are the command line's.
     fn sampling(&self, options: &Options) -> Sampling {
-        let own = &self.sampling;
-        Sampling {
-            temperature: options.temperature.unwrap_or(own.temperature),
-            top_k: options.top_k.unwrap_or(own.top_k),
-            top_p: options.top_p.unwrap_or(own.top_p),
-            min_p: options.min_p.unwrap_or(own.min_p),
-            repeat_penalty: options.repeat_penalty.unwrap_or(own.repeat_penalty),
-            presence_penalty: options.presence_penalty.unwrap_or(own.presence_penalty),
-            frequency_penalty: options.frequency_penalty.unwrap_or(own.frequency_penalty),
-            logit_bias: options.logit_bias.clone(),
-            // another draw for each, and the same ones after every start
-            seed: options.seed.unwrap_or_else(|| own.seed.wrapping_add(self.draws)),
-        }
+        let mut sampling = self.sampling.clone();
+        let set = |value: &mut f32, asked: Option<f32>| *value = asked.unwrap_or(*value);
+        set(&mut sampling.temperature, options.temperature);
+        set(&mut sampling.top_p, options.top_p);
+        set(&mut sampling.min_p, options.min_p);
+        set(&mut sampling.repeat_penalty, options.repeat_penalty);
+        set(&mut sampling.presence_penalty, options.presence_penalty);
+        set(&mut sampling.frequency_penalty, options.frequency_penalty);
+        sampling.top_k = options.top_k.unwrap_or(sampling.top_k);
+        sampling.logit_bias = options.logit_bias.clone();
+        // another draw for each, and the same ones after every start
+        sampling.seed = options.seed.unwrap_or_else(|| sampling.seed.wrapping_add(self.draws));
+        sampling
     }
 }

@@ -7,8 +7,12 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use flashplan::internals::draft::draft;
+use flashplan::internals::engine::{BatchExt as _, EngineExt as _, container};
+use flashplan::internals::fetch::Replay;
 use flashplan::internals::machine::{CpuTimes, footprint};
-use flashplan::{Batch, Counters, Engine, Error, Model, Pooling, Replay, Tokenizer, draft};
+use flashplan::internals::pooling::Pooling;
+use flashplan::{Batch, Counters, Engine, Error, Model, Tokenizer};
 use plans::Plan;
 use plans::engine::ROWS_MAX;
 use plans::size::show;
@@ -111,7 +115,7 @@ impl<'engine> Session<'engine> {
 
     /// Totals since start.
     pub(super) fn counters(&self) -> Counters {
-        *self.batch.counters()
+        *self.batch.engine().counters()
     }
 
     /// Why the memory of the run may be paged out; `None`: it is locked.
@@ -126,7 +130,7 @@ impl<'engine> Session<'engine> {
 
     /// Positions of the plan's context.
     pub(super) fn context(&self) -> usize {
-        self.batch.engine().context()
+        self.plan.context.tokens as usize
     }
 
     /// Bytes of the keys and values of one token.
@@ -136,7 +140,12 @@ impl<'engine> Session<'engine> {
 
     /// Tokens of the vocabulary.
     pub(super) fn vocabulary(&self) -> usize {
-        self.model.vocabulary()
+        self.batch.engine().vocabulary()
+    }
+
+    /// Tokens of context that the model was made for.
+    pub(super) fn context_max(&self) -> usize {
+        container(self.model).directory.config.context
     }
 
     /// Empties the cache of neurons that come and go.
@@ -196,7 +205,7 @@ impl<'engine> Session<'engine> {
 
     /// How many sequences there are.
     pub(super) fn sequences(&self) -> usize {
-        self.batch.sequences()
+        self.batch.positions().len()
     }
 
     /// Goes on with a sequence by the prefill of tokens; the logits after the last, and the time it took.

@@ -59,11 +59,19 @@ impl Request {
             }
         };
         let text = self.text.read()?;
-        let encode = if self.special { Tokenizer::encode_parse_special } else { Tokenizer::encode };
-        let tokens = encode(tokenizer, &text, tokenizer.adds_bos());
+        let tokens = encode(tokenizer, &text, self.special);
         let pieces = tokens.iter().map(|&token| piece(tokenizer, token)).collect();
         Ok(Tokens { tokens, pieces })
     }
+}
+
+/// The tokens of a prompt, in which special tokens that are spelled out become tokens if they are `special`.
+pub(super) fn encode(tokenizer: &Tokenizer, text: &str, special: bool) -> Vec<u32> {
+    if !special {
+        return tokenizer.encode(text, tokenizer.adds_bos());
+    }
+    let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+    bos.into_iter().chain(tokenizer.encode_rendered(text, &[])).collect()
 }
 
 /// A token's text; bytes that are not characters by their numbers.
@@ -86,7 +94,7 @@ fn is_gguf(path: &Path) -> bool {
 
 fn of_gguf(path: &Path) -> Result<Tokenizer, Failure> {
     let says = |error: &dyn std::fmt::Display| failure(format!("{}: {error}", path.display()));
-    let data = TokenizerData::from_gguf(&Gguf::open(path).map_err(|error| says(&error))?);
+    let data = TokenizerData::from_gguf(&Gguf::open(path).map_err(failure)?);
     let data = data.map_err(|error| says(&error))?;
     if let Some(remark) = data.remark() {
         terminal::say(format_args!("warning: {remark}"));

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use flashplan::Stage;
+use flashplan::internals::counters::{Stage, detail};
 
 use super::picture::picture;
 use super::session::{Session, Step};
@@ -16,10 +16,10 @@ type Column = (&'static str, fn(&Step) -> String);
 const COLUMNS: [Column; 23] = [
     ("position", |s| s.position.to_string()),
     ("seconds", |s| s.time.as_secs_f64().to_string()),
-    ("neurons_routed", |s| s.counters.activity.routed.to_string()),
-    ("neurons_requested", |s| s.counters.activity.requested.to_string()),
-    ("neurons_fired", |s| s.counters.activity.fired.to_string()),
-    ("neurons_active", |s| s.counters.activity.active.to_string()),
+    ("neurons_routed", |s| detail(&s.counters).activity.routed.to_string()),
+    ("neurons_requested", |s| detail(&s.counters).activity.requested.to_string()),
+    ("neurons_fired", |s| detail(&s.counters).activity.fired.to_string()),
+    ("neurons_active", |s| detail(&s.counters).activity.active.to_string()),
     ("hot_hits", |s| s.counters.hot_hits.to_string()),
     ("cold_hits", |s| s.counters.cold_hits.to_string()),
     ("missing", |s| s.counters.missing.to_string()),
@@ -30,10 +30,10 @@ const COLUMNS: [Column; 23] = [
     ("prefetch_reads_used", |s| s.counters.prefetch_reads_used.to_string()),
     ("gap_bytes", |s| s.counters.gap_bytes.to_string()),
     ("reads_resumed", |s| s.counters.resumed.to_string()),
-    ("memory_weights_bytes", |s| s.counters.traffic.weights.to_string()),
-    ("memory_select_bytes", |s| s.counters.traffic.selection.to_string()),
-    ("memory_kv_bytes", |s| s.counters.traffic.kv.to_string()),
-    ("memory_rows_bytes", |s| s.counters.traffic.rows.to_string()),
+    ("memory_weights_bytes", |s| detail(&s.counters).traffic.weights.to_string()),
+    ("memory_select_bytes", |s| detail(&s.counters).traffic.selection.to_string()),
+    ("memory_kv_bytes", |s| detail(&s.counters).traffic.kv.to_string()),
+    ("memory_rows_bytes", |s| detail(&s.counters).traffic.rows.to_string()),
     ("io_wait_seconds", |s| s.counters.waited.as_secs_f64().to_string()),
     ("tokens", |s| s.tokens.to_string()),
     ("drafted_tokens", |s| s.drafted.to_string()),
@@ -68,7 +68,7 @@ fn table(steps: &[Step]) -> Result<Vec<u8>, Box<dyn Error>> {
     let stages = Stage::ALL.map(|stage| format!("{}_seconds", stage.name()));
     csv.write_record(COLUMNS.iter().map(|(name, _)| *name).chain(stages.iter().map(String::as_str)))?;
     for step in steps {
-        let stages = Stage::ALL.map(|stage| step.counters.times.of(stage).as_secs_f64().to_string());
+        let stages = Stage::ALL.map(|stage| detail(&step.counters).times.of(stage).as_secs_f64().to_string());
         csv.write_record(COLUMNS.iter().map(|(_, of)| of(step)).chain(stages))?;
     }
     Ok(csv.into_inner()?)

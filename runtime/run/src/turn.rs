@@ -186,17 +186,20 @@ impl<'t> Writing<'t> {
             return ControlFlow::Break(Ended::EndOfText);
         }
         let (turn, broken) = (self.turn, &mut self.broken);
+        let is_text = |name: &&str| turn.marks.is_some_and(|marks| marks.contains(name));
         let say = |part: Part, text: &str| {
             if !*broken && !text.is_empty() {
                 *broken = show(part, text).is_break();
             }
         };
         match (&mut self.parts, self.tokenizer.special(token)) {
-            (Some(parts), Some(name)) if turn.marks.is_some_and(|marks| marks.contains(&name)) => {
-                parts.text(name, say);
-            }
+            (Some(parts), Some(name)) if is_text(&name) => parts.text(name, say),
             (Some(parts), Some(name)) => parts.special(name, say),
             (Some(parts), None) => parts.text(&self.letters.push(token), say),
+            (None, Some(name)) if is_text(&name) => {
+                let mut say = say;
+                say(Part::Answer, name);
+            }
             (None, _) => {
                 let mut say = say;
                 say(Part::Answer, &self.letters.push(token));

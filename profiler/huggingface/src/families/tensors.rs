@@ -167,9 +167,9 @@ fn recipe(
         Make::Query | Make::Key if family.permuted => {
             let heads = config.size("num_attention_heads")?;
             let own = config.whole("num_key_value_heads")?.unwrap_or(heads);
-            let turned_heads = Some(if make == Make::Query { heads } else { own });
+            let permuted_heads = Some(if make == Make::Query { heads } else { own });
             let run = Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
-            (shape.to_vec(), Rows { turned_heads, ..run })
+            (shape.to_vec(), Rows { permuted_heads, ..run })
         }
         Make::Query | Make::Key => (shape.to_vec(), all()),
         Make::Halves => {

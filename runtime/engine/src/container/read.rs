@@ -25,11 +25,22 @@ const DIRECTORY_BYTES_MAX: u64 = 1 << 28;
 /// Sections are read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// Why the system does not read a container, and what to do.
+fn unreadable(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::NotFound => {
+            "there is no such file; name a container or index, or make one with `profile --model`".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => "you may not read it; give yourself the right to".to_owned(),
+        _ => format!("{source}; look after its disk, or make it again with `profile --model`"),
+    }
+}
+
 /// Why a container is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
     /// The operating system refused.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {}", unreadable(source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -166,6 +177,34 @@ impl ContainerError {
     }
 }
 
+/// Whether a container with this directory and so many bytes before it will be opened; its tables have no hash yet.
+///
+/// # Errors
+/// `InvalidData` with what [`Container::open`] would say of `path`.
+pub(super) fn believed(path: &Path, directory: &Directory, bytes: u64) -> io::Result<()> {
+    let json = serde_json::to_vec(directory)?;
+    let invalid = |problem: String| {
+        let error = ContainerError::Invalid { path: path.to_owned(), problem };
+        io::Error::new(io::ErrorKind::InvalidData, error)
+    };
+    let container = Container {
+        path: path.to_owned(),
+        directory: read_directory(&json).map_err(invalid)?,
+        fingerprint: String::new(),
+        bytes,
+        model_files: Vec::new(),
+    };
+    container.check().map_err(invalid)
+}
+
+/// A directory as it stands in the file.
+fn read_directory(json: &[u8]) -> Result<Directory, String> {
+    if json.len() as u64 > DIRECTORY_BYTES_MAX {
+        return Err(format!("a directory of {} bytes is not read", json.len()));
+    }
+    serde_json::from_slice(json).map_err(|error| format!("its directory cannot be read: {error}"))
+}
+
 impl Container {
     /// Opens and checks everything but the sections' contents, which are checked as they are read. An index's model is looked for
     /// beside it, and where it was profiled.
@@ -222,8 +261,7 @@ impl Container {
         if blake3::hash(&json).as_bytes()[..] != header[40..72] {
             return Err(checksum("directory"));
         }
-        let mut directory: Directory = serde_json::from_slice(&json)
-            .map_err(|error| invalid(format!("its directory cannot be read: {error}")))?;
+        let mut directory = read_directory(&json).map_err(invalid)?;
         if directory.source.is_some() {
             directory.layer_offsets = (0..directory.config.layers()).map(Group::address).collect();
         }

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::{
     BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, Source, Stored,
-    TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums, index, slice_checksums,
+    TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums, index, read, slice_checksums,
 };
 use crate::model::config::{Config, Part};
 use crate::model::source::{Down, SourceModel};
@@ -233,10 +233,46 @@ fn write_part(
     let tables_bytes = (tables_words * size_of::<u32>() as u64).next_multiple_of(PAGE_BYTES);
     out.skip(tables_bytes)?;
     let mut tables = Vec::with_capacity(tables_bytes as usize);
-    let mut layer_offsets = Vec::with_capacity(config.layers());
+    let layer_bytes =
+        |layer: &Converted| (neurons as u64 * layer.stored.bundle.stride_bytes).next_multiple_of(PAGE_BYTES);
+    let layer_offsets: Vec<u64> = layers
+        .iter()
+        .scan(out.position, |position, layer| {
+            let offset = *position;
+            *position += layer_bytes(layer);
+            Some(offset)
+        })
+        .collect();
+    let stored: Vec<Stored> = layers.iter().map(|layer| layer.stored).collect();
+    let first = *stored.first().ok_or_else(|| invalid("a model without layers".to_owned()))?;
+    let mut directory = Directory {
+        name: name.to_owned(),
+        source_fingerprint: source_fingerprint.to_owned(),
+        config: config.clone(),
+        tokenizer,
+        gate_format: first.gate_format,
+        up_format: first.up_format,
+        down_format: first.down_format,
+        bundle: first.bundle,
+        down_transposed: down_format.is_some(),
+        layers: if stored.iter().all(|other| *other == first) { Vec::new() } else { stored },
+        fixed,
+        tensors,
+        sets,
+        levels,
+        tables: Section { offset: tables_offset, bytes: tables_bytes, hash: String::new() },
+        layer_offsets,
+        source: None,
+    };
+    // a layer that is there may be given back by the source: first all else must be one that is opened
+    let end = out.position + layers.iter().map(layer_bytes).sum::<u64>();
+    read::believed(part, &directory, end)?;
     for (layer, (order, converted)) in orders.iter().zip(&layers).enumerate() {
         let bundle = &converted.stored.bundle;
-        layer_offsets.push(out.position);
+        let offset = directory.layer_offsets[layer];
+        if out.position != offset {
+            return Err(invalid(format!("layer {layer} begins at {} and not at {offset}", out.position)));
+        }
         let known = written.load(layer)?.filter(|known| {
             out.position + order.len() as u64 * bundle.stride_bytes <= old_bytes
                 && known.len() == order.len()
@@ -259,6 +295,9 @@ fn write_part(
             None => {
                 let checksums = write_layer(&mut out, source, layer, order, converted)?;
                 out.flush()?;
+                if !holds_layer(&reader, offset, layer, converted, &checksums) {
+                    return Err(invalid(format!("layer {layer} was written and is not read again")));
+                }
                 checksums
             }
         };
@@ -267,30 +306,7 @@ fn write_part(
         tables.extend(checksums.iter().flatten().flat_map(|sum| sum.to_le_bytes()));
     }
     tables.resize(tables_bytes as usize, 0);
-    let tables_section =
-        Section { offset: tables_offset, bytes: tables_bytes, hash: hex(blake3::hash(&tables)) };
-
-    let stored: Vec<Stored> = layers.iter().map(|layer| layer.stored).collect();
-    let first = *stored.first().ok_or_else(|| invalid("a model without layers".to_owned()))?;
-    let directory = Directory {
-        name: name.to_owned(),
-        source_fingerprint: source_fingerprint.to_owned(),
-        config: config.clone(),
-        tokenizer,
-        gate_format: first.gate_format,
-        up_format: first.up_format,
-        down_format: first.down_format,
-        bundle: first.bundle,
-        down_transposed: down_format.is_some(),
-        layers: if stored.iter().all(|other| *other == first) { Vec::new() } else { stored },
-        fixed,
-        tensors,
-        sets,
-        levels,
-        tables: tables_section,
-        layer_offsets,
-        source: None,
-    };
+    directory.tables.hash = hex(blake3::hash(&tables));
     finish(out, directory, &tables)
 }
 

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::{Asked, FeedForward, List, Network};
+use super::{FeedForward, List, Network, Requests};
 use crate::cache::Place;
 use crate::neurons::LayerNeurons;
 use crate::pool::ALONE;
@@ -36,8 +36,8 @@ impl FeedForward {
         }
         let (slice, shape) = (neurons.slice(), n.shape);
         let list = List { neurons, shape, requested: &self.requested, places: &self.places };
-        let asked = Asked::of(&self.selected, neurons, rows);
-        let own = || range.clone().filter(|&index| asked.by(index, row));
+        let requests = Requests::of(&self.selected, neurons, rows);
+        let own = || range.clone().filter(|&index| requests.by(index, row));
         let all = &self.values[row * neurons.count()..];
         let values = |index: usize| &all[index * slice..][..slice];
         let active = |index| values(index).iter().filter(|&&value| value != 0.0).count() as u64;

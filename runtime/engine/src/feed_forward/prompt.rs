@@ -23,7 +23,9 @@ use std::ops::Range;
 
 use plans::engine::{COMPLETED_CLUSTER, TRANSPOSED, TRANSPOSED_WORDS};
 
-use super::{Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias, insert, land};
+use super::{
+    Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias, complete_parts, insert,
+};
 use crate::arena::Slab;
 use crate::fetch::Reads;
 use crate::neurons::{Bundle, LayerNeurons, NeuronError, Shape};
@@ -549,7 +551,7 @@ impl Cluster<'_> {
 /// Whether the slices that have completed are what was written, by all threads.
 fn check(n: &mut Network<'_>, list: &List<'_>, slices: &[u32]) -> Result<(), NeuronError> {
     if list.shape.is_apart() {
-        return land(n, list, slices);
+        return complete_parts(n, list, slices);
     }
     let (checks, completed) = (Checks::default(), n.fetcher.completed());
     let neurons = slices.len() * list.neurons.slice();

@@ -498,7 +498,7 @@ pub struct FeedForward {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Router {
-    /// What it reads.
+    /// The vector that it reads.
     #[serde(default, skip_serializing_if = "RouterInput::is_usual")]
     pub input: RouterInput,
     /// Experts.
@@ -520,11 +520,11 @@ pub struct Router {
     pub selection_bias: bool,
 }
 
-/// What a router reads.
+/// The vector that a router reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouterInput {
-    /// What the experts read.
+    /// The experts' own input.
     #[default]
     Experts,
     /// The residual stream that the network adds to, by a norm of the router's own, over the root of the width.

@@ -15,7 +15,6 @@ use super::architectures::{self, Names};
 use super::config::{Config, ConfigError, Part, Role};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
 use super::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
-use crate::routes::Routing;
 use kernels::Matrix;
 use kernels::{Activation, Format};
 
@@ -84,6 +83,14 @@ impl Display for Problems {
 }
 
 impl SourceError {
+    /// The sentence for an error of the file at `path`, which it names once: what is wrong with a file's bytes names it by itself.
+    pub fn of_file(&self, path: &Path) -> String {
+        match self {
+            Self::Gguf(error) => error.to_string(),
+            _ => format!("{}: {self}", path.display()),
+        }
+    }
+
     /// One problem by itself, several together.
     fn of(mut problems: Vec<Self>) -> Self {
         if problems.len() == 1 { problems.remove(0) } else { Self::Several(Problems(problems)) }
@@ -183,11 +190,6 @@ impl SourceModel<'static> {
 }
 
 impl<'a> SourceModel<'a> {
-    /// How tokens are routed to experts; `None` where there are none.
-    pub fn routing(&self) -> Option<Routing> {
-        Routing::of(self.config())
-    }
-
     /// Find every tensor of a model in a GGUF file.
     ///
     /// # Errors

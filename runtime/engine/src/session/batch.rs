@@ -1,11 +1,9 @@
 //! Several sequences, of which any may go on together.
 
-use std::ops::Range;
-
 use super::{Command, Engine, Few, Heard, Standing};
 use crate::error::Error;
 use crate::kv::At;
-use crate::transformer::{Counters, Token};
+use crate::transformer::Token;
 
 /// Several sequences of tokens, each with a context of its own, and the engine while it works on them.
 ///
@@ -14,8 +12,8 @@ use crate::transformer::{Counters, Token};
 /// several of them miss is read once.
 #[derive(Debug)]
 pub struct Batch<'engine> {
-    engine: &'engine mut Engine,
-    standings: Box<[Standing]>,
+    pub(super) engine: &'engine mut Engine,
+    pub(super) standings: Box<[Standing]>,
     /// Those of the standings.
     positions: Box<[usize]>,
 }
@@ -37,37 +35,6 @@ impl<'engine> Batch<'engine> {
         Ok(&self.engine.logits[..self.engine.vocabulary()])
     }
 
-    /// [`Batch::prefill`] with the logits after every token, in order, as [`Session::prefill_each`](super::Session::prefill_each).
-    ///
-    /// # Errors
-    /// Those of [`Batch::prefill`].
-    pub fn prefill_each(
-        &mut self,
-        sequence: usize,
-        tokens: &[u32],
-        mut each: impl FnMut(usize, &[f32]),
-    ) -> Result<(), Error> {
-        let mut index = 0..;
-        let heard = |logits: &[f32]| each(index.next().unwrap_or(0), logits);
-        self.prompt(sequence, tokens, Heard::Logits, heard)
-    }
-
-    /// [`Batch::prefill`] without logits: `each` hears the number of every token and its hidden state `[width]`, the model's output
-    /// after the final norm. A [`Pooled`](crate::Pooled) makes a text's embedding of them; a long text can be given in parts.
-    ///
-    /// # Errors
-    /// Those of [`Batch::prefill`].
-    pub fn prefill_hidden(
-        &mut self,
-        sequence: usize,
-        tokens: &[u32],
-        mut each: impl FnMut(usize, &[f32]),
-    ) -> Result<(), Error> {
-        let mut index = 0..;
-        let heard = |hidden: &[f32]| each(index.next().unwrap_or(0), hidden);
-        self.prompt(sequence, tokens, Heard::Hidden, heard)
-    }
-
     /// Takes tokens of some sequences, `(sequence, token)`, through the model together, sparse. The logits `[tokens, vocabulary]`
     /// after them. Of a sequence that is named several times they follow each other, as in
     /// [`Session::decode_each`](super::Session::decode_each).
@@ -83,7 +50,7 @@ impl<'engine> Batch<'engine> {
             let At { position, .. } = self.at(sequence)?;
             let before = tokens[..index].iter().filter(|&&(other, _)| other == sequence).count();
             if before > 0 && self.engine.is_recurrent() {
-                return Err(Error::several_of_recurrent(sequence, self.sequences()));
+                return Err(Error::several_of_recurrent(sequence, self.positions.len()));
             }
             rows.push(Token { token, sequence: sequence as u32, position: position + before });
         }
@@ -113,15 +80,6 @@ impl<'engine> Batch<'engine> {
         Ok(())
     }
 
-    /// The position to which [`Batch::rewind`] would take a sequence, which is that or, where a recurrent state asks for it, one before.
-    ///
-    /// # Errors
-    /// [`Error::Sequences`] if there is no such sequence.
-    pub fn rewound(&self, sequence: usize, position: usize) -> Result<usize, Error> {
-        self.at(sequence)?;
-        Ok(self.standings[sequence].back(position, self.engine.is_recurrent()).position)
-    }
-
     /// Lets a sequence begin with the first `tokens` of another one: it stands behind them, and what it had is forgotten. Of a model
     /// with recurrent state it begins with as many of them as the other one could go back to, which [`Batch::positions`] says.
     ///
@@ -143,56 +101,9 @@ impl<'engine> Batch<'engine> {
         Ok(())
     }
 
-    /// Hands out keys and values of a sequence, as [`Session::keys_and_values`](super::Session::keys_and_values).
-    ///
-    /// # Errors
-    /// Those of [`Session::keys_and_values`](super::Session::keys_and_values), and [`Error::Sequences`] if there is no such sequence.
-    pub fn keys_and_values<E: From<Error>>(
-        &mut self,
-        sequence: usize,
-        tokens: Range<usize>,
-        each: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let At { position, .. } = self.at(sequence)?;
-        if tokens.end > position {
-            return Err(Error::Sequence { requested: tokens.end, position }.into());
-        }
-        self.engine.copy_out(sequence, tokens, each)
-    }
-
-    /// Takes tokens into a sequence by their keys and values, as [`Session::restore`](super::Session::restore).
-    ///
-    /// # Errors
-    /// Those of [`Session::restore`](super::Session::restore), and [`Error::Sequences`] if there is no such sequence.
-    pub fn restore<E: From<Error>>(
-        &mut self,
-        sequence: usize,
-        tokens: usize,
-        each: impl FnMut(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let position = self.engine.copy_in(self.at(sequence)?, tokens, each)?;
-        self.stand(sequence, Standing::prefilled(position));
-        Ok(())
-    }
-
     /// Tokens of each sequence so far.
     pub fn positions(&self) -> &[usize] {
         &self.positions
-    }
-
-    /// Number of sequences.
-    pub fn sequences(&self) -> usize {
-        self.positions.len()
-    }
-
-    /// Totals of the engine since its start.
-    pub fn counters(&self) -> &Counters {
-        self.engine.counters()
-    }
-
-    /// The logits of the last [`Batch::prefill`] or [`Batch::decode`] that was done, in front: `[tokens, vocabulary]`.
-    pub fn logits(&self) -> &[f32] {
-        &self.engine.logits
     }
 
     /// The engine that works on the sequences.
@@ -200,23 +111,18 @@ impl<'engine> Batch<'engine> {
         self.engine
     }
 
-    /// The engine that works on the sequences, to clear its cache or to record its reads. A session of it is the first of them.
-    pub fn engine_mut(&mut self) -> &mut Engine {
-        self.engine
-    }
-
     /// Where a sequence stands.
-    fn at(&self, sequence: usize) -> Result<At, Error> {
+    pub(super) fn at(&self, sequence: usize) -> Result<At, Error> {
         let position = self.positions.get(sequence).copied();
         let position = position.ok_or_else(|| self.wrong(format!("there is no sequence {sequence}")))?;
         Ok(At { sequence, position })
     }
 
-    fn stand(&mut self, sequence: usize, standing: Standing) {
+    pub(super) fn stand(&mut self, sequence: usize, standing: Standing) {
         (self.standings[sequence], self.positions[sequence]) = (standing, standing.position);
     }
 
-    fn prompt(
+    pub(super) fn prompt(
         &mut self,
         sequence: usize,
         tokens: &[u32],
@@ -234,6 +140,6 @@ impl<'engine> Batch<'engine> {
     }
 
     fn wrong(&self, problem: String) -> Error {
-        Error::Sequences { problem, sequences: self.sequences() }
+        Error::Sequences { problem, sequences: self.positions.len() }
     }
 }

@@ -207,18 +207,20 @@ fn restores(engine: impl Fn() -> Engine) {
     let mut session = first.session();
     let whole = session.prefill(&TOKENS).unwrap().to_vec();
     let next = session.decode(7).unwrap().to_vec();
+    let mut batch = first.batch();
+    batch.prefill(0, &TOKENS).unwrap();
     for (from, to) in [(0, 1), (0, 6), (4, 9)] {
         let mut kept = Vec::new();
         let keep = |bytes: &[u8]| -> Result<(), Error> {
             kept.extend_from_slice(bytes);
             Ok(())
         };
-        session.keys_and_values(from..to, keep).unwrap();
+        batch.keys_and_values(0, from..to, keep).unwrap();
         let mut other = engine();
         assert_eq!(kept.len(), (to - from) * other.kv_bytes_per_token());
-        let mut session = other.session();
+        let mut other = other.batch();
         if from > 0 {
-            session.prefill(&TOKENS[..from]).unwrap();
+            other.prefill(0, &TOKENS[..from]).unwrap();
         }
         let mut rest = &kept[..];
         let restore = |bytes: &mut [u8]| -> Result<(), Error> {
@@ -227,10 +229,10 @@ fn restores(engine: impl Fn() -> Engine) {
             rest = after;
             Ok(())
         };
-        session.restore(to - from, restore).unwrap();
-        assert_eq!((session.position(), rest.len()), (to, 0));
-        assert_eq!(session.prefill(&TOKENS[to..]).unwrap(), whole, "{from}..{to}");
-        assert_eq!(session.decode(7).unwrap(), next, "{from}..{to}");
+        other.restore(0, to - from, restore).unwrap();
+        assert_eq!((other.positions()[0], rest.len()), (to, 0));
+        assert_eq!(other.prefill(0, &TOKENS[to..]).unwrap(), whole, "{from}..{to}");
+        assert_eq!(other.decode(&[(0, 7)]).unwrap(), next, "{from}..{to}");
     }
 }
 
@@ -238,20 +240,20 @@ fn restores(engine: impl Fn() -> Engine) {
 fn a_restore_that_fails_leaves_the_sequence_where_it_was() {
     let mut engine = engine(|_| ()).unwrap();
     let context = engine.context();
-    let mut session = engine.session();
-    let expected = session.prefill(&TOKENS).unwrap().to_vec();
-    session.rewind(3);
-    let failed = session.restore(4, |bytes| {
+    let mut batch = engine.batch();
+    let expected = batch.prefill(0, &TOKENS).unwrap().to_vec();
+    batch.rewind(0, 3).unwrap();
+    let failed = batch.restore(0, 4, |bytes| {
         bytes.fill(0xFF);
         Err(Error::EmptyPrompt)
     });
     assert!(matches!(failed, Err(Error::EmptyPrompt)));
-    let beyond = session.keys_and_values(1..session.position() + 1, |_| Ok::<(), Error>(()));
+    let beyond = batch.keys_and_values(0, 1..4, |_| Ok::<(), Error>(()));
     assert!(matches!(beyond, Err(Error::Sequence { .. })), "{beyond:?}");
-    let long = session.restore(context, |_| Ok::<(), Error>(()));
+    let long = batch.restore(0, context, |_| Ok::<(), Error>(()));
     assert!(matches!(long, Err(Error::Context { tokens, .. }) if tokens == context + 3));
-    assert_eq!(session.position(), 3);
-    assert_eq!(session.prefill(&TOKENS[3..]).unwrap(), expected);
+    assert_eq!(batch.positions()[0], 3);
+    assert_eq!(batch.prefill(0, &TOKENS[3..]).unwrap(), expected);
 }
 
 /// Room for several sequences and a draft.
@@ -280,7 +282,7 @@ fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
         expected.extend_from_slice(session.decode(token).unwrap());
     }
     let mut batch = engine.batch();
-    assert_eq!((batch.sequences(), batch.positions()[2]), (3, 0));
+    assert_eq!((batch.positions().len(), batch.positions()[2]), (3, 0));
     assert_eq!(batch.prefill(2, &TOKENS).unwrap(), prompt);
     batch.share(2, 0, TOKENS.len()).unwrap();
     assert_eq!(batch.decode(&[(2, 7), (0, 9)]).unwrap(), expected);
@@ -366,7 +368,7 @@ fn a_draft_in_one_step_gives_what_its_tokens_give_one_by_one_and_what_is_refused
     stop.resume();
     assert_eq!(batch.positions(), [6, 6]);
     assert_eq!(batch.decode(&[(0, right)]).unwrap(), of(2));
-    let (mut session, context) = (engine.session(), plan.contract().context.tokens as usize);
+    let (mut session, context) = (engine.session(), contract(&plan).context.tokens as usize);
     assert!(matches!(session.decode_each(&[]), Err(Error::EmptyPrompt)));
     assert!(matches!(session.decode_each(&[1; 5]), Err(Error::Rows { .. })));
     session.prefill(&vec![1; context - 2]).unwrap();
@@ -503,15 +505,15 @@ fn a_probe_that_cannot_measure_says_why_and_fails_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (model, plan) = files(folder.path(), |plan| plan.rates = Some(rates()));
     let mut engine = Engine::start(&model, &plan).unwrap();
-    let file = std::fs::File::options().write(true).open(model.path()).unwrap();
-    let whole = std::fs::read(model.path()).unwrap();
+    let file = std::fs::File::options().write(true).open(&model.container.path).unwrap();
+    let whole = std::fs::read(&model.container.path).unwrap();
     file.set_len(0).unwrap();
     let probe = engine.probe();
     assert_eq!((probe.random_reads_per_second, probe.ordered_reads_per_second), (None, None));
     assert!(probe.unmeasured.iter().any(|why| why.contains("has become shorter")), "{probe:?}");
     assert!(probe.flops_per_second.is_some(), "{probe:?}");
     // and once the file is back, everything goes on
-    std::fs::write(model.path(), whole).unwrap();
+    std::fs::write(&model.container.path, whole).unwrap();
     engine.session().prefill(&TOKENS).unwrap();
 
     engine.stop_handle().stop();
@@ -558,14 +560,14 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
     let several = session.decode_each(&[7, 9]).unwrap_err().to_string();
     assert!(several.starts_with("sequence 0 is named twice, and a recurrent state is not cut"), "{several}");
     assert_eq!(session.position(), 7);
-    // keys and values are not all
-    let handed = session.keys_and_values(0..3, |_| Ok::<(), Error>(()));
-    assert!(matches!(handed, Err(Error::Recurrent)), "{handed:?}");
-    assert!(matches!(session.restore(3, |_| Ok::<(), Error>(())), Err(Error::Recurrent)));
-    assert_eq!(session.position(), 7);
 
     let mut batch = engine.batch();
     batch.prefill(0, &TOKENS[..6]).unwrap();
+    // keys and values are not all
+    let handed = batch.keys_and_values(0, 0..3, |_| Ok::<(), Error>(()));
+    assert!(matches!(handed, Err(Error::Recurrent)), "{handed:?}");
+    assert!(matches!(batch.restore(0, 3, |_| Ok::<(), Error>(())), Err(Error::Recurrent)));
+    assert_eq!(batch.positions()[0], 6);
     assert!(matches!(batch.decode(&[(0, 7), (0, 9)]), Err(Error::Sequences { .. })));
     batch.decode(&[(0, 7)]).unwrap();
     for (asked, given) in [(7, 7), (6, 6), (5, 0)] {

@@ -9,10 +9,6 @@ use crate::stage::{StageTimes, Traffic};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Neurons requested and computed while decoding.
-    pub activity: Activity,
-    /// Bytes that decoding took through memory.
-    pub traffic: Traffic,
     /// Neurons looked up while decoding.
     pub looked_up: u64,
     /// Neurons looked up and pinned.
@@ -37,40 +33,58 @@ pub struct Counters {
     pub resumed: u64,
     /// Time in which nothing was computed because nothing had completed.
     pub waited: Duration,
+    /// For the reports of the programs.
+    pub(crate) detail: Detail,
+}
+
+/// Totals by neuron, byte and stage, which the programs report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// Neurons requested and computed while decoding.
+    pub activity: Activity,
+    /// Bytes that decoding took through memory.
+    pub traffic: Traffic,
     /// Time of decoding by stage.
     pub times: StageTimes,
+}
+
+/// The totals of counters in detail.
+pub fn detail(counters: &Counters) -> &Detail {
+    &counters.detail
+}
+
+/// The totals of counters in detail, to be changed.
+pub fn detail_mut(counters: &mut Counters) -> &mut Detail {
+    &mut counters.detail
+}
+
+/// Counts in `total` what `other` has counted, too.
+pub fn accumulate(total: &mut Counters, other: &Counters) {
+    let mut sum = total.with(other, |one, other| one + other);
+    sum.waited += other.waited;
+    sum.detail.times.add(&other.detail.times);
+    *total = sum;
 }
 
 impl Counters {
     /// The work done since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            waited: self.waited.saturating_sub(earlier.waited),
-            times: self.times.since(&earlier.times),
-            ..self.with(earlier, |now, then| now - then)
-        }
-    }
-
-    /// Counts what `other` has counted, too.
-    pub fn add(&mut self, other: &Self) {
-        let (waited, mut times) = (self.waited + other.waited, self.times);
-        times.add(&other.times);
-        *self = Self { waited, times, ..self.with(other, |one, other| one + other) };
+        let mut since = self.with(earlier, |now, then| now - then);
+        since.waited = self.waited.saturating_sub(earlier.waited);
+        since.detail.times = self.detail.times.since(&earlier.detail.times);
+        since
     }
 
     /// Every number of both; the times are `self`'s.
     fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
-        let (a, b) = (&self.activity, &other.activity);
-        let (t, u) = (&self.traffic, &other.traffic);
+        let Detail { activity, traffic, times } = &self.detail;
+        let detail = Detail {
+            activity: activity.with(&other.detail.activity, of),
+            traffic: traffic.with(&other.detail.traffic, of),
+            times: *times,
+        };
         Self {
-            activity: a.with(b, of),
-            traffic: Traffic {
-                weights: of(t.weights, u.weights),
-                selection: of(t.selection, u.selection),
-                kv: of(t.kv, u.kv),
-                rows: of(t.rows, u.rows),
-            },
             looked_up: of(self.looked_up, other.looked_up),
             hot_hits: of(self.hot_hits, other.hot_hits),
             cold_hits: of(self.cold_hits, other.cold_hits),
@@ -83,20 +97,8 @@ impl Counters {
             gap_bytes: of(self.gap_bytes, other.gap_bytes),
             resumed: of(self.resumed, other.resumed),
             waited: self.waited,
-            times: self.times,
+            detail,
         }
-    }
-
-    /// Of the prefetched reads, those that the next layer requested; `None` if none was prefetched.
-    pub fn look_ahead_precision_fraction(&self) -> Option<f64> {
-        (self.prefetch_reads > 0).then(|| self.prefetch_reads_used as f64 / self.prefetch_reads as f64)
-    }
-
-    /// Of the reads that were requested, those that had been prefetched; `None` if none was requested. Nothing prefetches
-    /// the first layer's reads, nor a prompt's; they count as requested, too.
-    pub fn look_ahead_recall_fraction(&self) -> Option<f64> {
-        let requested = self.reads - self.prefetch_reads + self.prefetch_reads_used;
-        (requested > 0).then(|| self.prefetch_reads_used as f64 / requested as f64)
     }
 
     /// Share of the neurons looked up that were in memory; 1 if none was.

@@ -430,6 +430,11 @@ impl Sizes {
             .saturating_mul(memory::kv_bytes_per_token(&architecture, choices.kv));
         let state = choices.sequences.saturating_mul(memory::state_bytes(&architecture));
         let m = &plan.memory;
+        let of_token = memory::kv_token_bytes(&architecture, choices.kv);
+        if m.kv_token_bytes != of_token {
+            let problem = format!("is {}, and this model's tokens take {of_token}", m.kv_token_bytes);
+            return Err(plan_error("memory.kv_token_bytes", problem));
+        }
         for (key, planned, needed) in [
             ("memory.fixed_bytes", m.fixed_bytes, fixed),
             ("memory.hot_bytes", m.hot_bytes, slots(&plan.cache.hot_neurons)),

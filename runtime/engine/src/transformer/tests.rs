@@ -7,7 +7,9 @@ use std::time::Duration;
 use compare::largest_difference;
 use plans::file::parse;
 use plans::layout::{Part, Phases, Span};
-use plans::memory::{Activations, choices_of, kv_bytes_per_token, slot_part, state_bytes, tables_bytes};
+use plans::memory::{
+    Activations, choices_of, kv_bytes_per_token, kv_token_bytes, slot_part, state_bytes, tables_bytes,
+};
 use plans::model::LevelKind;
 use plans::plan::Speculation;
 use plans::{PAGE_BYTES, Policy};
@@ -37,6 +39,8 @@ mod by_layer;
 mod down_rows;
 mod drafts;
 mod gate_threshold;
+#[cfg(target_arch = "x86_64")]
+mod hashes;
 mod index;
 mod kv_formats;
 mod latent;
@@ -409,6 +413,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     m.hot_bytes = pages(u64::from(k.hot) * slots);
     m.cold_bytes = pages(u64::from(k.cold) * slots);
     m.kv_bytes = pages(u64::from(k.sequences) * u64::from(k.context) * kv_bytes_per_token(&a, k.kv));
+    m.kv_token_bytes = kv_token_bytes(&a, k.kv);
     m.state_bytes = pages(u64::from(k.sequences) * state_bytes(&a));
     m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer;
     let choices = choices_of(&plan, level_bytes);
@@ -535,7 +540,7 @@ fn what_a_token_takes_through_memory_is_counted_once() {
         for level in ["dense", "exact-gate", "sign"] {
             let mut engine = start(&container, &plan(&container, level, &Knobs::default()));
             decode(&mut engine).unwrap();
-            let Counters { activity: a, traffic: t, .. } = engine.counters();
+            let Detail { activity: a, traffic: t, .. } = engine.counters().detail;
             let routers = if experts == 1 { 0 } else { experts as u64 };
             // attention's 192 rows, two norms; then the last norm and the head
             let per_layer = (64 + 32 + 32 + 64 + 2 + routers) * row;
@@ -585,7 +590,7 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
                 let mut engine = start(&container, &plan(&container, level, &knobs));
                 let logits = decode(&mut engine).unwrap();
                 let counters = engine.counters();
-                let a = counters.activity;
+                let a = counters.detail.activity;
                 assert!(a.active <= a.requested && a.requested <= a.routed && a.active > 0, "{a:?}");
                 assert_eq!(a.requested, counters.looked_up);
                 if knobs.hot == 96 && experts == 1 {
@@ -593,7 +598,7 @@ fn plans_with_equal_quality_keys_give_equal_bits_and_dense_ones_the_reference() 
                 } else {
                     assert!(counters.missing > 0 && counters.read_bytes > 0, "{knobs:?}");
                 }
-                let work = (a, counters.traffic);
+                let work = (a, counters.detail.traffic);
                 match &first {
                     None => first = Some((logits.clone(), work)),
                     Some((first, did)) => {
@@ -677,17 +682,18 @@ fn a_neuron_that_is_read_in_phases_gives_the_same_bits_and_takes_the_reads_that_
                 if (knobs.hot, knobs.cold, knobs.look_ahead) == (0, 0, 0) {
                     let rest = if phases == Phases::Rows { 2 } else { 1 };
                     let reads = match level {
-                        "exact-gate" => 2 * c.activity.requested,
-                        _ => c.activity.requested + rest * c.activity.fired,
+                        "exact-gate" => 2 * c.detail.activity.requested,
+                        _ => c.detail.activity.requested + rest * c.detail.activity.fired,
                     };
                     assert_eq!(c.reads, reads, "{level} {knobs:?}");
                     let pages = |part| layout.steps(part, phases).unwrap().spans;
                     let bytes = |steps: &[Span]| steps.iter().map(|step| step.bytes).sum::<u64>();
                     let bytes = match level {
-                        "exact-gate" => c.activity.requested * bytes(&pages(Part::UpDown)),
+                        "exact-gate" => c.detail.activity.requested * bytes(&pages(Part::UpDown)),
                         _ => {
                             let steps = pages(Part::Whole);
-                            c.activity.requested * bytes(&steps[..1]) + c.activity.fired * bytes(&steps[1..])
+                            c.detail.activity.requested * bytes(&steps[..1])
+                                + c.detail.activity.fired * bytes(&steps[1..])
                         }
                     };
                     assert_eq!(c.read_bytes, bytes, "{level} {knobs:?}");
@@ -740,7 +746,7 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
                 activations.clone_into(&mut plan.quality.activations);
                 let mut engine = start(&container, &plan);
                 let logits = decode(&mut engine).unwrap();
-                let did = engine.counters().activity;
+                let did = engine.counters().detail.activity;
                 assert_eq!((did.fired, did.requested), (did.routed, did.routed), "{knobs:?}");
                 let prompt = engine.prefill(&rows(&TOKENS), None).unwrap().to_vec();
                 let (expected, counted, of_prompt) =

@@ -11,7 +11,7 @@ use std::ops::Range;
 use flashplan::Tokenizer;
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
+use minijinja::value::{Kwargs, Serde, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize as _;
@@ -64,6 +64,11 @@ pub(crate) enum TemplateError {
         "the chat template does not tell the model of `tools`; leave them away, or name a template that does with --template FILE"
     )]
     NoTools,
+    /// It says nothing of calls that were made.
+    #[error(
+        "the chat template does not tell the model of `tool_calls`; leave them away, or name a template that does with --template FILE"
+    )]
+    NoCalls,
     /// It cannot be read, or fails.
     #[error("the chat template has an error: {0}; name another with --template FILE")]
     Wrong(String),
@@ -95,6 +100,9 @@ pub(crate) struct Template {
     eos: String,
 }
 
+/// Calls as a mark of the model's, text, and a mark, where that can be written.
+pub(crate) type Written<'w> = dyn Fn(&[Call]) -> Option<[String; 3]> + 'w;
+
 /// A conversation as the model sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prompt {
@@ -122,7 +130,7 @@ impl Template {
             bos: name(tokenizer.bos()).to_owned(),
             eos: name(tokenizer.eos()).to_owned(),
         };
-        template.render(&[Message::new(Role::User, "Hello")], &[], true)?;
+        template.render(&[Message::new(Role::User, "Hello")], &[], &|_| None, true)?;
         Ok(template)
     }
 
@@ -134,7 +142,7 @@ impl Template {
         messages: &[Message],
         answer: bool,
     ) -> Result<Prompt, TemplateError> {
-        self.prompt_with(tokenizer, messages, &[], answer)
+        self.prompt_with(tokenizer, messages, &[], &|_| None, answer)
     }
 
     /// The template itself.
@@ -142,15 +150,17 @@ impl Template {
         &self.source
     }
 
-    /// A prompt with tools, as `OpenAI` describes them, each of which the template must tell the model of.
+    /// A prompt with tools, as `OpenAI` describes them, each of which the template must tell the model of. Calls of which it knows
+    /// nothing become part of what the model has said, as they are written.
     pub(crate) fn prompt_with(
         &self,
         tokenizer: &Tokenizer,
         messages: &[Message],
         tools: &[Json],
+        written: &Written<'_>,
         answer: bool,
     ) -> Result<Prompt, TemplateError> {
-        let (text, said) = self.render(messages, tools, answer)?;
+        let (text, said) = self.render(messages, tools, written, answer)?;
         let name = |tool: &Json| tool["function"]["name"].as_str().unwrap_or_default().to_owned();
         if tools.iter().any(|tool| !text.contains(&name(tool))) {
             return Err(TemplateError::NoTools);
@@ -172,8 +182,15 @@ impl Template {
         &self,
         messages: &[Message],
         tools: &[Json],
+        written: &Written<'_>,
         answer: bool,
     ) -> Result<(String, Vec<Range<usize>>), TemplateError> {
+        let knows_calls = self.source.contains("tool_calls");
+        let as_text = |message: &Message| match &message.calls[..] {
+            calls if knows_calls || calls.is_empty() => Ok(None),
+            calls => written(calls).map(Some).ok_or(TemplateError::NoCalls),
+        };
+        let as_text: Vec<Option<[String; 3]>> = messages.iter().map(as_text).collect::<Result<_, _>>()?;
         let objects: Vec<String> = (tools.iter().map(Json::to_string))
             .chain(
                 messages
@@ -181,6 +198,7 @@ impl Template {
                     .flat_map(|m| &m.calls)
                     .map(|call| Json::Object(call.arguments.clone()).to_string()),
             )
+            .chain(as_text.iter().flatten().map(|[_, text, _]| text.clone()))
             .collect();
         let said = || {
             let texts = messages.iter().flat_map(|m| [Some(&m.content), m.reasoning.as_ref()]).flatten();
@@ -188,11 +206,13 @@ impl Template {
         };
         let stand_ins = self.guard.stand_ins(said().map(String::as_str).chain([self.source.as_str()]));
         let guarded = |value: &Json| Value::from(Serde(guarded(value, &stand_ins)));
-        let value = |message: &Message| -> Value {
-            let mut pairs = vec![
-                ("role", Value::from(message.role.name())),
-                ("content", Value::from(stand_ins.put(&message.content))),
-            ];
+        let value = |(message, as_text): (&Message, &Option<[String; 3]>)| -> Value {
+            let mut content = stand_ins.put(&message.content);
+            if let Some([before, text, after]) = as_text {
+                content.extend([before.as_str(), &stand_ins.put(text), after]);
+            }
+            let mut pairs =
+                vec![("role", Value::from(message.role.name())), ("content", Value::from(content))];
             if let Some(reasoning) = &message.reasoning {
                 // as Qwen's templates call it, and as OpenAI's do
                 let reasoning = Value::from(stand_ins.put(reasoning));
@@ -214,7 +234,7 @@ impl Template {
         };
         let told = if tools.is_empty() { Value::from(()) } else { tools.iter().map(guarded).collect() };
         let context = Value::from_pairs([
-            ("messages", messages.iter().map(value).collect()),
+            ("messages", messages.iter().zip(&as_text).map(value).collect()),
             ("add_generation_prompt", Value::from(answer)),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
@@ -248,6 +268,11 @@ fn environment(source: &str, now: Zoned) -> Result<Environment<'static>, Templat
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(unknown_method_callback);
     environment.add_filter("tojson", to_json);
+    // as Python has it: nothing is in `none`, and whoever asks for its length errs
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    environment.add_test("sequence", |value: &Value| {
+        value.is_undefined() || matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
+    });
     environment.add_function("raise_exception", |words: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, words.clone()).with_source(Raised(words)))
     });

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::super::chat::conversation::{Call, Message, Role};
 use super::super::reasoning::Part;
 use super::answer::{Event, Form, Head, Heard, Whole};
-use super::request::{Ask, Keys, Refusal, Request};
+use super::request::{Ask, Fields, Keys, Refusal, Request};
 use super::tools::{Choice, Function, Tools};
 use super::{Told, Usage};
 
@@ -15,7 +15,7 @@ pub(super) fn messages(body: &[u8], served: &str) -> Result<Request, Refusal> {
     let mut keys = Keys::read(body)?;
     keys.model(served)?;
     let said: Vec<Said> = keys.take("messages")?.unwrap_or_default();
-    let system: Option<Content> = keys.take("system")?;
+    let system: Option<Value> = keys.take("system")?;
     let mut messages = Vec::new();
     if let Some(system) = system {
         messages.push(Message::new(Role::System, text(system)?));
@@ -45,12 +45,13 @@ pub(super) fn messages(body: &[u8], served: &str) -> Result<Request, Refusal> {
         return Err(Refusal::invalid(Some("n"), "`n` is not implemented here; leave it away"));
     }
     let tools = tools(&mut keys)?;
-    match keys.take::<Kind>("thinking")? {
-        Some(Kind { kind }) if kind != "disabled" => {
+    if let Some(thinking) = keys.take("thinking")? {
+        let mut thinking = Fields::new(thinking, "thinking", "`thinking`")?;
+        if thinking.must::<String>("type")? != "disabled" {
             let message = "`thinking` is not implemented here: a model reasons or not as its template says; leave it away";
             return Err(Refusal::invalid(Some("thinking"), message));
         }
-        _ => {}
+        thinking.finish()?;
     }
     let (stream, _) = keys.stream()?;
     keys.finish()?;
@@ -64,71 +65,76 @@ pub(super) fn messages(body: &[u8], served: &str) -> Result<Request, Refusal> {
     })
 }
 
-#[derive(Deserialize)]
-struct Kind {
-    #[serde(rename = "type")]
-    kind: String,
-}
-
 /// One message as clients write it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Said {
     role: String,
-    content: Content,
+    content: Value,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Blocks(Vec<Block>),
-}
-
-/// A part of a message; marks of what is to be cached (`cache_control`) change nothing, for all is.
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+/// A part of a message.
 enum Block {
-    Text {
-        text: String,
-    },
-    Thinking {
-        thinking: String,
-    },
-    ToolUse {
-        id: String,
-        name: String,
-        input: Map<String, Value>,
-    },
-    ToolResult {
-        tool_use_id: String,
-        #[serde(default)]
-        content: Option<Content>,
-        #[serde(default)]
-        is_error: bool,
-    },
-    #[serde(untagged)]
-    Other(Kind),
+    Text(String),
+    Thinking(String),
+    Call(Call),
+    Result { id: String, content: String },
 }
 
 fn not_here(kind: &str) -> Refusal {
     Refusal::invalid(Some("messages"), format!("content of type `{kind}` is not implemented here: text is"))
 }
 
+/// The parts of a content.
+fn blocks(content: Value) -> Result<Vec<Block>, Refusal> {
+    match content {
+        Value::String(text) => Ok(vec![Block::Text(text)]),
+        Value::Array(blocks) => blocks.into_iter().map(block).collect(),
+        _ => Err(Refusal::invalid(Some("messages"), "a content is neither a text nor a list of blocks")),
+    }
+}
+
+/// A part of a content; marks of what is to be cached (`cache_control`) change nothing, for all is.
+fn block(block: Value) -> Result<Block, Refusal> {
+    let kind = block.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut block = Fields::new(block, "messages", format!("a block of type `{kind}`"))?;
+    block.without_effect(&["type", "cache_control"]);
+    let read = match kind.as_str() {
+        "text" => {
+            block.empty("citations");
+            Block::Text(block.must("text")?)
+        }
+        "thinking" => {
+            // whose hand it is in is nobody's question here
+            block.without_effect(&["signature"]);
+            Block::Thinking(block.must("thinking")?)
+        }
+        "tool_use" => Block::Call(Call {
+            id: block.must("id")?,
+            name: block.must("name")?,
+            arguments: block.must("input")?,
+        }),
+        "tool_result" => {
+            let content = block.take("content")?.map_or(Ok(String::new()), text)?;
+            let failed = block.take("is_error")?.unwrap_or(false);
+            let content = if failed { format!("error: {content}") } else { content };
+            Block::Result { id: block.must("tool_use_id")?, content }
+        }
+        kind => return Err(not_here(kind)),
+    };
+    block.finish()?;
+    Ok(read)
+}
+
 /// Text alone.
-fn text(content: Content) -> Result<String, Refusal> {
-    let blocks = match content {
-        Content::Text(text) => return Ok(text),
-        Content::Blocks(blocks) => blocks,
-    };
+fn text(content: Value) -> Result<String, Refusal> {
     let text = |block| match block {
-        Block::Text { text } => Ok(text),
-        Block::Thinking { .. } => Err(not_here("thinking")),
-        Block::ToolUse { .. } => Err(not_here("tool_use")),
-        Block::ToolResult { .. } => Err(not_here("tool_result")),
-        Block::Other(Kind { kind }) => Err(not_here(&kind)),
+        Block::Text(text) => Ok(text),
+        Block::Thinking(_) => Err(not_here("thinking")),
+        Block::Call(_) => Err(not_here("tool_use")),
+        Block::Result { .. } => Err(not_here("tool_result")),
     };
-    blocks.into_iter().map(text).collect()
+    blocks(content)?.into_iter().map(text).collect()
 }
 
 /// One message; what tools have answered becomes messages of their own before it.
@@ -143,35 +149,28 @@ fn add(said: Said, messages: &mut Vec<Message>) -> Result<(), Refusal> {
             return Err(Refusal::invalid(Some("messages"), message));
         }
     };
-    let blocks = match said.content {
-        Content::Text(text) => vec![Block::Text { text }],
-        Content::Blocks(blocks) => blocks,
-    };
     let mut message = Message::new(role, "");
     let mut says = false;
-    for block in blocks {
+    for block in blocks(said.content)? {
         match (block, role) {
-            (Block::Text { text }, _) => {
+            (Block::Text(text), _) => {
                 message.content += &text;
                 says = true;
             }
-            (Block::Thinking { thinking }, Role::Assistant) => {
+            (Block::Thinking(thinking), Role::Assistant) => {
                 *message.reasoning.get_or_insert_default() += &thinking;
                 says = true;
             }
-            (Block::ToolUse { id, name, input }, Role::Assistant) => {
-                message.calls.push(Call { id, name, arguments: input });
+            (Block::Call(call), Role::Assistant) => {
+                message.calls.push(call);
                 says = true;
             }
-            (Block::ToolResult { tool_use_id, content, is_error }, Role::User) => {
-                let content = content.map_or(Ok(String::new()), text)?;
-                let content = if is_error { format!("error: {content}") } else { content };
-                messages.push(Message { answers: Some(tool_use_id), ..Message::new(Role::Tool, content) });
+            (Block::Result { id, content }, Role::User) => {
+                messages.push(Message { answers: Some(id), ..Message::new(Role::Tool, content) });
             }
-            (Block::Thinking { .. }, _) => return Err(not_here("thinking")),
-            (Block::ToolUse { .. }, _) => return Err(not_here("tool_use")),
-            (Block::ToolResult { .. }, _) => return Err(not_here("tool_result")),
-            (Block::Other(Kind { kind }), _) => return Err(not_here(&kind)),
+            (Block::Thinking(_), _) => return Err(not_here("thinking")),
+            (Block::Call(_), _) => return Err(not_here("tool_use")),
+            (Block::Result { .. }, _) => return Err(not_here("tool_result")),
         }
     }
     if says {
@@ -446,6 +445,34 @@ mod tests {
             (json!({ "tools": [{ "type": "bash_20250124", "name": "bash" }] }), "type `bash_20250124`"),
             (json!({ "tool_choice": { "type": "tool" } }), "`tool_choice` is `tool`"),
             (json!({ "container": "c" }), "`container` is unknown"),
+            (json!({ "service_tier": "priority" }), "`service_tier` is not implemented"),
+            (
+                json!({ "thinking": { "type": "disabled", "budget_tokens": 9 } }),
+                "`budget_tokens` of `thinking`",
+            ),
+            (
+                json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "a", "colour": 1 }] }] }),
+                "`colour` of a block of type `text`",
+            ),
+            (
+                json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "a", "citations": [1] }] }] }),
+                "`citations` of a block",
+            ),
+            (json!({ "messages": [{ "role": "user", "content": [{ "type": "text" }] }] }), "has no `text`"),
+            (
+                json!({ "messages": [{ "role": "user", "content": 7 }] }),
+                "neither a text nor a list of blocks",
+            ),
+            (
+                json!({ "messages": [{ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "1", "content": [
+                    { "type": "text", "text": "a", "colour": 1 }] }] }] }),
+                "`colour` of a block of type `text`",
+            ),
+            (
+                json!({ "messages": [{ "role": "assistant", "content": [
+                    { "type": "tool_use", "id": "1", "name": "f", "input": {}, "caller": {} }] }] }),
+                "`caller` of a block of type `tool_use`",
+            ),
         ] {
             let said = with(extra.clone());
             assert!(said.contains(words), "{extra}: {said}");

@@ -1,66 +1,148 @@
 //! Calls of tools in an answer, in the format that the model's template teaches it.
 //!
 //! ```text
-//! Hermes, Qwen   <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>, one or more, perhaps after text
-//! Mistral        [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]
-//! Llama 3        {"name": "f", "parameters": {...}} and nothing else
-//! harmony        a message to functions.f, which `reasoning` tells from others
+//! Hermes, Qwen, Granite 4   <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>, one or more, perhaps after text
+//! Granite 3                 <|tool_call|>[{"name": "f", "arguments": {...}}, ...]
+//! Nemotron 2                <TOOLCALL>[{"name": "f", "arguments": {...}}, ...]</TOOLCALL>
+//! Mistral                   [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]
+//! Mistral since 2025        [TOOL_CALLS]f[ARGS]{...}, one or more
+//! Llama 3                   {"name": "f", "parameters": {...}} and nothing else
+//! harmony                   a message to functions.f, which `reasoning` tells from others
+//! Qwen3-Coder, Qwen3.5,     <tool_call>\n<function=f>\n<parameter=k>\nvalue\n</parameter>\n</function>\n</tool_call>
+//!   Nemotron 3
+//! GLM                       <tool_call>f<arg_key>k</arg_key><arg_value>value</arg_value></tool_call>
+//! LFM2                      <|tool_call_start|>[f(k="value", n=1)]<|tool_call_end|>
+//! Gemma 4                   <|tool_call>call:f{k:<|"|>value<|"|>,n:1}<tool_call|>
 //! ```
 //!
-//! What is no call of a tool that there is stays text, so that nothing of an answer is lost.
+//! Where arguments are bare text, the tool's schema says what they are (`typed`). What is no call of a tool that there is stays
+//! text, so that nothing of an answer is lost.
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::super::chat::conversation::Call;
 use super::super::reasoning::Part;
+use super::literal::{self, QUOTES, Reader};
 use super::stops::beginning;
+use super::tools::Function;
 
 /// How a model writes calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Hermes,
+    Granite,
+    Nemotron,
     Mistral,
+    /// Mistral's with a name before the arguments.
+    Named,
     Llama,
     Harmony,
+    /// A tag for the function and for each of its parameters.
+    Parameters,
+    Glm,
+    /// As Python calls functions.
+    Python,
+    Gemma,
 }
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 const LIST: &str = "[TOOL_CALLS]";
+const ID: &str = "[CALL_ID]";
+const ARGUMENTS: &str = "[ARGS]";
 const PYTHON: &str = "<|python_tag|>";
+const KEY: (&str, &str) = ("<arg_key>", "</arg_key>");
+const VALUE: (&str, &str) = ("<arg_value>", "</arg_value>");
+const FUNCTION: (&str, &str) = ("<function=", "</function>");
+const PARAMETER: (&str, &str) = ("<parameter=", "</parameter>");
 
 impl Format {
     /// That of a template, if it is one of these.
     pub(super) fn of(template: &str) -> Option<Self> {
         let has = |text: &str| template.contains(text);
-        if has(OPEN) {
-            // others write names and arguments between tags of their own
-            return (has("arguments") && !has("<function=") && !has("<arg_key>")).then_some(Self::Hermes);
-        }
-        if has(LIST) {
-            return (!has("[ARGS]") && !has("[CALL_ID]")).then_some(Self::Mistral);
-        }
-        if has("<|channel|>") && has("functions.") {
-            return Some(Self::Harmony);
-        }
-        (has("<|start_header_id|>") && has("\"parameters\"")).then_some(Self::Llama)
+        let format = if has(OPEN) {
+            // more than one of them may stand between the same tags
+            match () {
+                () if has(FUNCTION.0) && has(PARAMETER.0) => Self::Parameters,
+                () if has(KEY.0) && has(VALUE.0) => Self::Glm,
+                () if has("arguments") && !has(FUNCTION.0) && !has("<invoke") => Self::Hermes,
+                () => return None,
+            }
+        } else if has("<|tool_call>call:") {
+            Self::Gemma
+        } else if has("<|tool_call_start|>")
+            || has("List of tools: [")
+            || has("List of tools: <|tool_list_start|>[")
+        {
+            Self::Python
+        } else if has("<TOOLCALL>") {
+            Self::Nemotron
+        } else if has("<|tool_call|>") && has("JSON list") {
+            Self::Granite
+        } else if has(LIST) {
+            if has(ARGUMENTS) { Self::Named } else { Self::Mistral }
+        } else if has("<|channel|>") && has("functions.") {
+            Self::Harmony
+        } else if has("<|start_header_id|>") && has("\"parameters\"") {
+            Self::Llama
+        } else {
+            return None;
+        };
+        Some(format)
+    }
+
+    /// What stands before a call in a text that may have others, and after it.
+    fn tags(self) -> Option<(&'static str, Option<&'static str>)> {
+        Some(match self {
+            Self::Hermes | Self::Parameters | Self::Glm => (OPEN, Some(CLOSE)),
+            Self::Nemotron => ("<TOOLCALL>", Some("</TOOLCALL>")),
+            Self::Python => ("<|tool_call_start|>", Some("<|tool_call_end|>")),
+            Self::Gemma => ("<|tool_call>", Some("<tool_call|>")),
+            Self::Granite => ("<|tool_call|>", None),
+            Self::Mistral | Self::Named => (LIST, None),
+            Self::Llama | Self::Harmony => return None,
+        })
     }
 
     /// Tokens that steer the model and are part of a call's text.
     pub(super) fn marks(self) -> &'static [&'static str] {
         match self {
-            Self::Hermes => &[OPEN, CLOSE],
+            Self::Hermes | Self::Parameters => &[OPEN, CLOSE],
+            Self::Nemotron => &["<TOOLCALL>", "</TOOLCALL>"],
+            Self::Granite => &["<|tool_call|>"],
             Self::Mistral => &[LIST],
+            Self::Named => &[LIST, ID, ARGUMENTS],
             Self::Llama => &[PYTHON],
             Self::Harmony => &[],
+            Self::Glm => &[OPEN, CLOSE, KEY.0, KEY.1, VALUE.0, VALUE.1],
+            Self::Python => &["<|tool_call_start|>", "<|tool_call_end|>"],
+            Self::Gemma => &["<|tool_call>", "<tool_call|>", QUOTES],
         }
     }
 
-    /// Text that stands before a call's object, or before the arguments of `name` in harmony.
+    /// Those of them that a call has inside.
+    pub(super) fn inner_marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Named => &[ARGUMENTS],
+            Self::Glm => &[CLOSE, KEY.0, KEY.1, VALUE.0, VALUE.1],
+            Self::Gemma => &[QUOTES],
+            _ => &[],
+        }
+    }
+
+    /// Text that stands before a call of `name`, or before the arguments in harmony.
     pub(super) fn prefix(self, name: &str) -> String {
         match self {
-            Self::Hermes => format!("{OPEN}\n"),
+            Self::Hermes | Self::Parameters => format!("{OPEN}\n"),
+            Self::Glm => OPEN.to_owned(),
             Self::Mistral => format!("{LIST}["),
+            Self::Granite => "<|tool_call|>[".to_owned(),
+            Self::Nemotron => "<TOOLCALL>[".to_owned(),
+            Self::Named => LIST.to_owned(),
+            Self::Python => "<|tool_call_start|>[".to_owned(),
+            Self::Gemma => "<|tool_call>".to_owned(),
             Self::Llama => String::new(),
             Self::Harmony => {
                 format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>")
@@ -68,7 +150,41 @@ impl Format {
         }
     }
 
-    /// The key of the arguments.
+    /// Calls as the model has written them, for a template that knows of none: a mark, text, and a mark.
+    pub(super) fn written(self, calls: &[Call]) -> Option<[String; 3]> {
+        let (open, close) = self.tags()?;
+        let text = match self {
+            Self::Python => {
+                let call = |call: &Call| {
+                    let argument =
+                        |(name, value): (&String, &Value)| format!("{name}={}", literal::python(value));
+                    let arguments: Vec<String> = call.arguments.iter().map(argument).collect();
+                    format!("{}({})", call.name, arguments.join(", "))
+                };
+                calls.iter().map(call).collect::<Vec<_>>().join(", ")
+            }
+            Self::Granite => {
+                let call = |call: &Call| {
+                    let arguments = Value::Object(call.arguments.clone());
+                    format!("{{\"name\": {}, \"arguments\": {arguments}}}", Value::from(call.name.as_str()))
+                };
+                calls.iter().map(call).collect::<Vec<_>>().join(", ")
+            }
+            _ => return None,
+        };
+        Some([open.to_owned(), format!("[{text}]"), close.unwrap_or_default().to_owned()])
+    }
+
+    /// The text that ends a model's reasoning, before it calls a tool.
+    pub(super) fn after_reasoning(self) -> &'static str {
+        match self {
+            Self::Mistral | Self::Named => "[/THINK]",
+            Self::Glm => "</think>",
+            _ => "\n</think>\n\n",
+        }
+    }
+
+    /// The key of the arguments, where a call is an object.
     pub(super) fn arguments(self) -> &'static str {
         if self == Self::Llama { "parameters" } else { "arguments" }
     }
@@ -86,7 +202,7 @@ pub(super) enum Piece {
 pub(super) struct Calls {
     format: Format,
     /// The tools that there are.
-    names: Vec<String>,
+    tools: Arc<[Function]>,
     /// The call that the answer is, from its beginning; in harmony only the arguments of the one named.
     forced: Option<String>,
     held: String,
@@ -97,9 +213,9 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(format: Format, names: Vec<String>, forced: Option<String>) -> Self {
+    pub(super) fn new(format: Format, tools: Arc<[Function]>, forced: Option<String>) -> Self {
         let inside = forced.is_some() || format == Format::Harmony;
-        Self { format, names, forced, held: String::new(), inside, begun: false }
+        Self { format, tools, forced, held: String::new(), inside, begun: false }
     }
 
     /// Pieces that can be told now that a text has come.
@@ -114,19 +230,10 @@ impl Calls {
     fn push(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);
         let mut pieces = Vec::new();
-        match self.format {
-            _ if self.inside && self.format != Format::Hermes || self.forced.is_some() => {}
-            Format::Hermes => while self.step(&mut pieces) {},
-            Format::Mistral => {
-                if let Some(at) = self.held.find(LIST) {
-                    let call = self.held.split_off(at);
-                    self.text(at, &mut pieces);
-                    (self.held, self.inside) = (call, true);
-                } else {
-                    self.text(self.held.len() - beginning(&self.held, LIST), &mut pieces);
-                }
-            }
-            Format::Llama => {
+        match (self.format, self.format.tags()) {
+            _ if self.forced.is_some() => {}
+            (_, Some((open, close))) => while self.step(open, close, &mut pieces) {},
+            (Format::Llama, None) if !self.inside => {
                 let held = self.held.trim_start();
                 let call = held.starts_with('{') || held.starts_with(PYTHON);
                 let may_be = !self.begun && PYTHON.starts_with(held);
@@ -135,7 +242,7 @@ impl Calls {
                     self.text(self.held.len(), &mut pieces);
                 }
             }
-            Format::Harmony => {}
+            _ => {}
         }
         pieces
     }
@@ -150,34 +257,26 @@ impl Calls {
                 vec![Piece::Text(held)]
             };
         }
-        let body = match (&self.forced, self.format) {
-            (Some(name), Format::Harmony) => return vec![self.named(name, &held)],
+        match (&self.forced, self.format) {
+            (Some(name), Format::Harmony) => return vec![self.message(name, &held)],
             (None, Format::Harmony) => match held.split_once('\n') {
-                Some((name, arguments)) => return vec![self.named(name, arguments)],
+                Some((name, arguments)) => return vec![self.message(name, arguments)],
                 None => return Vec::new(),
             },
-            (Some(_), _) => held.as_str(),
-            (None, Format::Hermes) => held.trim_start_matches(OPEN).trim_end_matches(CLOSE),
-            (None, Format::Mistral) => held.trim_start_matches(LIST),
-            (None, Format::Llama) => held.trim_start().trim_start_matches(PYTHON),
-        };
-        let calls = match serde_json::from_str(body.trim()) {
-            Ok(Value::Array(calls)) => calls.into_iter().map(|call| self.call(call)).collect(),
-            Ok(call) => self.call(call).map(|call| vec![call]),
-            Err(_) => None,
-        };
-        match calls {
+            _ => {}
+        }
+        match self.calls(&held) {
             Some(calls) if !calls.is_empty() => calls.into_iter().map(Piece::Call).collect(),
             _ => vec![Piece::Text(held)],
         }
     }
 
     /// One step through text between tags; whether there may be another.
-    fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
+    fn step(&mut self, open: &str, close: Option<&str>, pieces: &mut Vec<Piece>) -> bool {
         if !self.inside {
-            let Some(at) = self.held.find(OPEN) else {
+            let Some(at) = self.held.find(open) else {
                 // spaces may stand before a call, and are none of the text then
-                let kept = beginning(&self.held, OPEN);
+                let kept = beginning(&self.held, open);
                 let said = self.held[..self.held.len() - kept].trim_end().len();
                 self.text(said, pieces);
                 return false;
@@ -186,8 +285,10 @@ impl Calls {
             self.text(self.held.trim_end().len(), pieces);
             (self.held, self.inside) = (call, true);
         }
-        let Some(end) = self.held.find(CLOSE) else { return false };
-        let rest = self.held.split_off(end + CLOSE.len());
+        let Some((end, close)) = close.and_then(|close| Some((self.held.find(close)?, close))) else {
+            return false;
+        };
+        let rest = self.held.split_off(end + close.len());
         pieces.extend(self.finish());
         (self.held, self.inside, self.begun) = (rest, false, true);
         true
@@ -202,29 +303,144 @@ impl Calls {
         }
     }
 
-    fn named(&self, name: &str, arguments: &str) -> Piece {
-        match serde_json::from_str(arguments.trim()) {
-            Ok(arguments) if self.names.iter().any(|known| known == name) => {
-                Piece::Call(Call { id: String::new(), name: name.to_owned(), arguments })
-            }
-            _ => Piece::Text(arguments.to_owned()),
+    /// The calls of a text that has nothing else; `None` if it is no such text.
+    fn calls(&self, text: &str) -> Option<Vec<Call>> {
+        let (open, close) = self.format.tags().unwrap_or((PYTHON, None));
+        let text = text.trim();
+        let body = text.strip_prefix(open).unwrap_or(text);
+        let body = close.and_then(|close| body.strip_suffix(close)).unwrap_or(body).trim();
+        match self.format {
+            Format::Named => self.named(body),
+            Format::Parameters => self.parameters(body),
+            Format::Glm => self.glm(body).map(|call| vec![call]),
+            Format::Python => self.python(body),
+            Format::Gemma => self.gemma(body).map(|call| vec![call]),
+            Format::Hermes
+            | Format::Granite
+            | Format::Nemotron
+            | Format::Mistral
+            | Format::Llama
+            | Format::Harmony => match serde_json::from_str(body).ok()? {
+                Value::Array(calls) => calls.into_iter().map(|call| self.object(call)).collect(),
+                call => Some(vec![self.object(call)?]),
+            },
         }
     }
 
-    /// A call of a tool that there is.
-    fn call(&self, call: Value) -> Option<Call> {
+    /// The tool of a name, if there is one.
+    fn tool(&self, name: &str) -> Option<&Function> {
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    fn call(&self, name: &str, arguments: Map<String, Value>) -> Option<Call> {
+        self.tool(name).map(|tool| Call { id: String::new(), name: tool.name.clone(), arguments })
+    }
+
+    /// A message to a tool.
+    fn message(&self, name: &str, arguments: &str) -> Piece {
+        let call = serde_json::from_str(arguments.trim()).ok().and_then(|parsed| self.call(name, parsed));
+        call.map_or_else(|| Piece::Text(arguments.to_owned()), Piece::Call)
+    }
+
+    /// An object with a name and arguments.
+    fn object(&self, call: Value) -> Option<Call> {
         let Value::Object(mut call) = call else { return None };
-        let name = call
-            .get("name")?
-            .as_str()
-            .filter(|name| self.names.iter().any(|known| known == name))?
-            .to_owned();
         let arguments = match call.remove(self.format.arguments()) {
             Some(Value::Object(arguments)) => arguments,
             None => Map::new(),
             Some(_) => return None,
         };
-        Some(Call { id: String::new(), name, arguments })
+        self.call(call.get("name")?.as_str()?, arguments)
+    }
+
+    /// Names, each with an object after it.
+    fn named(&self, body: &str) -> Option<Vec<Call>> {
+        let (mut calls, mut rest) = (Vec::new(), body);
+        while !rest.is_empty() {
+            let (name, after) = rest.split_once(ARGUMENTS)?;
+            // a number of the call's own, which clients get another for
+            let name = name.split_once(ID).map_or(name, |(name, _)| name).trim();
+            let mut read = serde_json::Deserializer::from_str(after).into_iter();
+            let arguments = read.next()?.ok()?;
+            calls.push(self.call(name, arguments)?);
+            rest = after[read.byte_offset()..].trim_start();
+            rest = rest.strip_prefix(LIST).unwrap_or(rest);
+        }
+        Some(calls)
+    }
+
+    /// Functions, each with its parameters in tags.
+    fn parameters(&self, body: &str) -> Option<Vec<Call>> {
+        let (mut calls, mut rest) = (Vec::new(), body);
+        while !rest.is_empty() {
+            let (name, after) = rest.strip_prefix(FUNCTION.0)?.split_once('>')?;
+            let (tool, mut arguments) = (self.tool(name.trim())?, Map::new());
+            rest = after.trim_start();
+            while let Some(parameter) = rest.strip_prefix(PARAMETER.0) {
+                let (key, after) = parameter.split_once('>')?;
+                // a value may have the tag that ends it, if something else comes after that
+                let ends = |&(at, tag): &(usize, &str)| {
+                    let next = after[at + tag.len()..].trim_start();
+                    next.starts_with(PARAMETER.0) || next.starts_with(FUNCTION.1)
+                };
+                let (end, tag) = after.match_indices(PARAMETER.1).find(ends)?;
+                let value = after[..end].strip_prefix('\n').unwrap_or(&after[..end]);
+                let value = value.strip_suffix('\n').unwrap_or(value);
+                arguments.insert(key.trim().to_owned(), tool.value(key.trim(), value));
+                rest = after[end + tag.len()..].trim_start();
+            }
+            rest = rest.strip_prefix(FUNCTION.1)?.trim_start();
+            calls.push(self.call(&tool.name, arguments)?);
+        }
+        Some(calls)
+    }
+
+    /// A name, and keys and values in tags.
+    fn glm(&self, body: &str) -> Option<Call> {
+        let (name, mut rest) = body.split_at(body.find(KEY.0).unwrap_or(body.len()));
+        let (tool, mut arguments) = (self.tool(name.trim())?, Map::new());
+        while !rest.is_empty() {
+            let (key, after) = rest.strip_prefix(KEY.0)?.split_once(KEY.1)?;
+            let after = after.trim_start().strip_prefix(VALUE.0)?;
+            let ends = |&(at, tag): &(usize, &str)| {
+                let next = after[at + tag.len()..].trim_start();
+                next.is_empty() || next.starts_with(KEY.0)
+            };
+            let (end, tag) = after.match_indices(VALUE.1).find(ends)?;
+            arguments.insert(key.trim().to_owned(), tool.value(key.trim(), &after[..end]));
+            rest = after[end + tag.len()..].trim_start();
+        }
+        self.call(&tool.name, arguments)
+    }
+
+    /// Calls in Python, in a list or not.
+    fn python(&self, body: &str) -> Option<Vec<Call>> {
+        let mut reader = Reader::new(body);
+        let listed = reader.take("[");
+        let mut calls = Vec::new();
+        loop {
+            let name = reader.name()?;
+            if !reader.take("(") {
+                return None;
+            }
+            let arguments = reader.fields("=", ")")?;
+            calls.push(self.call(name, arguments)?);
+            let more = reader.take(",");
+            if listed && reader.take("]") || !more {
+                return reader.is_done().then_some(calls);
+            }
+        }
+    }
+
+    /// A call with an object of Gemma's.
+    fn gemma(&self, body: &str) -> Option<Call> {
+        let mut reader = Reader::new(body.strip_prefix("call:")?);
+        let name = reader.name()?;
+        if !reader.take("{") {
+            return None;
+        }
+        let arguments = reader.fields(":", "}")?;
+        reader.is_done().then(|| self.call(name, arguments))?
     }
 }
 
@@ -235,10 +451,27 @@ mod tests {
 
     use super::*;
 
+    fn tools() -> Arc<[Function]> {
+        let parameters = json!({
+            "type": "object",
+            "properties": {
+                "a": { "type": "integer" }, "b": { "type": "string" }, "c": { "type": "array" },
+                "d": { "type": "boolean" },
+            },
+        });
+        let parameters = parameters.as_object().cloned();
+        let tool = |name: &str| Function {
+            name: name.to_owned(),
+            description: None,
+            parameters: parameters.clone(),
+            strict: None,
+        };
+        [tool("f"), tool("g")].into()
+    }
+
     /// Text in one piece, and calls as `name(arguments)`.
     fn read(format: Format, forced: Option<&str>, pieces: &[&str]) -> Vec<String> {
-        let names = vec!["f".to_owned(), "g".to_owned()];
-        let mut calls = Calls::new(format, names, forced.map(str::to_owned));
+        let mut calls = Calls::new(format, tools(), forced.map(str::to_owned));
         let mut all: Vec<String> = Vec::new();
         let mut text = true;
         let mut add = |piece: Piece| match piece {
@@ -259,7 +492,7 @@ mod tests {
         all
     }
 
-    const TEXTS: [(Format, &str, &[&str]); 12] = [
+    const TEXTS: [(Format, &str, &[&str]); 39] = [
         (
             Format::Hermes,
             "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
@@ -287,6 +520,26 @@ mod tests {
             &["f({\"a\":[1]})", "g({})"],
         ),
         (Format::Mistral, "see [1] and [TOOL", &["see [1] and [TOOL"]),
+        (
+            Format::Granite,
+            "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+            &["f({\"a\":1})", "g({})"],
+        ),
+        (
+            Format::Nemotron,
+            "So: <TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]</TOOLCALL>",
+            &["So:", "f({\"a\":1})"],
+        ),
+        (Format::Nemotron, "<TOOLCALL>[{\"name\"]</TOOLCALL>", &["<TOOLCALL>[{\"name\"]</TOOLCALL>"]),
+        (Format::Named, "[TOOL_CALLS]f[ARGS]{\"a\": 1}", &["f({\"a\":1})"]),
+        (
+            Format::Named,
+            "I look.[TOOL_CALLS]f[CALL_ID]a1b2c3d4e[ARGS]{\"b\": \"[TOOL_CALLS]\"}[TOOL_CALLS]g[ARGS]{}",
+            &["I look.", "f({\"b\":\"[TOOL_CALLS]\"})", "g({})"],
+        ),
+        (Format::Named, "[TOOL_CALLS]f[ARGS]{\"a\": ", &["[TOOL_CALLS]f[ARGS]{\"a\": "]),
+        (Format::Named, "[TOOL_CALLS]h[ARGS]{}", &["[TOOL_CALLS]h[ARGS]{}"]),
+        (Format::Named, "[TOOL_CALLS]f[ARGS][1]", &["[TOOL_CALLS]f[ARGS][1]"]),
         (Format::Llama, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", &["f({\"a\":1})"]),
         (Format::Llama, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}", &["f({})"]),
         (Format::Llama, "{\"is\": \"an object\"}", &["{\"is\": \"an object\"}"]),
@@ -296,6 +549,81 @@ mod tests {
             &["Look: {\"name\": \"f\", \"parameters\": {}}"],
         ),
         (Format::Harmony, "f\n{\"a\": 1}", &["f({\"a\":1})"]),
+        (
+            Format::Parameters,
+            "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n1\n</parameter>\n<parameter=c>\n[1, \"x\"]\n</parameter>\n<parameter=d>\nTrue\n</parameter>\n</function>\n</tool_call>",
+            &["f({\"a\":1,\"b\":\"1\",\"c\":[1,\"x\"],\"d\":true})"],
+        ),
+        (
+            Format::Parameters,
+            "I look.\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n<parameter=b>\n\n if x:\n  </parameter> is text\n\n</parameter>\n</function>\n</tool_call>",
+            &["I look.", "f({})", "g({\"b\":\"\\n if x:\\n  </parameter> is text\\n\"})"],
+        ),
+        (
+            Format::Parameters,
+            "<tool_call>\n<function=f>\n<parameter=b>\none line</parameter>\n</function>\n<function=g>\n</function>\n</tool_call>",
+            &["f({\"b\":\"one line\"})", "g({})"],
+        ),
+        (
+            Format::Parameters,
+            "<tool_call>\n<function=h>\n</function>\n</tool_call>",
+            &["<tool_call>\n<function=h>\n</function>\n</tool_call>"],
+        ),
+        (
+            Format::Parameters,
+            "<tool_call>\n<function=f>\n<parameter=a>\n1",
+            &["<tool_call>\n<function=f>\n<parameter=a>\n1"],
+        ),
+        (
+            Format::Glm,
+            "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>b</arg_key><arg_value>1 < 2 </arg_value><arg_key>c</arg_key><arg_value>[1]</arg_value></tool_call>",
+            &["f({\"a\":1,\"b\":\"1 < 2 \",\"c\":[1]})"],
+        ),
+        (
+            Format::Glm,
+            "So.\n<tool_call>f\n<arg_key>b</arg_key>\n<arg_value>x</arg_value>y</arg_value>\n</tool_call>\n<tool_call>g</tool_call>",
+            &["So.", "f({\"b\":\"x</arg_value>y\"})", "g({})"],
+        ),
+        (
+            Format::Glm,
+            "<tool_call>f<arg_key>b</arg_key></tool_call>",
+            &["<tool_call>f<arg_key>b</arg_key></tool_call>"],
+        ),
+        (Format::Glm, "<tool_call>h</tool_call>", &["<tool_call>h</tool_call>"]),
+        (
+            Format::Python,
+            "<|tool_call_start|>[f(a=1, b='it's', c=[1, \"x\"], d=True), g()]<|tool_call_end|>I look.",
+            &["f({\"a\":1,\"b\":\"it's\",\"c\":[1,\"x\"],\"d\":true})", "g({})", "I look."],
+        ),
+        (Format::Python, "<|tool_call_start|>f(b=\"x)\")<|tool_call_end|>", &["f({\"b\":\"x)\"})"]),
+        (
+            Format::Python,
+            "<|tool_call_start|>[f(1)]<|tool_call_end|>",
+            &["<|tool_call_start|>[f(1)]<|tool_call_end|>"],
+        ),
+        (
+            Format::Python,
+            "<|tool_call_start|>[h(a=1)]<|tool_call_end|>",
+            &["<|tool_call_start|>[h(a=1)]<|tool_call_end|>"],
+        ),
+        (
+            Format::Python,
+            "<|tool_call_start|>[f(a=__import__('os'))]<|tool_call_end|>",
+            &["<|tool_call_start|>[f(a=__import__('os'))]<|tool_call_end|>"],
+        ),
+        (
+            Format::Gemma,
+            "<|tool_call>call:f{a:1,b:<|\"|>it's \"so\", {x}<|\"|>,c:[1,<|\"|>x<|\"|>],d:true}<tool_call|>",
+            &["f({\"a\":1,\"b\":\"it's \\\"so\\\", {x}\",\"c\":[1,\"x\"],\"d\":true})"],
+        ),
+        (
+            Format::Gemma,
+            "I look.\n<|tool_call>call:f{}<tool_call|><|tool_call>call:g{c:[{x:null}]}<tool_call|>",
+            &["I look.", "f({})", "g({\"c\":[{\"x\":null}]})"],
+        ),
+        (Format::Gemma, "<|tool_call>call:h{}<tool_call|>", &["<|tool_call>call:h{}<tool_call|>"]),
+        (Format::Gemma, "<|tool_call>call:f{a:1", &["<|tool_call>call:f{a:1"]),
+        (Format::Gemma, "a <|tool", &["a <|tool"]),
     ];
 
     proptest! {
@@ -311,22 +639,142 @@ mod tests {
                 prop_assert_eq!(read(format, None, &pieces), expected);
             }
         }
+
+        #[test]
+        fn nothing_of_a_text_is_lost(
+            format in 0_usize..9,
+            words in prop::collection::vec(
+                prop::sample::select(vec![
+                    "<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=a>", "</parameter>", "\n", "f", "g", "(",
+                    ")", "[", "]", "{", "}", "a", "=", ":", "1", ",", "<|\"|>", "'", "<arg_key>", "</arg_key>", "<arg_value>",
+                    "</arg_value>", "<|tool_call_start|>", "<|tool_call_end|>", "<|tool_call>", "<tool_call|>", "call:", "[TOOL_CALLS]",
+                    "[ARGS]", "{}", " ", "\"", "\\",
+                ]),
+                0..24,
+            ),
+        ) {
+            let formats = [
+                Format::Hermes, Format::Granite, Format::Nemotron, Format::Mistral, Format::Named, Format::Parameters, Format::Glm,
+                Format::Python, Format::Gemma,
+            ];
+            let format = formats[format];
+            let text = words.concat();
+            let found = read(format, None, &words);
+            if !found.iter().any(|piece| piece.starts_with("f({") || piece.starts_with("g({")) {
+                let bare = |text: &str| text.split_whitespace().collect::<String>();
+                prop_assert_eq!(bare(&found.concat()), bare(&text));
+            }
+        }
     }
 
     #[test]
     fn a_forced_call_is_the_whole_answer() {
-        assert_eq!(read(Format::Hermes, Some("f"), &["{\"name\": \"f\", ", "\"arguments\": {}}"]), ["f({})"]);
-        assert_eq!(
-            read(Format::Llama, Some("g"), &["{\"name\": \"g\", \"parameters\": {\"x\": 2}}"]),
-            ["g({\"x\":2})"]
-        );
-        assert_eq!(read(Format::Harmony, Some("g"), &["{\"x\"", ": 2}"]), ["g({\"x\":2})"]);
-        assert_eq!(
-            read(Format::Mistral, Some("g"), &["{\"name\": \"g\", \"argu"]),
-            ["{\"name\": \"g\", \"argu"]
-        );
-        let call = Calls::new(Format::Hermes, vec!["f".to_owned()], None)
-            .call(json!({ "name": "f", "arguments": "x" }));
+        for (format, name, text, call) in [
+            (Format::Hermes, "f", "{\"name\": \"f\", \"arguments\": {}}", "f({})"),
+            (Format::Llama, "g", "{\"name\": \"g\", \"parameters\": {\"x\": 2}}", "g({\"x\":2})"),
+            (Format::Mistral, "f", "{\"name\": \"f\", \"arguments\": {}}", "f({})"),
+            (Format::Granite, "f", "{\"name\": \"f\", \"arguments\": {}}", "f({})"),
+            (Format::Nemotron, "f", "{\"name\": \"f\", \"arguments\": {}}", "f({})"),
+            (Format::Named, "g", "g[ARGS]{\"x\": 2}", "g({\"x\":2})"),
+            (Format::Harmony, "g", "{\"x\": 2}", "g({\"x\":2})"),
+            (
+                Format::Parameters,
+                "g",
+                "<function=g>\n<parameter=a>\n2\n</parameter>\n</function>",
+                "g({\"a\":2})",
+            ),
+            (Format::Glm, "g", "g<arg_key>a</arg_key><arg_value>2</arg_value></tool_call>", "g({\"a\":2})"),
+            (Format::Python, "g", "g(a=2)", "g({\"a\":2})"),
+            (Format::Gemma, "g", "call:g{a:2}", "g({\"a\":2})"),
+        ] {
+            let (first, second) = text.split_at(3);
+            assert_eq!(read(format, Some(name), &[first, second]), [call], "{format:?}");
+            // one that was cut off is text
+            assert_eq!(read(format, Some(name), &[first]), [first], "{format:?}");
+        }
+        let call = Calls::new(Format::Hermes, tools(), None).object(json!({ "name": "f", "arguments": "x" }));
         assert_eq!(call, None, "arguments are an object");
+    }
+
+    /// What the templates of models write into a conversation is what they teach the model to write.
+    #[test]
+    fn the_calls_that_templates_write_are_read_back() {
+        let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/chat.json");
+        let golden: Value = serde_json::from_str(&std::fs::read_to_string(golden).unwrap()).unwrap();
+        let (told, tools) = (&golden["tools"], &golden["tools"]["tools"][0]["function"]);
+        let tool = Function {
+            name: tools["name"].as_str().unwrap().to_owned(),
+            description: None,
+            parameters: tools["parameters"].as_object().cloned(),
+            strict: None,
+        };
+        let expected = &told["messages"][1]["tool_calls"][0]["function"];
+        for (name, open, after) in [
+            ("qwen3", "<tool_call>", "<|im_end|>"),
+            ("granite4", "<tool_call>", "<|end_of_text|>"),
+            ("nemo", "[TOOL_CALLS]", "</s>"),
+            ("ministral3", "[TOOL_CALLS]", "</s>"),
+            ("qwen3-coder", "<tool_call>", "<|im_end|>"),
+            ("qwen35", "<tool_call>", "<|im_end|>"),
+            ("nemotron3", "<tool_call>", "<|im_end|>"),
+            ("glm47", "<tool_call>", "<|observation|>"),
+            ("lfm25", "<|tool_call_start|>", "<|im_end|>"),
+            ("gemma4", "<|tool_call>", "<|tool_response>"),
+        ] {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/chat/tools");
+            let format =
+                Format::of(&std::fs::read_to_string(format!("{folder}/{name}.jinja")).unwrap()).unwrap();
+            let text = told["templates"][name].as_str().unwrap();
+            let written = &text[text.rfind(open).unwrap()..];
+            let written = &written[..written.find(after).unwrap()];
+            let mut calls = Calls::new(format, [tool.clone()].into(), None);
+            let mut pieces = calls.push(written);
+            pieces.extend(calls.finish());
+            let [Piece::Call(call)] = &pieces[..] else { panic!("{name}: {pieces:?}") };
+            assert_eq!(call.name, expected["name"], "{name}");
+            assert_eq!(Value::Object(call.arguments.clone()), expected["arguments"], "{name}");
+        }
+    }
+
+    #[test]
+    fn calls_are_written_as_they_are_read() {
+        let arguments = json!({ "a": 1, "b": "it's \"so\"\n", "c": [true, null, { "x": 2.5 }] });
+        let arguments = arguments.as_object().unwrap();
+        let calls = ["f", "g"].map(|name| Call {
+            id: String::new(),
+            name: name.to_owned(),
+            arguments: arguments.clone(),
+        });
+        for format in [Format::Python, Format::Granite] {
+            let written = format.written(&calls).unwrap().concat();
+            let expected = ["f", "g"].map(|name| format!("{name}({})", Value::Object(arguments.clone())));
+            assert_eq!(read(format, None, &[&written]), expected, "{written}");
+        }
+        assert!(Format::Python.written(&calls).unwrap()[1].contains("c=[True, None, {\"x\": 2.5}]"));
+        assert_eq!(Format::Hermes.written(&calls), None);
+    }
+
+    #[test]
+    fn a_template_has_the_format_that_it_teaches() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/chat");
+        for (name, format) in [
+            ("tools/qwen3", Some(Format::Hermes)),
+            ("tools/granite4", Some(Format::Hermes)),
+            ("tools/nemo", Some(Format::Mistral)),
+            ("tools/ministral3", Some(Format::Named)),
+            ("tools/llama3", Some(Format::Llama)),
+            ("tools/harmony", Some(Format::Harmony)),
+            ("tools/qwen3-coder", Some(Format::Parameters)),
+            ("tools/qwen35", Some(Format::Parameters)),
+            ("tools/nemotron3", Some(Format::Parameters)),
+            ("tools/glm47", Some(Format::Glm)),
+            ("tools/lfm25", Some(Format::Python)),
+            ("tools/gemma4", Some(Format::Gemma)),
+            ("chatml", None),
+            ("gemma", None),
+        ] {
+            let source = std::fs::read_to_string(format!("{folder}/{name}.jinja")).unwrap();
+            assert_eq!(Format::of(&source), format, "{name}");
+        }
     }
 }

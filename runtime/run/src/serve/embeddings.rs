@@ -4,7 +4,7 @@ use std::vec::IntoIter;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use flashplan::{Pooled, Pooling};
+use flashplan::internals::pooling::{Pooled, Pooling};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -39,16 +39,22 @@ static ALPHABET: LazyLock<TokEnv> = LazyLock::new(|| {
     Arc::new(ApproximateTokEnv::new(trie))
 });
 
-/// A grammar, and how much of it an answer has already; the bytes that it may take.
-pub(super) struct Grammar(Matcher, u64);
+/// A grammar, and how much of it an answer has already.
+pub(super) struct Grammar {
+    matcher: Matcher,
+    bytes_max: u64,
+    /// Tokens that steer the model and are part of the text.
+    marks: &'static [&'static str],
+}
 
 impl Grammar {
-    /// Of text in the form of a Lark grammar, in which `%json` embeds schemas that `schema` has checked.
+    /// Of text in the form of a Lark grammar, in which `%json` embeds schemas that `schema` has checked. Tokens that are called as one of
+    /// the marks are text by their names; others that steer the model never are.
     ///
     /// # Errors
     /// A sentence, if it cannot be enforced or is larger than the limits.
-    pub(super) fn new(lark: String) -> Result<Self, String> {
-        let bytes = bytes_max(&lark);
+    pub(super) fn new(lark: String, marks: &'static [&'static str]) -> Result<Self, String> {
+        let bytes_max = bytes_max(&lark);
         let made = (|| {
             let mut factory = ParserFactory::new(&ALPHABET, InferenceCapabilities::default(), &[])?;
             factory.quiet();
@@ -67,17 +73,17 @@ impl Grammar {
         let mut matcher = Matcher::new(made);
         // the first step is done now, for whoever asks is told before the answer begins
         let first = matcher.compute_mask_or_eos().map(drop);
-        first.map_or_else(|error| Err(plain(&error)), |()| Ok(Self(matcher, bytes)))
+        first.map_or_else(|error| Err(plain(&error)), |()| Ok(Self { matcher, bytes_max, marks }))
     }
 
     /// The grammar at its beginning, for another answer.
     pub(super) fn anew(&self) -> Self {
-        Self(self.0.clone(), self.1)
+        Self { matcher: self.matcher.clone(), ..*self }
     }
 
     /// Bytes that it may grow to.
     pub(super) fn bytes_max(&self) -> u64 {
-        self.1
+        self.bytes_max
     }
 
     /// The next token of an answer that has gone so far; `None` if nothing may follow. What the model says to itself is free, but
@@ -102,14 +108,16 @@ impl Grammar {
             };
             return sampler.sample_among(logits, free).map(Some).ok_or_else(|| STUCK.to_owned());
         }
-        if self.0.is_stopped() && !self.0.is_error() {
+        if self.matcher.is_stopped() && !self.matcher.is_error() {
             return Ok(None);
         }
-        let may_end = self.0.is_accepting().map_err(|error| plain(&error))?;
-        let begins = self.0.compute_mask_or_eos().map_err(|error| plain(&error))?;
+        let may_end = self.matcher.is_accepting().map_err(|error| plain(&error))?;
+        let begins = self.matcher.compute_mask_or_eos().map_err(|error| plain(&error))?;
+        let marks = self.marks;
         let kind = |token| match tokenizer.special(token) {
             _ if tokenizer.is_end(token) => Kind::End,
             _ if place == Place::Beginning && opens(&text(tokenizer, token)) => Kind::Opens,
+            Some(name) if marks.contains(&name) => Kind::Text(name.bytes().map(u32::from).collect()),
             Some(_) => Kind::Steers,
             None => {
                 Kind::Text(tokenizer.piece(token).unwrap_or_default().into_iter().map(u32::from).collect())
@@ -121,7 +129,7 @@ impl Grammar {
             Kind::Opens => true,
             Kind::Steers => false,
             Kind::Text(bytes) if bytes.first().is_some_and(|&first| begins.is_allowed(first)) => {
-                let valid = self.0.validate_tokens(&bytes);
+                let valid = self.matcher.validate_tokens(&bytes);
                 valid.map_err(|error| failed = Some(plain(&error))).is_ok_and(|valid| valid == bytes.len())
             }
             Kind::Text(_) => false,
@@ -132,7 +140,7 @@ impl Grammar {
             (None, None) => Err(STUCK.to_owned()),
             (None, Some(token)) => {
                 if let Kind::Text(bytes) = kind(token) {
-                    self.0.consume_tokens(&bytes).map_err(|error| plain(&error))?;
+                    self.matcher.consume_tokens(&bytes).map_err(|error| plain(&error))?;
                 }
                 Ok(Some(token))
             }
@@ -167,7 +175,7 @@ fn plain(error: &impl std::fmt::Display) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::{Duration, Instant};
 
     use flashplan::Sampling;
@@ -182,17 +190,26 @@ mod tests {
     use super::super::schema;
     use super::*;
 
-    fn tokenizer() -> Tokenizer {
+    pub(in super::super) fn tokenizer() -> Tokenizer {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-dense.gguf");
         TokenizerData::from_gguf(&Gguf::open(path).unwrap()).unwrap().into_tokenizer().unwrap()
     }
 
     fn of(schema: &Value) -> Result<Grammar, String> {
-        Grammar::new(format!("start: {}", schema::grammar(schema)?))
+        Grammar::new(format!("start: {}", schema::grammar(schema)?), &[])
+    }
+
+    /// Whether a text is all that a grammar asks for.
+    pub(in super::super) fn takes(grammar: &Grammar, text: &str) -> bool {
+        let mut matcher = grammar.matcher.clone();
+        let bytes: Vec<u32> = text.bytes().map(u32::from).collect();
+        matcher.validate_tokens(&bytes).is_ok_and(|valid| valid == bytes.len())
+            && matcher.consume_tokens(&bytes).is_ok()
+            && matcher.is_accepting().unwrap_or(false)
     }
 
     /// What a model that knows nothing writes under a grammar; `None` if it is not at its end after so many tokens.
-    fn written(
+    pub(in super::super) fn written(
         grammar: &Grammar,
         tokenizer: &Tokenizer,
         seed: u64,
@@ -201,7 +218,9 @@ mod tests {
         let mut grammar = grammar.anew();
         let mut random = StdRng::seed_from_u64(seed);
         let temperature = if seed.is_multiple_of(2) { 0.0 } else { 1.0 };
-        let mut sampler = Sampler::new(Sampling { temperature, seed, ..Sampling::default() }).unwrap();
+        let mut sampling = Sampling::default();
+        (sampling.temperature, sampling.seed) = (temperature, seed);
+        let mut sampler = Sampler::new(sampling).unwrap();
         let (mut parts, mut letters) = (Parts::new(reasons), tokenizer.stream());
         let (mut answer, mut reasoning) = (String::new(), String::new());
         for _ in 0..2000 {

@@ -1,47 +1,80 @@
 //! HTTP: who may ask, what is asked, and how the answer goes out.
 
-use std::future::{Future as _, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{MatchedPath, Path, State};
 use axum::http::{HeaderMap, Request as HttpRequest, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use futures_core::Stream as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::time::timeout;
 
 use super::answer::{Events, Form, Head, Whole};
 use super::anthropic::{self, Anthropic};
+use super::connections::{Connections, Patient};
 use super::embeddings::{self, Vectors};
 use super::log::Log;
 use super::metrics::Metrics;
 use super::openai::{self, OpenAi};
+use super::queue::{Queue, Refused};
 use super::request::{Refusal, Request};
 use super::responses::{self, Responses};
 use super::{Job, STOPPING, Told};
 
-/// Connections at once; more wait to be accepted.
-const CONNECTIONS: usize = 64;
-/// Bodies that are read at once.
+/// Bodies of full length that are held at once, or more short ones.
 const BODIES: usize = 4;
-/// How long a client may take for its headers, and for its body.
-const HEADERS: Duration = Duration::from_secs(10);
-const BODY: Duration = Duration::from_secs(30);
+/// Bytes of a connection that are read ahead, and that wait to be sent: both are beside the plan.
+const READ_BYTES: usize = 32 << 10;
+const SEND_BYTES: usize = 64 << 10;
+/// How often the system asks whether a silent client is still there, and how often it asks again.
+const STILL_THERE: Duration = Duration::from_secs(15);
+const ASKED_AGAIN: u32 = 3;
+
+/// What clients may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Connections at once.
+    connections: usize,
+    /// How long a client may take for its head, and do nothing between two requests.
+    head: Duration,
+    /// How long for its body, and for each piece of it.
+    body: Duration,
+    piece: Duration,
+    /// How long it may take none of what it is sent.
+    patience: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            connections: 64,
+            head: seconds(10),
+            body: seconds(30),
+            piece: seconds(5),
+            patience: seconds(30),
+        }
+    }
+}
+
 /// How often a stream shows that it lives while there is nothing to tell.
 const ALIVE: Duration = Duration::from_secs(10);
 /// How long answers under way may take to go out in the end.
@@ -58,7 +91,7 @@ pub(super) struct Site {
     /// Key that clients must give; `None`: anybody may ask.
     pub(super) key: Option<String>,
     /// To whom requests go.
-    pub(super) asked: SyncSender<Job>,
+    pub(super) asked: Arc<Queue>,
     /// The longest body.
     pub(super) body_bytes_max: usize,
     /// Metrics for the operator.
@@ -73,6 +106,8 @@ struct Served {
     address: SocketAddr,
     began: u64,
     answers: AtomicU64,
+    limits: Limits,
+    /// Bytes of bodies that there may still be.
     bodies: Semaphore,
 }
 
@@ -91,22 +126,21 @@ impl Door {
     ///
     /// # Errors
     /// A sentence, if the address cannot be had.
-    pub(super) fn open(address: SocketAddr, site: Site) -> Result<Self, String> {
+    pub(super) fn open(address: SocketAddr, site: Site, limits: Limits) -> Result<Self, String> {
         let cannot = |error: io::Error| {
             format!("cannot listen on {address}: {error}; give another with --serve ADDRESS")
         };
         let listener = TcpListener::bind(address).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
+        // connections have the listener's; the system doubles it, for its own books
+        sockopt::set_socket_send_buffer_size(&listener, SEND_BYTES / 2)
+            .map_err(|error| cannot(error.into()))?;
         let address = listener.local_addr().map_err(cannot)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
         let (stop, stopped) = oneshot::channel();
-        let served = Served {
-            site,
-            address,
-            began: now().as_secs(),
-            answers: AtomicU64::new(0),
-            bodies: Semaphore::new(BODIES),
-        };
+        let bodies = Semaphore::new(BODIES * site.body_bytes_max);
+        let (began, answers) = (now().as_secs(), AtomicU64::new(0));
+        let served = Served { site, address, began, answers, limits, bodies };
         let speak = move || {
             runtime.block_on(accept(listener, Arc::new(served), stopped));
             runtime.shutdown_timeout(LAST);
@@ -135,30 +169,52 @@ fn now() -> Duration {
 /// Takes connections, each with limits on its time, until it is stopped; then waits for those that are there.
 async fn accept(listener: TcpListener, served: Shared, mut stopped: oneshot::Receiver<()>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+    let limits = served.limits;
     let router = router(served);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let connections = Connections::new(limits.connections);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let mut next = pin!(async {
+            let accepted = listener.accept().await;
+            (accepted, connections.enter().await)
+        });
         let next = poll_fn(|context| match Pin::new(&mut stopped).poll(context) {
             Poll::Ready(_) => Poll::Ready(None),
-            Poll::Pending => listener.poll_accept(context).map(Some),
+            Poll::Pending => next.as_mut().poll(context).map(Some),
         });
-        let Some(accepted) = next.await else { break };
+        let Some((accepted, place)) = next.await else { break };
         let Ok((stream, _)) = accepted else {
             // too many open files, for example: others may close some
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let service = TowerToHyperService::new(router.clone());
+        if watch(&stream, limits.patience).is_err() {
+            continue;
+        }
+        let service = place.asked(TowerToHyperService::new(router.clone()));
         tokio::spawn(async move {
             let mut http = hyper::server::conn::http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(HEADERS);
+            http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(READ_BYTES);
+            let stream = Patient::new(TokioIo::new(stream), limits.patience);
+            let mut spoken = pin!(http.serve_connection(stream, service));
+            let mut out = pin!(place.out());
             // who breaks the protocol or hangs up is told nothing, and nobody else is
-            let _ = http.serve_connection(TokioIo::new(stream), service).await;
-            drop(place);
+            poll_fn(|context| match (spoken.as_mut().poll(context), out.as_mut().poll(context)) {
+                (Poll::Pending, Poll::Pending) => Poll::Pending,
+                _ => Poll::Ready(()),
+            })
+            .await;
         });
     }
-    let _ = tokio::time::timeout(LAST, places.acquire_many(CONNECTIONS as u32)).await;
+    let _ = timeout(LAST, connections.emptied()).await;
+}
+
+/// Has the system break off with a client that is no longer there and has not said so.
+fn watch(stream: &tokio::net::TcpStream, patience: Duration) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, STILL_THERE)?;
+    sockopt::set_tcp_keepintvl(stream, STILL_THERE)?;
+    sockopt::set_tcp_keepcnt(stream, ASKED_AGAIN)?;
+    sockopt::set_tcp_user_timeout(stream, patience.as_millis() as u32)
 }
 
 fn router(served: Shared) -> Router {
@@ -295,44 +351,68 @@ impl Served {
         json!({ "id": self.site.model, "object": "model", "created": self.began, "owned_by": "flashplan" })
     }
 
-    /// The body of a request, within the limits of its length and time.
-    async fn body(&self, request: HttpRequest<Body>) -> Result<Vec<u8>, Refusal> {
-        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let is_json = |kind: &str| kind.split(';').next().unwrap_or_default().trim() == "application/json";
-        if !kind.is_some_and(is_json) {
-            return Err(Refusal::of(415, "invalid_request_error", "send `Content-Type: application/json`"));
-        }
-        let late =
-            |_| Refusal::of(408, "invalid_request_error", "the body did not come in time; send it again");
-        let _room = self.bodies.acquire().await;
+    /// The body of a request, within the limits of its length and time, and the room that it takes.
+    async fn body(
+        &self,
+        request: HttpRequest<Body>,
+    ) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Refusal> {
+        let invalid = |status, message: &str| Refusal::of(status, "invalid_request_error", message);
         let most = self.site.body_bytes_max;
-        let body = tokio::time::timeout(BODY, to_bytes(request.into_body(), most)).await.map_err(late)?;
-        body.map(Vec::from).map_err(|_| {
-            Refusal::of(
-                413,
-                "invalid_request_error",
-                format!("the body has more than {most} bytes, or broke off"),
-            )
-        })
+        let long = || invalid(413, &format!("the body has more than {most} bytes"));
+        {
+            let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+            let is_json =
+                |kind: &str| kind.split(';').next().unwrap_or_default().trim() == "application/json";
+            if !text(header::CONTENT_TYPE).is_some_and(is_json) {
+                return Err(invalid(415, "send `Content-Type: application/json`"));
+            }
+            let announced = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+            if announced.is_some_and(|bytes| bytes > most as u64) {
+                return Err(long());
+            }
+        }
+        let mut pieces = pin!(request.into_body().into_data_stream());
+        let (mut body, mut room): (Vec<u8>, Option<SemaphorePermit<'_>>) = (Vec::new(), None);
+        let read = async {
+            let late = |_| invalid(408, "the body did not come in time; send it again");
+            loop {
+                let piece = poll_fn(|context| pieces.as_mut().poll_next(context));
+                let Some(piece) = timeout(self.limits.piece, piece).await.map_err(late)? else {
+                    return Ok((body, room));
+                };
+                let piece = piece.map_err(|_| invalid(400, "the body broke off; send it again"))?;
+                if body.len() + piece.len() > most {
+                    return Err(long());
+                }
+                // only what has come takes room: who sends slowly keeps nobody out
+                let more = timeout(self.limits.piece, self.bodies.acquire_many(piece.len() as u32)).await;
+                let Ok(Ok(more)) = more else {
+                    let message = "too many long requests come at once; ask again in some seconds";
+                    return Err(Refusal::of(503, "overloaded_error", message));
+                };
+                match &mut room {
+                    Some(room) => room.merge(more),
+                    None => room = Some(more),
+                }
+                body.extend_from_slice(&piece);
+            }
+        };
+        timeout(self.limits.body, read)
+            .await
+            .map_err(|_| invalid(408, "the body did not come in time; send it again"))?
     }
 
     /// Puts a request into the queue; what is told of its answer.
     fn ask(&self, request: Request) -> Result<UnboundedReceiver<Told>, Refusal> {
         let (told, heard) = unbounded_channel();
-        self.site.metrics.asked();
-        match self.site.asked.try_send(Job { request, told }) {
+        match self.site.asked.put(Job { request, told }) {
             Ok(()) => Ok(heard),
-            Err(refused) => {
-                self.site.metrics.turned_away();
-                Err(match refused {
-                    TrySendError::Full(_) => Refusal::of(
-                        503,
-                        "overloaded_error",
-                        "too many requests wait already; ask again in some seconds",
-                    ),
-                    TrySendError::Disconnected(_) => Refusal::of(503, "overloaded_error", STOPPING),
-                })
-            }
+            Err(Refused::Full) => Err(Refusal::of(
+                503,
+                "overloaded_error",
+                "too many requests wait already; ask again in some seconds",
+            )),
+            Err(Refused::Closed) => Err(Refusal::of(503, "overloaded_error", STOPPING)),
         }
     }
 }
@@ -385,9 +465,9 @@ async fn respond(served: Shared, request: HttpRequest<Body>, api: Api) -> Respon
 
 /// Asks, waits for the first word, and lets the answer out at once or as it comes.
 async fn answered(served: Shared, request: HttpRequest<Body>, api: Api) -> Result<Response, Refusal> {
-    let body = served.body(request).await?;
+    let (body, room) = served.body(request).await?;
     let request = api.read(&body, &served.site.model)?;
-    drop(body);
+    drop((body, room));
     let number = served.answers.fetch_add(1, Ordering::Relaxed);
     let head = Head {
         id: format!("{}-{:x}{number:04x}", api.prefix(), now().as_micros()),
@@ -449,3 +529,6 @@ impl Api {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use flashplan::internals::counters::{Stage, StageTimes};
 use flashplan::internals::machine::footprint;
-use flashplan::{Stage, StageTimes};
 use plans::Plan;
 
 use super::super::session::Session;
@@ -59,28 +59,17 @@ impl Metrics {
 
     /// A request came into the queue.
     pub(super) fn asked(&self) {
-        self.change(|numbers| {
-            numbers.requests += 1;
-            numbers.waiting += 1;
-        });
+        self.change(|numbers| numbers.requests += 1);
+    }
+
+    /// So many wait in it now.
+    pub(super) fn waiting(&self, requests: usize) {
+        self.change(|numbers| numbers.waiting = requests as u64);
     }
 
     /// A request was refused.
     pub(super) fn refused(&self) {
         self.change(|numbers| numbers.refused += 1);
-    }
-
-    /// It did not come into it: the queue is full.
-    pub(super) fn turned_away(&self) {
-        self.change(|numbers| {
-            numbers.requests = numbers.requests.saturating_sub(1);
-            numbers.waiting = numbers.waiting.saturating_sub(1);
-        });
-    }
-
-    /// A request left the queue to be answered.
-    pub(super) fn taken(&self) {
-        self.change(|numbers| numbers.waiting = numbers.waiting.saturating_sub(1));
     }
 
     /// Of so many tokens that were drafted and decoded with others so many were kept.

@@ -9,53 +9,25 @@ use super::super::chat::conversation::{Call, Message, Role};
 use super::super::reasoning::Part;
 use super::answer::{Event, Form, Head, Whole};
 use super::likelihood::{Likelihood, lossy};
-use super::request::{Ask, Content, Keys, Refusal, Request, arguments_of};
+use super::request::{Ask, Fields, Keys, Refusal, Request, arguments_of, text_of};
 use super::tools::{Choice, Function, Tools};
 use super::{Told, Usage, schema};
-
-/// One message as clients write it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Said {
-    role: String,
-    #[serde(default)]
-    content: Option<Content>,
-    #[serde(default)]
-    reasoning_content: Option<String>,
-    #[serde(default)]
-    tool_calls: Option<Vec<Called>>,
-    #[serde(default)]
-    tool_call_id: Option<String>,
-    #[serde(default, rename = "name")]
-    _name: Option<String>,
-    #[serde(default, rename = "refusal")]
-    _refusal: Option<String>,
-}
-
-/// A call of a tool as clients tell of it.
-#[derive(Deserialize)]
-struct Called {
-    id: String,
-    function: CalledFunction,
-}
-
-#[derive(Deserialize)]
-struct CalledFunction {
-    name: String,
-    arguments: String,
-}
 
 /// A request to `/v1/chat/completions`.
 pub(super) fn chat(body: &[u8], served: &str) -> Result<Request, Refusal> {
     let mut keys = Keys::read(body)?;
     keys.model(served)?;
-    let said: Vec<Said> = keys.take("messages")?.ok_or_else(|| {
+    let said: Vec<Value> = keys.take("messages")?.ok_or_else(|| {
         Refusal::invalid(Some("messages"), "`messages` is missing: what is to be answered?")
     })?;
     if said.is_empty() {
         return Err(Refusal::invalid(Some("messages"), "`messages` is empty: what is to be answered?"));
     }
-    let messages = said.into_iter().map(message).collect::<Result<_, _>>()?;
+    let mut messages: Vec<Message> = Vec::with_capacity(said.len());
+    for said in said {
+        let said = message(said, &messages)?;
+        messages.push(said);
+    }
     let mut options = keys.options()?;
     let (asked, top) =
         (keys.take("logprobs")?.unwrap_or(false), keys.likelihoods("top_logprobs")?.unwrap_or(0));
@@ -75,50 +47,44 @@ pub(super) fn chat(body: &[u8], served: &str) -> Result<Request, Refusal> {
     Ok(Request { ask: Ask::Conversation(messages), options, tools, stream, usage, repeated: Value::Null })
 }
 
-#[derive(Deserialize)]
-struct Tool {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    function: Option<Function>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ToolChoice {
-    Word(String),
-    Tool(ChosenTool),
-}
-
-#[derive(Deserialize)]
-struct ChosenTool {
-    function: ChosenFunction,
-}
-
-#[derive(Deserialize)]
-struct ChosenFunction {
-    name: String,
-}
-
 /// The tools that the model may call; none where it may not.
 fn tools_of(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
-    let tools: Vec<Tool> = keys.take("tools")?.unwrap_or_default();
-    let choice: Option<ToolChoice> = keys.take("tool_choice")?;
+    let tools: Vec<Value> = keys.take("tools")?.unwrap_or_default();
+    let choice: Option<Value> = keys.take("tool_choice")?;
     let parallel = keys.take("parallel_tool_calls")?.unwrap_or(true);
-    let function = |tool: Tool| match (tool.kind.as_str(), tool.function) {
-        ("function", Some(function)) => Ok(function),
-        (kind, _) => Err(Refusal::invalid(
-            Some("tools"),
-            format!("a tool of type `{kind}` is not implemented here: function is, with its `function`"),
-        )),
-    };
-    let functions: Vec<Function> = tools.into_iter().map(function).collect::<Result<_, _>>()?;
+    let functions: Vec<Function> = tools.into_iter().map(tool).collect::<Result<_, _>>()?;
     let choice = match choice {
         None => Some(Choice::Auto),
-        Some(ToolChoice::Tool(tool)) => Some(Choice::Named(tool.function.name)),
-        Some(ToolChoice::Word(word)) => Choice::of_word(&word)?,
+        Some(Value::String(word)) => Choice::of_word(&word)?,
+        Some(choice) => {
+            let mut choice = Fields::new(choice, "tool_choice", "the choice")?;
+            match choice.must::<String>("type")?.as_str() {
+                "function" => {}
+                kind => return Err(Choice::unknown(kind)),
+            }
+            let mut function = Fields::new(choice.must("function")?, "tool_choice", "its function")?;
+            let name = function.must("name")?;
+            function.finish()?;
+            choice.finish()?;
+            Some(Choice::Named(name))
+        }
     };
     choice.map_or(Ok(None), |choice| Tools::new(functions, choice, parallel))
+}
+
+fn tool(tool: Value) -> Result<Function, Refusal> {
+    let mut tool = Fields::new(tool, "tools", "a tool")?;
+    match tool.must::<String>("type")?.as_str() {
+        "function" => {}
+        kind => {
+            let message =
+                format!("a tool of type `{kind}` is not implemented here: function is, with its `function`");
+            return Err(Refusal::invalid(Some("tools"), message));
+        }
+    }
+    let function = Function::read(Fields::new(tool.must("function")?, "tools", "a tool's function")?)?;
+    tool.finish()?;
+    Ok(function)
 }
 
 /// Form that an answer must have.
@@ -159,8 +125,10 @@ fn schema_of(format: ResponseFormat) -> Result<Option<Value>, Refusal> {
     }
 }
 
-fn message(said: Said) -> Result<Message, Refusal> {
-    let role = match said.role.as_str() {
+/// A message, after others.
+fn message(said: Value, before: &[Message]) -> Result<Message, Refusal> {
+    let mut said = Fields::new(said, "messages", "a message")?;
+    let role = match said.must::<String>("role")?.as_str() {
         "system" | "developer" => Role::System,
         "user" => Role::User,
         "assistant" => Role::Assistant,
@@ -172,25 +140,48 @@ fn message(said: Said) -> Result<Message, Refusal> {
             ));
         }
     };
-    let content = said.content.unwrap_or_default().text("messages", &["text"])?;
+    let content = text_of(said.take("content")?, "messages", &["text"])?;
     let wrong = |message: &str| Refusal::invalid(Some("messages"), message);
-    if (role == Role::Tool) != said.tool_call_id.is_some() {
+    let answers: Option<String> = said.take("tool_call_id")?;
+    if (role == Role::Tool) != answers.is_some() {
         return Err(wrong("`tool_call_id` belongs to each message of the role tool, and to no other"));
     }
-    let call = |Called { id, function: CalledFunction { name, arguments } }| {
-        Ok(Call { id, name, arguments: arguments_of(&arguments, "messages")? })
-    };
-    let calls: Vec<Call> =
-        said.tool_calls.unwrap_or_default().into_iter().map(call).collect::<Result<_, _>>()?;
+    if let Some(id) = &answers
+        && let Some(name) = said.take::<String>("name")?
+        && before.iter().flat_map(|message| &message.calls).any(|call| call.id == *id && call.name != name)
+    {
+        return Err(wrong("`name` of a message of the role tool is not that of the call that it answers"));
+    }
+    let calls: Vec<Value> = said.take("tool_calls")?.unwrap_or_default();
+    let calls: Vec<Call> = calls.into_iter().map(call).collect::<Result<_, _>>()?;
     if !calls.is_empty() && role != Role::Assistant {
         return Err(wrong("`tool_calls` belong to messages of the role assistant"));
     }
-    Ok(Message {
-        reasoning: said.reasoning_content,
-        calls,
-        answers: said.tool_call_id,
-        ..Message::new(role, content)
-    })
+    let reasoning = said.take("reasoning_content")?;
+    said.empty("annotations");
+    said.finish()?;
+    Ok(Message { reasoning, calls, answers, ..Message::new(role, content) })
+}
+
+/// A call of a tool as clients tell of it.
+fn call(called: Value) -> Result<Call, Refusal> {
+    let mut called = Fields::new(called, "messages", "a call")?;
+    match called.take::<String>("type")?.as_deref() {
+        None | Some("function") => {}
+        Some(kind) => {
+            let message = format!("a call of type `{kind}` is not implemented here: function is");
+            return Err(Refusal::invalid(Some("messages"), message));
+        }
+    }
+    // where it stood in a stream
+    called.without_effect(&["index"]);
+    let id = called.must("id")?;
+    let mut function = Fields::new(called.must("function")?, "messages", "a call's function")?;
+    called.finish()?;
+    let name = function.must("name")?;
+    let arguments = arguments_of(&function.must::<String>("arguments")?, "messages")?;
+    function.finish()?;
+    Ok(Call { id, name, arguments })
 }
 
 #[derive(Deserialize)]
@@ -477,12 +468,17 @@ mod tests {
                 { "role": "developer", "content": "Be short." },
                 { "role": "user", "content": [{ "type": "text", "text": "Hi" }, { "type": "text", "text": "!" }] },
                 { "role": "assistant", "content": "Hello", "reasoning_content": "greet" },
-                { "role": "user", "content": "Again", "name": "ann" },
+                { "role": "user", "content": "Again", "name": null },
+                { "role": "assistant", "content": null, "refusal": null, "audio": null, "annotations": [], "tool_calls": [{
+                    "id": "1", "type": "function", "index": 0, "function": { "name": "f", "arguments": "" } }] },
+                { "role": "tool", "content": [{ "type": "text", "text": "no", "cache_control": { "type": "ephemeral" } }],
+                    "tool_call_id": "1", "name": "f" },
             ],
             "temperature": 0.5, "top_p": 1, "top_k": 3, "min_p": 0.0, "seed": 7, "stop": "x", "max_tokens": 5,
             "stream": true, "stream_options": { "include_usage": true },
             "n": 2, "presence_penalty": 0.5, "frequency_penalty": -1, "logit_bias": { "17": -100 }, "tools": [],
             "response_format": { "type": "text" }, "user": "someone", "logprobs": true, "top_logprobs": 3,
+            "store": false, "service_tier": "auto", "metadata": { "a": "b" }, "max_completion_tokens": 5,
         });
         let request = chat(body.to_string().as_bytes(), "m").unwrap();
         let Ask::Conversation(messages) = &request.ask else { panic!("{request:?}") };
@@ -506,7 +502,7 @@ mod tests {
             (json!({ "n": 17 }), "`n` is 17; it is 1 to 16"),
             (json!({ "n": 0 }), "`n` is 0"),
             (json!({ "best_of": 2 }), "`best_of` is not implemented"),
-            (json!({ "tools": [{}] }), "`tools`: missing field `type`"),
+            (json!({ "tools": [{}] }), "`tools`: a tool has no `type`"),
             (json!({ "tools": [{ "type": "retrieval" }] }), "a tool of type `retrieval` is not implemented"),
             (tool(json!({ "name": "a b" })), "a tool is called `a b`"),
             (tool(json!({ "name": "a", "strict": true })), "`strict` is implemented only where"),
@@ -547,6 +543,61 @@ mod tests {
                 json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
                 "content of type `image_url` is not implemented",
             ),
+        ] {
+            let said = refused(&asks(extra.clone()));
+            assert!(said.contains(words), "{extra}: {said}");
+        }
+        let called = |call: Value| json!({ "messages": [{ "role": "assistant", "tool_calls": [call] }] });
+        let function = json!({ "name": "f", "arguments": "{}" });
+        let user = |message: Value| {
+            let mut said = json!({ "role": "user", "content": "Hi" });
+            said.as_object_mut().unwrap().extend(message.as_object().unwrap().clone());
+            json!({ "messages": [said] })
+        };
+        let part = |part: Value| {
+            let mut text = json!({ "type": "text", "text": "Hi" });
+            text.as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
+            user(json!({ "content": [text] }))
+        };
+        // nothing inside of anything is passed over either
+        for (extra, words) in [
+            (user(json!({ "name": "ann" })), "`name` of a message is not implemented"),
+            (user(json!({ "colour": "red" })), "`colour` of a message is not implemented"),
+            (user(json!({ "refusal": "no" })), "`refusal` of a message is not implemented"),
+            (user(json!({ "annotations": [1] })), "`annotations` of a message is not implemented"),
+            (user(json!({ "content": 7 })), "the content is neither a text nor a list"),
+            (user(json!({ "content": ["a"] })), "a part of the content is no object"),
+            (part(json!({ "colour": "red" })), "`colour` of a part of the content is not implemented"),
+            (part(json!({ "annotations": [1] })), "`annotations` of a part of the content"),
+            (json!({ "messages": ["a"] }), "a message is no object"),
+            (
+                json!({ "messages": [
+                    { "role": "assistant", "tool_calls": [{ "id": "1", "function": function }] },
+                    { "role": "tool", "content": "", "tool_call_id": "1", "name": "g" },
+                ] }),
+                "`name` of a message of the role tool is not that of the call",
+            ),
+            (called(json!({ "id": "1", "function": function, "colour": 1 })), "`colour` of a call is"),
+            (called(json!({ "id": "1", "type": "custom", "function": function })), "a call of type `custom`"),
+            (called(json!({ "function": function })), "a call has no `id`"),
+            (
+                called(json!({ "id": "1", "function": { "name": "f", "arguments": "", "colour": 1 } })),
+                "`colour` of a call's function",
+            ),
+            (
+                json!({ "tools": [{ "type": "function", "function": { "name": "f" }, "colour": 1 }] }),
+                "`colour` of a tool is",
+            ),
+            (tool(json!({ "name": "f", "colour": 1 })), "`colour` of a tool's function is"),
+            (json!({ "tool_choice": { "type": "allowed_tools" } }), "`tool_choice` is `allowed_tools`"),
+            (
+                json!({ "tool_choice": { "type": "function", "function": { "name": "f", "colour": 1 } } }),
+                "`colour` of its function is",
+            ),
+            (json!({ "store": true }), "`store` is not implemented"),
+            (json!({ "service_tier": "flex" }), "`service_tier` is not implemented"),
+            (json!({ "max_tokens": 3, "max_completion_tokens": 4 }), "`max_completion_tokens` differ"),
+            (json!({ "max_tokens": "many", "max_completion_tokens": 4 }), "`max_tokens`: invalid type"),
         ] {
             let said = refused(&asks(extra.clone()));
             assert!(said.contains(words), "{extra}: {said}");

@@ -78,41 +78,99 @@ impl Input {
     }
 }
 
-/// Content of a message, in one text or in parts.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub(super) enum Content {
-    Text(String),
-    Parts(Vec<ContentPart>),
+/// Keys of an object inside a request, taken one by one: those that are left in the end are refused by name. A key that is null
+/// says nothing.
+pub(super) struct Fields {
+    keys: Map<String, Value>,
+    /// The key of the request that it belongs to, and what it is.
+    param: &'static str,
+    of: String,
 }
 
-#[derive(Deserialize)]
-pub(super) struct ContentPart {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    text: Option<String>,
-}
+impl Fields {
+    pub(super) fn new(value: Value, param: &'static str, of: impl Into<String>) -> Result<Self, Refusal> {
+        let of = of.into();
+        let Value::Object(mut keys) = value else {
+            return Err(Refusal::invalid(Some(param), format!("`{param}`: {of} is no object")));
+        };
+        keys.retain(|_, value| !value.is_null());
+        Ok(Self { keys, param, of })
+    }
 
-impl Default for Content {
-    fn default() -> Self {
-        Self::Text(String::new())
+    pub(super) fn take<T: for<'de> Deserialize<'de>>(&mut self, key: &str) -> Result<Option<T>, Refusal> {
+        let Some(value) = self.keys.remove(key) else { return Ok(None) };
+        serde_json::from_value(value).map(Some).map_err(|error| {
+            Refusal::invalid(Some(self.param), format!("`{}`: `{key}` of {}: {error}", self.param, self.of))
+        })
+    }
+
+    /// The value of a key that there must be.
+    pub(super) fn must<T: for<'de> Deserialize<'de>>(&mut self, key: &str) -> Result<T, Refusal> {
+        let missing =
+            || Refusal::invalid(Some(self.param), format!("`{}`: {} has no `{key}`", self.param, self.of));
+        let missing = missing();
+        self.take(key)?.ok_or(missing)
+    }
+
+    /// Leaves away keys that change nothing here whatever they say.
+    pub(super) fn without_effect(&mut self, keys: &[&str]) {
+        keys.iter().for_each(|&key| drop(self.keys.remove(key)));
+    }
+
+    /// Leaves away a key that says nothing when it is empty.
+    pub(super) fn empty(&mut self, key: &str) {
+        if self.keys.get(key).is_some_and(is_empty) {
+            self.keys.remove(key);
+        }
+    }
+
+    /// Refuses what is left.
+    pub(super) fn finish(self) -> Result<(), Refusal> {
+        match self.keys.keys().next() {
+            None => Ok(()),
+            Some(key) => {
+                let message = format!("`{key}` of {} is not implemented here; leave it away", self.of);
+                Err(Refusal::invalid(Some(self.param), message))
+            }
+        }
     }
 }
 
-impl Content {
-    /// Text of parts of these kinds; the others are refused by name.
-    pub(super) fn text(self, param: &str, kinds: &[&str]) -> Result<String, Refusal> {
-        let text = |ContentPart { kind, text }: ContentPart| {
-            text.filter(|_| kinds.contains(&&*kind)).ok_or_else(|| {
-                let message = format!("content of type `{kind}` is not implemented here: text is");
-                Refusal::invalid(Some(param), message)
-            })
-        };
-        match self {
-            Self::Text(text) => Ok(text),
-            Self::Parts(parts) => parts.into_iter().map(text).collect(),
+/// Whether a value is a list or an object without anything in it.
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+}
+
+/// Text of a message's content, in one or in parts of these kinds; other ones are refused by name. What is to be kept is not asked:
+/// all is.
+pub(super) fn text_of(
+    content: Option<Value>,
+    param: &'static str,
+    kinds: &[&str],
+) -> Result<String, Refusal> {
+    let part = |part: Value| {
+        let mut part = Fields::new(part, param, "a part of the content")?;
+        let kind: String = part.must("type")?;
+        if !kinds.contains(&&*kind) {
+            let message = format!("content of type `{kind}` is not implemented here: text is");
+            return Err(Refusal::invalid(Some(param), message));
         }
+        let text = part.must("text")?;
+        part.without_effect(&["cache_control"]);
+        ["annotations", "logprobs"].iter().for_each(|key| part.empty(key));
+        part.finish()?;
+        Ok(text)
+    };
+    match content {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text),
+        Some(Value::Array(parts)) => {
+            parts.into_iter().map(part).collect::<Result<Vec<String>, _>>().map(|all| all.concat())
+        }
+        Some(_) => Err(Refusal::invalid(
+            Some(param),
+            format!("`{param}`: the content is neither a text nor a list of parts"),
+        )),
     }
 }
 
@@ -167,17 +225,16 @@ const CHOICES_MAX: usize = 16;
 const LIKELIHOODS_MAX: usize = 20;
 
 /// Keys that change nothing here whatever they say.
-const WITHOUT_EFFECT: [&str; 6] =
-    ["user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"];
+const WITHOUT_EFFECT: [&str; 4] = ["user", "metadata", "prompt_cache_key", "safety_identifier"];
 
 /// Keys of what is not done, each with the value that asks for nothing.
 fn neutral(key: &str, value: &Value) -> Option<bool> {
-    let empty = |value: &Value| {
-        value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
-    };
     Some(match key {
+        // nothing is stored, and all wait in the same queue
+        "store" => value.as_bool() == Some(false),
+        "service_tier" => matches!(value.as_str(), Some("auto" | "default" | "standard_only")),
         "best_of" => value.as_u64() == Some(1),
-        "tools" | "functions" | "stop_token_ids" => empty(value),
+        "tools" | "functions" | "stop_token_ids" => is_empty(value),
         "echo" => value.as_bool() == Some(false),
         "top_logprobs" => value.as_u64() == Some(0),
         "tool_choice" | "function_call" => matches!(value.as_str(), Some("none" | "auto")),
@@ -185,7 +242,7 @@ fn neutral(key: &str, value: &Value) -> Option<bool> {
         "modalities" => *value == json!(["text"]),
         "truncation" => value.as_str() == Some("disabled"),
         "background" => value.as_bool() == Some(false),
-        "include" => empty(value),
+        "include" => is_empty(value),
         "previous_response_id" | "conversation" | "prompt" | "reasoning" | "max_tool_calls" => false,
         "suffix" | "audio" | "prediction" | "reasoning_effort" | "verbosity" | "web_search_options" => false,
         _ => return None,
@@ -284,13 +341,13 @@ impl Keys {
                 format!("`stop` has up to {STOPS_MAX} texts of 1 to {STOP_BYTES_MAX} bytes"),
             ));
         }
-        let max = match self.take::<usize>("max_completion_tokens")? {
-            None => self.take("max_tokens")?,
-            given => {
-                self.0.remove("max_tokens");
-                given
-            }
-        };
+        let (max, older): (Option<usize>, Option<usize>) =
+            (self.take("max_completion_tokens")?, self.take("max_tokens")?);
+        if max.is_some() && older.is_some() && max != older {
+            let message = "`max_tokens` and `max_completion_tokens` differ; leave `max_tokens` away";
+            return Err(Refusal::invalid(Some("max_tokens"), message));
+        }
+        let max = max.or(older);
         if max == Some(0) {
             return Err(Refusal::invalid(Some("max_tokens"), "`max_tokens` is 0; it is 1 or more"));
         }

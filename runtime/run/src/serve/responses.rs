@@ -1,12 +1,12 @@
 //! `OpenAI`'s responses: what clients send, and how an answer is written for them. Nothing is stored: a conversation is sent whole.
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::super::chat::conversation::{Call, Message, Role};
 use super::super::reasoning::Part;
 use super::answer::{Event, Form, Head, Heard, Whole};
-use super::request::{Ask, Content, Keys, Refusal, Request, arguments_of};
+use super::request::{Ask, Fields, Keys, Refusal, Request, arguments_of, text_of};
 use super::tools::{Choice, Function, Tools};
 use super::{Told, Usage, schema};
 
@@ -43,6 +43,11 @@ pub(super) fn response(body: &[u8], served: &str) -> Result<Request, Refusal> {
         Some(Input::Items(items)) => {
             let mut thought = None;
             items.into_iter().try_for_each(|item| add(item, &mut thought, &mut messages))?;
+            if thought.is_some() {
+                return Err(wrong(
+                    "an item of type `reasoning` at the end is not implemented here; leave it away",
+                ));
+            }
         }
     }
     if !messages.iter().any(|message| message.role != Role::System) {
@@ -68,62 +73,48 @@ pub(super) fn response(body: &[u8], served: &str) -> Result<Request, Refusal> {
 #[serde(untagged)]
 enum Input {
     Text(String),
-    Items(Vec<Item>),
-}
-
-/// A part of a conversation.
-#[derive(Deserialize)]
-struct Item {
-    #[serde(default, rename = "type")]
-    kind: Option<String>,
-    #[serde(default)]
-    role: Option<String>,
-    #[serde(default)]
-    content: Option<Content>,
-    #[serde(default)]
-    call_id: Option<String>,
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default)]
-    arguments: Option<String>,
-    #[serde(default)]
-    output: Option<Content>,
+    Items(Vec<Value>),
 }
 
 fn wrong(message: impl Into<String>) -> Refusal {
     Refusal::invalid(Some("input"), message)
 }
 
-fn text(content: Option<Content>) -> Result<String, Refusal> {
+fn text(content: Option<Value>) -> Result<String, Refusal> {
     let kinds = ["input_text", "output_text", "text", "reasoning_text", "summary_text"];
-    content.unwrap_or_default().text("input", &kinds)
+    text_of(content, "input", &kinds)
 }
 
 /// One item; what the model thought belongs to the message that comes next, and calls to the one before.
-fn add(item: Item, thought: &mut Option<String>, messages: &mut Vec<Message>) -> Result<(), Refusal> {
-    let missing = |key: &str, kind: &str| wrong(format!("an item of type `{kind}` has no `{key}`"));
-    match item.kind.as_deref().unwrap_or("message") {
+fn add(item: Value, thought: &mut Option<String>, messages: &mut Vec<Message>) -> Result<(), Refusal> {
+    let kind = item.get("type").and_then(Value::as_str).unwrap_or("message").to_owned();
+    let mut item = Fields::new(item, "input", format!("an item of type `{kind}`"))?;
+    // which it had where it came from
+    item.without_effect(&["type", "id", "status"]);
+    match kind.as_str() {
         "message" => {
-            let role = match item.role.as_deref() {
-                Some("system" | "developer") => Role::System,
-                Some("user") => Role::User,
-                Some("assistant") => Role::Assistant,
+            let role = match item.take::<String>("role")?.unwrap_or_default().as_str() {
+                "system" | "developer" => Role::System,
+                "user" => Role::User,
+                "assistant" => Role::Assistant,
                 other => {
-                    let other = other.unwrap_or_default();
                     return Err(wrong(format!(
                         "role `{other}` is not implemented here: system, user and assistant are"
                     )));
                 }
             };
             let reasoning = if role == Role::Assistant { thought.take() } else { None };
-            messages.push(Message { reasoning, ..Message::new(role, text(item.content)?) });
+            messages.push(Message { reasoning, ..Message::new(role, text(item.take("content")?)?) });
         }
-        "reasoning" => *thought = Some(text(item.content)?).filter(|text| !text.is_empty()),
-        kind @ "function_call" => {
+        "reasoning" => {
+            item.empty("summary");
+            *thought = Some(text(item.take("content")?)?).filter(|text| !text.is_empty());
+        }
+        "function_call" => {
             let call = Call {
-                id: item.call_id.ok_or_else(|| missing("call_id", kind))?,
-                name: item.name.ok_or_else(|| missing("name", kind))?,
-                arguments: arguments_of(&item.arguments.unwrap_or_default(), "input")?,
+                id: item.must("call_id")?,
+                name: item.must("name")?,
+                arguments: arguments_of(&item.take::<String>("arguments")?.unwrap_or_default(), "input")?,
             };
             match messages.last_mut().filter(|message| message.role == Role::Assistant) {
                 Some(message) => message.calls.push(call),
@@ -134,99 +125,72 @@ fn add(item: Item, thought: &mut Option<String>, messages: &mut Vec<Message>) ->
                 }),
             }
         }
-        kind @ "function_call_output" => {
-            let id = item.call_id.ok_or_else(|| missing("call_id", kind))?;
-            messages.push(Message { answers: Some(id), ..Message::new(Role::Tool, text(item.output)?) });
+        "function_call_output" => {
+            let answers = Some(item.must("call_id")?);
+            messages.push(Message { answers, ..Message::new(Role::Tool, text(item.take("output")?)?) });
         }
         kind => {
             return Err(wrong(format!("an item of type `{kind}` is not implemented here; leave it away")));
         }
     }
-    Ok(())
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Text {
-    #[serde(default)]
-    format: Option<Format>,
-}
-
-#[derive(Deserialize)]
-struct Format {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    schema: Option<Value>,
+    item.finish()
 }
 
 /// Schema that the answer must keep, if there is one.
-fn schema_of(text: Text) -> Result<Option<Value>, Refusal> {
-    let Some(format) = text.format else { return Ok(None) };
-    match (format.kind.as_str(), format.schema) {
-        ("text", None) => Ok(None),
-        ("json_object", None) => Ok(Some(schema::any_object())),
-        ("json_schema", Some(schema)) => Ok(Some(schema)),
+fn schema_of(text: Value) -> Result<Option<Value>, Refusal> {
+    let mut text = Fields::new(text, "text", "`text`")?;
+    let format: Option<Value> = text.take("format")?;
+    text.finish()?;
+    let Some(format) = format else { return Ok(None) };
+    let mut format = Fields::new(format, "text", "`text.format`")?;
+    let (kind, schema): (String, Option<Value>) = (format.must("type")?, format.take("schema")?);
+    // a name is for people, and a schema is enforced either way
+    if schema.is_some() {
+        format.without_effect(&["name", "description", "strict"]);
+    }
+    let schema = match (kind.as_str(), schema) {
+        ("text", None) => None,
+        ("json_object", None) => Some(schema::any_object()),
+        ("json_schema", Some(schema)) => Some(schema),
         (kind, _) => {
             let message = format!(
                 "`text.format` of type `{kind}` is not implemented here: text, json_object and json_schema with its `schema` are"
             );
-            Err(Refusal::invalid(Some("text"), message))
+            return Err(Refusal::invalid(Some("text"), message));
         }
-    }
-}
-
-#[derive(Deserialize)]
-struct Tool {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    description: Option<String>,
-    #[serde(default)]
-    parameters: Option<Map<String, Value>>,
-    #[serde(default)]
-    strict: Option<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ToolChoice {
-    Word(String),
-    Tool(ChosenTool),
-}
-
-#[derive(Deserialize)]
-struct ChosenTool {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    name: String,
+    };
+    format.finish()?;
+    Ok(schema)
 }
 
 fn tools(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
-    let tools: Vec<Tool> = keys.take("tools")?.unwrap_or_default();
-    let choice: Option<ToolChoice> = keys.take("tool_choice")?;
+    let tools: Vec<Value> = keys.take("tools")?.unwrap_or_default();
+    let choice: Option<Value> = keys.take("tool_choice")?;
     let parallel = keys.take("parallel_tool_calls")?.unwrap_or(true);
-    let function = |tool: Tool| match tool.kind.as_str() {
-        "function" => Ok(Function {
-            name: tool.name,
-            description: tool.description,
-            parameters: tool.parameters,
-            strict: tool.strict,
-        }),
-        kind => Err(Refusal::invalid(
-            Some("tools"),
-            format!("a tool of type `{kind}` is not implemented here: function is"),
-        )),
+    let function = |tool: Value| {
+        let mut tool = Fields::new(tool, "tools", "a tool")?;
+        match tool.must::<String>("type")?.as_str() {
+            "function" => Function::read(tool),
+            kind => Err(Refusal::invalid(
+                Some("tools"),
+                format!("a tool of type `{kind}` is not implemented here: function is"),
+            )),
+        }
     };
     let functions: Vec<Function> = tools.into_iter().map(function).collect::<Result<_, _>>()?;
     let choice = match choice {
         None => Some(Choice::Auto),
-        Some(ToolChoice::Tool(ChosenTool { kind, name })) if kind == "function" => Some(Choice::Named(name)),
-        Some(ToolChoice::Tool(ChosenTool { kind, .. })) => return Err(Choice::unknown(&kind)),
-        Some(ToolChoice::Word(word)) => Choice::of_word(&word)?,
+        Some(Value::String(word)) => Choice::of_word(&word)?,
+        Some(choice) => {
+            let mut choice = Fields::new(choice, "tool_choice", "the choice")?;
+            match choice.must::<String>("type")?.as_str() {
+                "function" => {}
+                kind => return Err(Choice::unknown(kind)),
+            }
+            let name = choice.must("name")?;
+            choice.finish()?;
+            Some(Choice::Named(name))
+        }
     };
     choice.map_or(Ok(None), |choice| Tools::new(functions, choice, parallel))
 }
@@ -475,6 +439,41 @@ mod tests {
             (json!({ "tools": [{ "type": "web_search" }] }), "type `web_search` is not implemented"),
             (json!({ "text": { "format": { "type": "grammar" } } }), "`text.format` of type `grammar`"),
             (json!({ "input": [{ "type": "item_reference", "id": "1" }] }), "type `item_reference`"),
+            (
+                json!({ "input": [{ "role": "user", "content": "Hi", "name": "ann" }] }),
+                "`name` of an item of type `message` is not implemented",
+            ),
+            (
+                json!({ "input": [{ "role": "user", "content": [{ "type": "input_text", "text": "Hi", "colour": 1 }] }] }),
+                "`colour` of a part of the content is not implemented",
+            ),
+            (
+                json!({ "input": [{ "type": "function_call", "call_id": "c", "name": "f", "arguments": "", "namespace": "n" }] }),
+                "`namespace` of an item of type `function_call`",
+            ),
+            (json!({ "input": [{ "type": "function_call", "name": "f" }] }), "has no `call_id`"),
+            (
+                json!({ "input": [{ "type": "reasoning", "summary": [{ "type": "summary_text", "text": "so" }] }] }),
+                "`summary` of an item of type `reasoning`",
+            ),
+            (
+                json!({ "input": [{ "type": "reasoning", "summary": [], "encrypted_content": "x" }] }),
+                "`encrypted_content` of an item",
+            ),
+            (json!({ "input": ["a"] }), "is no object"),
+            (json!({ "tools": [{ "type": "function", "name": "f", "colour": 1 }] }), "`colour` of a tool is"),
+            (json!({ "tools": [{ "name": "f" }] }), "a tool has no `type`"),
+            (
+                json!({ "tool_choice": { "type": "function", "name": "f", "colour": 1 } }),
+                "`colour` of the choice is",
+            ),
+            (json!({ "text": { "verbosity": "low" } }), "`verbosity` of `text` is"),
+            (
+                json!({ "text": { "format": { "type": "json_schema", "schema": {}, "colour": 1 } } }),
+                "`colour` of `text.format` is",
+            ),
+            (json!({ "store": true }), "`store` is not implemented"),
+            (json!({ "service_tier": "priority" }), "`service_tier` is not implemented"),
             (
                 json!({ "input": [{ "role": "user", "content": [{ "type": "input_image" }] }] }),
                 "type `input_image`",

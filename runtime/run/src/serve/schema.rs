@@ -11,7 +11,7 @@ const DEPTH_MAX: usize = 32;
 /// Keys that are alone: each says all of a value by itself.
 const ALONE: [&str; 4] = ["anyOf", "oneOf", "allOf", "$ref"];
 /// Keys that say nothing of a value.
-const NOTES: [&str; 11] = [
+pub(super) const NOTES: [&str; 11] = [
     "title",
     "description",
     "default",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use flashplan::{Sampler, Sampling, Tokenizer};
+use flashplan::{Sampler, Tokenizer};
 
 use super::super::ended::Ended;
 use super::super::held::Held;
@@ -137,8 +137,9 @@ impl<'t> Answering<'t> {
         call: u64,
     ) -> Result<Choice<'t>, Failure> {
         let (prepared, request) = (&self.prepared, &self.job.request);
-        let seed = prepared.sampling.seed.wrapping_add(index as u64);
-        let mut sampler = Sampler::new(Sampling { seed, ..prepared.sampling.clone() })?;
+        let mut sampling = prepared.sampling.clone();
+        sampling.seed = sampling.seed.wrapping_add(index as u64);
+        let mut sampler = Sampler::new(sampling)?;
         prepared.prompt.iter().for_each(|&token| sampler.saw(token));
         let teller = Teller {
             told: self.job.told.clone(),

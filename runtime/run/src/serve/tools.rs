@@ -1,11 +1,12 @@
 //! The tools of a request: what the model is told of, and the grammar of a call that must be.
 
-use serde::Deserialize;
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use super::calls::Format;
-use super::request::Refusal;
-use super::schema;
+use super::request::{Fields, Refusal};
+use super::{forced, typed};
 
 /// Tools of a request, and bytes of a name, at most.
 const TOOLS_MAX: usize = 64;
@@ -43,22 +44,18 @@ impl Choice {
 /// The tools of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tools {
-    all: Vec<Function>,
+    pub(super) all: Arc<[Function]>,
     pub(super) choice: Choice,
     /// Whether there may be several calls.
     pub(super) parallel: bool,
 }
 
 /// A tool.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Function {
     pub(super) name: String,
-    #[serde(default)]
     pub(super) description: Option<String>,
-    #[serde(default)]
     pub(super) parameters: Option<Map<String, Value>>,
-    #[serde(default)]
     pub(super) strict: Option<bool>,
 }
 
@@ -98,18 +95,13 @@ impl Tools {
         {
             return wrong(format!("`tool_choice` names `{name}`, and there is no such tool"));
         }
-        Ok(Some(Self { all, choice, parallel }))
-    }
-
-    /// Their names.
-    pub(super) fn names(&self) -> Vec<String> {
-        self.all.iter().map(|tool| tool.name.clone()).collect()
+        Ok(Some(Self { all: all.into(), choice, parallel }))
     }
 
     /// Descriptions of the tools, as templates take them.
     pub(super) fn described(&self) -> Vec<Value> {
         let described = |tool: &Function| {
-            let parameters = tool.parameters.clone().unwrap_or_else(nothing);
+            let parameters = tool.schema();
             let description = tool.description.clone().unwrap_or_default();
             let function = json!({ "name": tool.name, "description": description, "parameters": parameters });
             json!({ "type": "function", "function": function })
@@ -127,28 +119,35 @@ impl Tools {
             Choice::Required => self.all.iter().collect(),
             Choice::Named(name) => self.all.iter().filter(|tool| tool.name == *name).collect(),
         };
-        let mut rules = String::new();
-        for (i, tool) in asked.iter().enumerate() {
-            let parameters = tool.parameters.clone().unwrap_or_else(nothing);
-            rules += &format!("\narguments_{i}: {}", schema::grammar(&Value::Object(parameters))?);
-        }
-        if format == Format::Harmony {
-            let [tool] = &asked[..] else {
-                return Err(
-                    "`required` of several tools is not implemented for this model's format; name one"
-                        .to_owned(),
-                );
-            };
-            return Ok(Some((Some(tool.name.clone()), format!("start: arguments_0{rules}"))));
-        }
-        let key = format.arguments();
-        for (i, tool) in asked.iter().enumerate() {
-            let before = Value::from(format!("{{\"name\": \"{}\", \"{key}\": ", tool.name));
-            rules += &format!("\ncall_{i}: {before} arguments_{i} \"}}\"");
-        }
-        let calls: Vec<String> = (0..asked.len()).map(|i| format!("call_{i}")).collect();
         let name = if asked.len() == 1 { Some(asked[0].name.clone()) } else { None };
-        Ok(Some((name, format!("start: {}{rules}", calls.join(" | ")))))
+        Ok(Some((name, forced::grammar(format, &asked)?)))
+    }
+}
+
+impl Function {
+    /// A function as `OpenAI`'s clients write it.
+    pub(super) fn read(mut fields: Fields) -> Result<Self, Refusal> {
+        let function = Self {
+            name: fields.must("name")?,
+            description: fields.take("description")?,
+            parameters: fields.take("parameters")?,
+            strict: fields.take("strict")?,
+        };
+        fields.finish()?;
+        Ok(function)
+    }
+
+    /// The schema of its arguments.
+    pub(super) fn schema(&self) -> Map<String, Value> {
+        self.parameters.clone().unwrap_or_else(nothing)
+    }
+
+    /// The value of an argument that is written as bare text.
+    pub(super) fn value(&self, name: &str, text: &str) -> Value {
+        match &self.parameters {
+            Some(parameters) => typed::value(text, name, parameters),
+            None => typed::value(text, name, &Map::new()),
+        }
     }
 }
 

@@ -346,14 +346,14 @@ fn subsets(ranks: u64) -> impl Iterator<Item = Vec<u64>> + Clone {
 }
 
 /// Room for one neuron in a buffer, for two without and for three with a gap between them.
-const ROOMS: [(u64, u64); 3] = [(1, 0), (2, 0), (3, 1)];
+const SIZES: [(u64, u64); 3] = [(1, 0), (2, 0), (3, 1)];
 
 #[test]
 fn any_list_is_computed_whole_in_any_order_of_completions() {
     for requested in subsets(4) {
         for mut in_memory in subsets(4) {
             in_memory.retain(|rank| requested.contains(rank));
-            for (buffers, (buffer_pages, gap_pages)) in (1..=4).flat_map(|b| ROOMS.map(|room| (b, room))) {
+            for (buffers, (buffer_pages, gap_pages)) in (1..=4).flat_map(|b| SIZES.map(|room| (b, room))) {
                 for broken in [None, Some(1)] {
                     let (requested, in_memory) = (requested.clone(), in_memory.clone());
                     let lists = vec![List { requested, in_memory, pages: 1, ..List::default() }];
@@ -380,7 +380,7 @@ fn every_prefetched_neuron_is_used_or_dropped_and_never_in_the_way() {
                 .flat_map(|most| [Sure::First, Sure::Last, Sure::Certain].map(|sure| (most, sure)))
             {
                 let first = List { sure, ..first.clone() };
-                for (buffer_pages, gap_pages) in [ROOMS[0], ROOMS[2]] {
+                for (buffer_pages, gap_pages) in [SIZES[0], SIZES[2]] {
                     let lists = vec![first.clone(), second.clone()];
                     let (broken, steps) = (None, Steps::default());
                     let case = Case { lists, buffers, buffer_pages, gap_pages, early_max, broken, steps };

@@ -34,17 +34,17 @@ pub enum Role {
     AttentionOutput,
     /// The bias of attention's output.
     AttentionOutputBias,
-    /// What low-rank queries are made of.
+    /// The matrix from a layer's input to the vector that low-rank queries are made of.
     QueryDown,
     /// The norm of what low-rank queries are made of.
     QueryDownNorm,
     /// Queries, of what they are made of.
     QueryUp,
-    /// What keys and values are made of, and below it the key that all heads share.
+    /// The matrix from a layer's input to the vector that keys and values are made of, and below it the key that all heads share.
     LatentDown,
     /// The norm of what keys and values are made of.
     LatentNorm,
-    /// What takes a query to what keys are made of, head below head.
+    /// The matrix from a query to the vector that keys are made of, head below head.
     KeyUp,
     /// Values, of what they are made of, head below head.
     ValueUp,

@@ -10,11 +10,20 @@ use super::contents::ARRAY_DEPTH_MAX;
 use super::value::TensorType;
 use kernels::Format;
 
+/// Why the system does not read a model's file, and what to do.
+fn unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file; name one that is there".to_owned(),
+        io::ErrorKind::PermissionDenied => "you may not read it; give yourself the right to".to_owned(),
+        _ => format!("{error}; copy the model to another disk"),
+    }
+}
+
 /// An error of a GGUF file.
 #[derive(Debug, Error)]
 pub enum GgufError {
     /// The file could not be read.
-    #[error("{} cannot be read: {error}", path.display())]
+    #[error("{} cannot be read: {}", path.display(), unreadable(error))]
     Read {
         /// The file.
         path: PathBuf,

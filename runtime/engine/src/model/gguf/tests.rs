@@ -364,7 +364,7 @@ fn paths_that_are_no_model_are_refused_by_name() {
         error.replace(&folder.path().display().to_string(), "DIR")
     };
     expect!["DIR/ is a folder: name the .gguf file inside it"].assert_eq(&refused(""));
-    expect!["DIR/none.gguf cannot be read: No such file or directory (os error 2)"]
+    expect!["DIR/none.gguf cannot be read: there is no such file; name one that is there"]
         .assert_eq(&refused("none.gguf"));
     expect!["DIR/empty.gguf: the file is empty: fetch the model again"].assert_eq(&refused("empty.gguf"));
     expect![[r#"DIR/text.gguf: not a GGUF file: it begins with "hello, w"; give a model in GGUF format"#]]
@@ -442,7 +442,7 @@ fn files_of_a_model_that_do_not_belong_together_are_refused() {
     fs::write(&paths[0], first).unwrap();
     assert!(Gguf::open(&paths[0]).is_ok(), "whole again");
     fs::remove_file(&paths[2]).unwrap();
-    expect!["DIR/a-00003-of-00003.gguf cannot be read: No such file or directory (os error 2)"]
+    expect!["DIR/a-00003-of-00003.gguf cannot be read: there is no such file; name one that is there"]
         .assert_eq(&refused(&paths[0]));
     let lie = small_model(1).raw(b"split.count", 10, &u64::MAX.to_le_bytes()).bytes();
     expect!["keys say that it is file 0 (from 0) of 18446744073709551615, which cannot be: fetch it again"]

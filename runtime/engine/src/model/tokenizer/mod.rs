@@ -430,7 +430,6 @@ pub struct Tokenizer {
     literals: Literals,
     bos: Option<u32>,
     eos: Option<u32>,
-    eot: Option<u32>,
     /// The tokens that end a generation.
     ends: Vec<u32>,
     add_bos: bool,
@@ -490,8 +489,8 @@ impl Tokenizer {
                 Model::Spaced(bpe::Spaced::new(&vocabulary, &data.merges, data.unknown)?)
             }
         };
-        let TokenizerData { bos, eos, eot, add_bos, add_eos, chat_template, .. } = data;
-        Ok(Self { vocabulary, model, literals, bos, eos, eot, ends, add_bos, add_eos, chat_template })
+        let TokenizerData { bos, eos, add_bos, add_eos, chat_template, .. } = data;
+        Ok(Self { vocabulary, model, literals, bos, eos, ends, add_bos, add_eos, chat_template })
     }
 
     /// The number of tokens.
@@ -507,11 +506,6 @@ impl Tokenizer {
     /// The token that ends a text.
     pub fn eos(&self) -> Option<u32> {
         self.eos
-    }
-
-    /// The token that ends a turn of a dialogue.
-    pub fn eot(&self) -> Option<u32> {
-        self.eot
     }
 
     /// Whether a token ends what the model has to say.
@@ -547,17 +541,11 @@ impl Tokenizer {
         self.encode_text(text, add_bos, |text, from| self.literals.find(text, from, false))
     }
 
-    /// The tokens of text in which special tokens are spelled out, such as a rendered chat template.
+    /// The tokens of a rendered chat template, in which special tokens are spelled out. Its ascending `plain` ranges of bytes are what
+    /// people said: nothing that lies there, even in part, becomes a token that steers the model, or one that marks a turn,
+    /// whatever the file says of it. Text is joined across the borders of the ranges as if there were none.
     ///
-    /// Never for text from a stranger: it could end the turn and speak for somebody else.
-    pub fn encode_parse_special(&self, text: &str, add_bos: bool) -> Vec<u32> {
-        self.encode_text(text, add_bos, |text, from| self.literals.find(text, from, true))
-    }
-
-    /// The tokens of a rendered chat template, of which the ascending `plain` ranges of bytes are what people said: nothing that lies
-    /// there, even in part, becomes a token that steers the model, or one that marks a turn, whatever the file says of it.
-    /// Everything else is as in [`Tokenizer::encode_parse_special`], and text is joined across the borders of the ranges as if there
-    /// were none.
+    /// A stranger's text outside such a range could end the turn and speak for somebody else.
     pub fn encode_rendered(&self, text: &str, plain: &[Range<usize>]) -> Vec<u32> {
         let said = |found: &Range<usize>| {
             let before = plain.partition_point(|range| range.end <= found.start);

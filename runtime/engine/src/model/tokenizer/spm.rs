@@ -43,7 +43,7 @@ impl SentencePiece {
         unknown: Option<u32>,
         add_space_prefix: bool,
     ) -> Result<Self, TokenizerError> {
-        if let Some((token, &found)) = scores.iter().enumerate().find(|(_, score)| score.is_nan()) {
+        if let Some((token, &found)) = scores.iter().enumerate().find(|(_, score)| !score.is_finite()) {
             return Err(TokenizerError::Score { token, found });
         }
         let bytes = bytes(vocabulary)?;

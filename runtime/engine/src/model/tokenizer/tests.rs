@@ -134,14 +134,14 @@ fn special_tokens_come_out_of_text_only_on_request() {
     let tokenizer = Tokenizer::new(merges(&["< |"], "gpt-2")).unwrap();
     let (end, tool) = (257, 258);
     assert!(!tokenizer.encode("a<|end|>b", false).contains(&end), "text is text");
-    assert_eq!(tokenizer.encode_parse_special("a<|end|>b", false), [97, end, 98]);
+    assert_eq!(tokenizer.encode_rendered("a<|end|>b", &[]), [97, end, 98]);
     assert_eq!(tokenizer.encode("a<tool>b", false), [97, tool, 98], "a user-defined piece is text");
     assert_eq!(tokenizer.decode(&[97, end, tool, 98]), "a<tool>b");
     assert!(tokenizer.is_end(end) && !tokenizer.is_end(97), "the end token ends");
 
     let tokenizer = Tokenizer::new(pieces(&[("\u{2581}", 1), ("a", 1), ("</s>\u{2581}x", 4)])).unwrap();
     assert!(!tokenizer.encode("</s>", true).contains(&2), "text is text");
-    assert_eq!(tokenizer.encode_parse_special("a</s>a", true), [1, 259, 260, 2, 259, 260]);
+    assert_eq!(tokenizer.encode_rendered("a</s>a", &[]), [259, 260, 2, 259, 260]);
     assert_eq!(tokenizer.encode("</s> xa", false), [261, 259, 260]);
 }
 
@@ -153,7 +153,7 @@ fn what_people_say_in_a_rendered_template_never_steers() {
     let text = "a<|end|>b<|end|>";
     let said = |plain: &[Range<usize>]| tokenizer.encode_rendered(text, plain);
     let in_one = |plain: Range<usize>| said(std::slice::from_ref(&plain));
-    assert_eq!(said(&[]), tokenizer.encode_parse_special(text, false));
+    assert_eq!(said(&[]), [97, end, 98, end]);
     let spelled = tokenizer.encode("<|end|>", false);
     assert_eq!(in_one(1..8), [&[97], &spelled[..], &[98, end]].concat());
     // a part is enough, at either end or within
@@ -423,7 +423,7 @@ fn ends_are_known_by_their_text_and_are_never_text() {
     data.types[2] = 4;
     let tokenizer = Tokenizer::new(data).unwrap();
     assert!(!tokenizer.encode("</s>", false).contains(&2), "text is text");
-    assert_eq!(tokenizer.encode_parse_special("</s>", false), [2]);
+    assert_eq!(tokenizer.encode_rendered("</s>", &[]), [2]);
     assert!(tokenizer.is_end(2), "and it ends");
 }
 
@@ -488,7 +488,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rendered_text_is_all_special_or_all_plain_at_its_ends(
+    fn a_rendered_text_of_people_alone_is_plain(
         parts in prop::collection::vec("a|b|<|>|\\||<\\|end\\|>|<tool>|</s>| ", 0..12)
     ) {
         static BOTH: LazyLock<[Tokenizer; 2]> = LazyLock::new(|| {
@@ -497,7 +497,6 @@ proptest! {
         });
         let text = parts.concat();
         for tokenizer in &*BOTH {
-            prop_assert_eq!(tokenizer.encode_rendered(&text, &[]), tokenizer.encode_parse_special(&text, false));
             let all = tokenizer.encode_rendered(&text, std::slice::from_ref(&(0..text.len())));
             prop_assert_eq!(all, tokenizer.encode(&text, false));
         }

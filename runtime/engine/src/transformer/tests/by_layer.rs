@@ -31,7 +31,7 @@ fn layers_in_other_formats_give_the_references_numbers_and_take_their_own_bytes(
         for knobs in all_knobs(&backends(&container)) {
             let mut engine = start(&container, &plan(&container, level, &knobs));
             let logits = decode(&mut engine).unwrap();
-            let Counters { activity, traffic, .. } = engine.counters();
+            let Detail { activity, traffic, .. } = engine.counters().detail;
             let prompt = engine.prefill(&rows(&TOKENS), None).unwrap().to_vec();
             let off = distance(&logits, &expected);
             assert!(off < 2e-3 || matches!(level, "sign" | "low-rank"), "{level}: {off}");

@@ -90,8 +90,11 @@ fn what_tokens_that_follow_each_other_miss_is_read_once() {
     };
     let (one, four) = (read(1), read(4));
     assert_eq!(four.read_bytes * 4, one.read_bytes, "without a cache a step reads all");
-    assert_eq!(four.activity, one.activity, "and computes for each token what it computes alone");
-    assert_eq!(four.traffic.weights * 4, one.traffic.weights);
+    assert_eq!(
+        four.detail.activity, one.detail.activity,
+        "and computes for each token what it computes alone"
+    );
+    assert_eq!(four.detail.traffic.weights * 4, one.detail.traffic.weights);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn what_is_left_out_is_what_the_reference_leaves_out_under_all_plans() {
             let plan = plan(&container, "gate-threshold", &knobs);
             let mut engine = start(&container, &plan);
             let logits = decode(&mut engine).unwrap();
-            let Counters { activity: a, traffic: t, .. } = engine.counters();
+            let Detail { activity: a, traffic: t, .. } = engine.counters().detail;
             match &first {
                 // down rows that are quantised again are another model's
                 None if format.has_blocks() => {}

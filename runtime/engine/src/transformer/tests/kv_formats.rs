@@ -78,7 +78,7 @@ fn a_token_of_context_takes_its_blocks_and_reads_them() {
         // two heads of keys and two of values, a block each
         let of_token = LAYERS as u64 * 2 * 2 * block;
         assert_eq!(engine.kv_bytes_per_token(), of_token);
-        assert_eq!(engine.counters().traffic.kv, of_token * tokens * (tokens + 1) / 2);
+        assert_eq!(engine.counters().detail.traffic.kv, of_token * tokens * (tokens + 1) / 2);
     }
 }
 

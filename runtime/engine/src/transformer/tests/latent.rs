@@ -98,7 +98,7 @@ fn a_token_keeps_one_vector_and_the_memory_is_that_of_it() {
             let mut engine = start(container, &plan(container, "dense", &knobs));
             decode(&mut engine).unwrap();
             assert_eq!(engine.kv_bytes_per_token(), of_token);
-            assert_eq!(engine.counters().traffic.kv, of_token * tokens * (tokens + 1) / 2);
+            assert_eq!(engine.counters().detail.traffic.kv, of_token * tokens * (tokens + 1) / 2);
         }
         // queries are the widest: [4 heads, 64], of what is kept as of the projection
         let latent = container.directory.architecture().latent.unwrap();

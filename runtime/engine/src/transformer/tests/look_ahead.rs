@@ -166,8 +166,9 @@ fn recall_and_precision_of_the_look_ahead_are_those_of_the_reference() {
             engine.decode(&[row]).unwrap();
         }
         let counters = engine.counters();
-        let recall = counters.look_ahead_recall_fraction().unwrap();
-        let precision = counters.look_ahead_precision_fraction().unwrap();
+        let used = counters.prefetch_reads_used as f64;
+        let requested = (counters.reads - counters.prefetch_reads) as f64 + used;
+        let (recall, precision) = (used / requested, used / counters.prefetch_reads as f64);
         let [recall_expected, precision_expected] =
             [expected.missing, expected.prefetched].map(|all| expected.both / all);
         for (assumed, measured) in

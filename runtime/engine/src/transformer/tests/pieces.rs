@@ -129,7 +129,7 @@ fn a_model_with_pieces_computes_the_references_numbers_at_every_limit() {
                 let mut prompt = Vec::new();
                 let each = &mut |_: usize, logits: &[f32]| prompt.push(logits.to_vec());
                 engine.prefill(&rows(&TOKENS), Some(each)).unwrap();
-                let found = (logits, prompt, (counters.activity, counters.traffic));
+                let found = (logits, prompt, (counters.detail.activity, counters.detail.traffic));
                 let first = first.get_or_insert_with(|| found.clone());
                 assert_eq!(first, &found, "{} {activations} {knobs:?}", case.name());
                 if (knobs.hot as usize) < container.neurons() {
@@ -267,4 +267,32 @@ fn layers_that_were_written_before_are_believed_after_a_check_of_every_share() {
         let message = write(&mut kept).unwrap_err().to_string();
         assert!(message.contains("layer 0 is damaged"), "{message}");
     }
+}
+
+/// Its directory would be one that nobody can read: a score that JSON has no number for.
+#[test]
+fn no_layer_is_told_to_be_there_before_all_else_of_the_container_is_believed() {
+    let case = &CASES[1];
+    let bytes = case.model();
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let [path, part] = ["test.bundle", "test.part"].map(|name| folder.path().join(name));
+    let orders = orders(&source, case.slice);
+    let mut unreadable = tokenizer();
+    unreadable.scores = vec![f32::INFINITY; unreadable.tokens.len()];
+    let contents = Contents {
+        name: "test",
+        source_fingerprint: "source",
+        source: &source,
+        tokenizer: unreadable,
+        down_format: None,
+        slice_neurons: case.slice,
+        orders: &orders,
+        sets: &[],
+        levels: &[],
+    };
+    let mut kept = Kept::default();
+    let error = write(&path, &part, contents, &mut kept, &mut |_| true).unwrap_err().to_string();
+    assert!(error.contains("its directory cannot be read: invalid type: null"), "{error}");
+    assert!(kept.0.is_empty() && !path.exists() && !part.exists());
 }

@@ -45,13 +45,17 @@ fn slices_give_the_bits_of_single_neurons_and_the_reference() {
             };
             let mut engine = planned(&single, &Knobs::default());
             let of_single = decode(&mut engine).unwrap();
-            let (did, took) = (engine.counters().activity, engine.counters().traffic);
+            let (did, took) = (engine.counters().detail.activity, engine.counters().detail.traffic);
             let prompt = engine.prefill(&rows(&TOKENS), None).unwrap().to_vec();
             for knobs in knobs(&sliced) {
                 let mut engine = planned(&sliced, &knobs);
                 assert_eq!(decode(&mut engine).unwrap(), of_single, "{format} {activations} {knobs:?}");
                 let c = engine.counters();
-                assert_eq!((c.activity, c.traffic), (did, took), "{format} {activations} {knobs:?}");
+                assert_eq!(
+                    (c.detail.activity, c.detail.traffic),
+                    (did, took),
+                    "{format} {activations} {knobs:?}"
+                );
                 assert_eq!(c.looked_up, c.hot_hits + c.cold_hits + c.missing);
                 assert_eq!(c.looked_up, did.requested);
                 let prefilled = engine.prefill(&rows(&TOKENS), None).unwrap();

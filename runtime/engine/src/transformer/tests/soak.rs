@@ -100,8 +100,8 @@ fn soak(tokens: usize) {
             }
         };
         let c = happened;
-        assert_eq!(c.activity, needed.activity, "prompt {prompts}");
-        assert_eq!(c.looked_up, c.activity.requested);
+        assert_eq!(c.detail.activity, needed.detail.activity, "prompt {prompts}");
+        assert_eq!(c.looked_up, c.detail.activity.requested);
         assert_eq!(c.looked_up, c.hot_hits + c.cold_hits + c.missing);
         assert_eq!((needed.missing, needed.reads), (0, 0), "everything is in memory there");
         assert!(c.read_bytes.is_multiple_of(PAGE_BYTES) && c.read_bytes >= c.reads * PAGE_BYTES);

@@ -163,7 +163,7 @@ fn what_several_rows_miss_is_read_once() {
             let rows: Vec<Token> = tokens.iter().enumerate().map(row).collect();
             engine.decode(&rows).unwrap();
             let c = engine.counters();
-            (c.missing, c.read_bytes, c.activity.requested)
+            (c.missing, c.read_bytes, c.detail.activity.requested)
         };
         let [one, other] = [3, 17].map(|token| read(&[token]));
         // the same token thrice asks for nothing more than once

@@ -84,7 +84,7 @@ fn of_ups_in_memory_the_downs_of_those_that_fire_are_read_and_the_bits_are_the_s
             let mut engine = start(&container, &plan(&container, level, &knobs));
             let logits = decode(&mut engine).unwrap();
             let c = engine.counters();
-            let (a, row) = (c.activity, PAGE);
+            let (a, row) = (c.detail.activity, PAGE);
             assert!(
                 a.fired == a.active && 0 < a.fired && a.requested < a.routed || level == "dense",
                 "{a:?}"
@@ -92,8 +92,12 @@ fn of_ups_in_memory_the_downs_of_those_that_fire_are_read_and_the_bits_are_the_s
             assert_eq!(a.fired == a.requested, exact, "{level}: {a:?}");
             // through memory: each up once, by the level or by the network, and the downs of those that fire
             let (selected, ups) =
-                if exact { (a.routed * row, 0) } else { (c.traffic.selection, a.requested) };
-            assert_eq!((c.traffic.selection, c.traffic.rows), (selected, (ups + a.fired) * row), "{level}");
+                if exact { (a.routed * row, 0) } else { (c.detail.traffic.selection, a.requested) };
+            assert_eq!(
+                (c.detail.traffic.selection, c.detail.traffic.rows),
+                (selected, (ups + a.fired) * row),
+                "{level}"
+            );
             if knobs.look_ahead == 0 && knobs.gap_bytes == 0 {
                 // from flash: downs of what is missing, or up and down
                 assert_eq!(c.read_bytes, c.missing * if exact { row } else { 2 * row }, "{level} {knobs:?}");
@@ -106,7 +110,7 @@ fn of_ups_in_memory_the_downs_of_those_that_fire_are_read_and_the_bits_are_the_s
                         let (of_dense, dense) = dense.as_ref().unwrap();
                         assert_eq!(&logits, of_dense, "lossless to the bit");
                         // nothing was cached: half of the rows, of the share that fires
-                        let (all, fired) = (dense.activity.requested, dense.activity.fired);
+                        let (all, fired) = (dense.detail.activity.requested, dense.detail.activity.fired);
                         assert_eq!(c.read_bytes * 2 * all, dense.read_bytes * fired);
                     }
                     if level == "dense" {
@@ -137,7 +141,7 @@ fn an_up_is_read_first_and_its_down_if_it_fires() {
             let plan = plan(&container, level, &Knobs { phases, cold, ..Knobs::default() });
             let mut engine = start(&container, &plan);
             assert_eq!(decode(&mut engine).unwrap(), expected, "{level} {phases:?}");
-            let (c, a) = (engine.counters(), engine.counters().activity);
+            let (c, a) = (engine.counters(), engine.counters().detail.activity);
             if cold == 0 {
                 assert_eq!((c.reads, c.read_bytes), (a.requested + a.fired, (a.requested + a.fired) * PAGE));
             }

@@ -101,6 +101,29 @@ fn source(name: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
+/// Messages with calls of tools.
+fn called(messages: &[Json]) -> Vec<Message> {
+    let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
+    let call = |call: &Json| Call {
+        id: text(&call["id"]),
+        name: text(&call["function"]["name"]),
+        arguments: call["function"]["arguments"].as_object().unwrap().clone(),
+    };
+    let message = |said: &Json| Message {
+        calls: said["tool_calls"].as_array().into_iter().flatten().map(call).collect(),
+        answers: said["tool_call_id"].as_str().map(str::to_owned),
+        ..Message::new(
+            match said["role"].as_str().unwrap() {
+                "user" => Role::User,
+                "assistant" => Role::Assistant,
+                _ => Role::Tool,
+            },
+            text(&said["content"]),
+        )
+    };
+    messages.iter().map(message).collect()
+}
+
 /// Tools, calls and what the tools said, as clients write them, in the templates of models that know them.
 #[test]
 fn texts_with_tools_are_those_of_jinja() {
@@ -109,38 +132,19 @@ fn texts_with_tools_are_those_of_jinja() {
     let now: jiff::civil::DateTime = golden.now.parse().unwrap();
     let now = now.to_zoned(jiff::tz::TimeZone::UTC).unwrap();
     let tokenizer = tokenizer();
-    let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
-    let messages = golden.tools.messages.iter().map(|said| {
-        let call = |call: &Json| Call {
-            id: text(&call["id"]),
-            name: text(&call["function"]["name"]),
-            arguments: call["function"]["arguments"].as_object().unwrap().clone(),
-        };
-        Message {
-            calls: said["tool_calls"].as_array().into_iter().flatten().map(call).collect(),
-            answers: said["tool_call_id"].as_str().map(str::to_owned),
-            ..Message::new(
-                match said["role"].as_str().unwrap() {
-                    "user" => Role::User,
-                    "assistant" => Role::Assistant,
-                    _ => Role::Tool,
-                },
-                text(&said["content"]),
-            )
-        }
-    });
-    let messages: Vec<Message> = messages.collect();
-    assert!(golden.tools.templates.len() >= 4);
+    let messages = called(&golden.tools.messages);
+    assert!(golden.tools.templates.len() >= 12);
     for (name, expected) in &golden.tools.templates {
         let template = Template::at(&source(&format!("tools/{name}")), &tokenizer, now.clone()).unwrap();
-        let (found, _) = template.render(&messages, &golden.tools.tools, true).unwrap();
+        let (found, _) = template.render(&messages, &golden.tools.tools, &|_| None, true).unwrap();
         assert_eq!(found, *expected, "{name}");
-        let prompt = template.prompt_with(&tokenizer, &messages, &golden.tools.tools, true).unwrap();
+        let prompt =
+            template.prompt_with(&tokenizer, &messages, &golden.tools.tools, &|_| None, true).unwrap();
         let tokens = shown(&tokenizer, &prompt.tokens);
         assert!(tokens.contains("not of <|im_end|>") && !tokens.contains("not of \u{ab}"), "{tokens}");
     }
     let none = Template::new(&source("chatml"), &tokenizer).unwrap();
-    let refused = none.prompt_with(&tokenizer, &messages[..1], &golden.tools.tools, true);
+    let refused = none.prompt_with(&tokenizer, &messages[..1], &golden.tools.tools, &|_| None, true);
     assert_eq!(refused, Err(TemplateError::NoTools));
 }
 
@@ -159,7 +163,7 @@ fn texts_are_those_of_jinja() {
                 reasoning: said.reasoning_content.clone(),
                 ..Message::new(said.role, &said.content)
             });
-            let found = match template.render(&said.collect::<Vec<_>>(), &[], case.answer) {
+            let found = match template.render(&said.collect::<Vec<_>>(), &[], &|_| None, case.answer) {
                 Ok((text, _)) => Rendered::Text(text),
                 Err(TemplateError::Refused(words)) => Rendered::Refused(words),
                 Err(error) => panic!("{name}: {error}"),
@@ -167,6 +171,27 @@ fn texts_are_those_of_jinja() {
             assert_eq!(found, expected, "{name}");
         }
     }
+}
+
+#[test]
+fn calls_that_a_template_knows_nothing_of_are_said_by_the_model_with_its_own_marks() {
+    let tokenizer = tokenizer();
+    let source = "{{ tools }}{% for m in messages %}{{ m.content }}</s>{% endfor %}";
+    let template = Template::new(source, &tokenizer).unwrap();
+    let call = Call { id: "1".to_owned(), name: "f<|end|>".to_owned(), arguments: serde_json::Map::new() };
+    let messages = [
+        Message::new(Role::User, "Hi"),
+        Message { calls: vec![call], ..Message::new(Role::Assistant, "I look.") },
+    ];
+    let written =
+        |calls: &[Call]| Some(["<|start|>".to_owned(), calls[0].name.clone(), "<|end|>".to_owned()]);
+    let prompt = template.prompt_with(&tokenizer, &messages, &[], &written, true).unwrap();
+    assert_eq!(
+        shown(&tokenizer, &prompt.tokens),
+        "\u{ab}<s>\u{bb}NoneHi\u{ab}</s>\u{bb}I look.\u{ab}<|start|>\u{bb}f<|end|>\u{ab}<|end|>\u{bb}\u{ab}</s>\u{bb}"
+    );
+    let refused = template.prompt_with(&tokenizer, &messages, &[], &|_| None, true);
+    assert_eq!(refused, Err(TemplateError::NoCalls));
 }
 
 #[test]
@@ -206,10 +231,11 @@ fn what_is_said_without_special_text_has_the_tokens_of_the_whole_text() {
     for name in ["chatml", "llama3", "llama2", "gemma", "qwen3", "harmony"] {
         let template = Template::new(&source(name), &tokenizer).unwrap();
         let messages = [Message::new(Role::User, " a < b [i] |x> ")];
-        let (text, said) = template.render(&messages, &[], true).unwrap();
+        let (text, said) = template.render(&messages, &[], &|_| None, true).unwrap();
         assert!(!said.is_empty(), "{name}");
         let prompt = template.prompt(&tokenizer, &messages, true).unwrap();
-        let whole = tokenizer.encode_parse_special(&text, !text.starts_with("<s>"));
+        let bos = tokenizer.bos().filter(|_| !text.starts_with("<s>"));
+        let whole: Vec<u32> = bos.into_iter().chain(tokenizer.encode_rendered(&text, &[])).collect();
         assert_eq!(prompt.tokens, whole, "{name}");
     }
 }
@@ -275,7 +301,7 @@ fn lines_end_alike_whatever_ends_them() {
     let tokenizer = tokenizer();
     let text = |source: &str| {
         let template = Template::new(source, &tokenizer).unwrap();
-        template.render(&[Message::new(Role::User, "a\r\nb")], &[], true).unwrap().0
+        template.render(&[Message::new(Role::User, "a\r\nb")], &[], &|_| None, true).unwrap().0
     };
     assert_eq!(text("x\r\n{{ messages[0].content }}\ry\r\n"), "x\na\r\nb\ny");
 }

@@ -1,0 +1,97 @@
+//! Logits of the fixture models, to the bit: what is committed here changes with the arithmetic and with nothing else. A change that
+//! means to keep all bits keeps these hashes; one that does not says so by new ones.
+//!
+//! Instruction sets add in different orders, so each has hashes of its own. They were made on x86-64: Neon, Dotprod and I8mm have
+//! none. All rest on the C library's `expf`.
+
+use kernels::InstructionSet;
+
+use super::*;
+
+/// Of a model: its lossless levels, and the hash of its logits at any of them by scalar, AVX2 and AVX-512.
+const HASHES: [(&str, &[&str], [&str; 3]); 4] = [
+    (
+        "oxide-dense",
+        &["dense", "exact-gate"],
+        [
+            "527a341fcc70fa3f88abacdc21160cf6",
+            "571ef0b83d7fe10e39f4ad7979755cf0",
+            "fb2a42ab86e04d4969212d89d499f4b9",
+        ],
+    ),
+    (
+        "oxide-moe",
+        &["dense", "exact-gate"],
+        [
+            "4063ed3633ceb5084a82fa5fe6c6ab39",
+            "1f4b4fd2dbff5ab7f592748b2bb98f66",
+            "7c1bd07edd70bf382e3f41b453272e6a",
+        ],
+    ),
+    (
+        "oxide-nemotron",
+        &["dense", "exact-gate"],
+        [
+            "910ffb7ca43050ddad91c7f501280f8e",
+            "d8104bf7b85ea20e308e6aa1081e86b2",
+            "48d89548234b77cc3f4a8cae94fb0d48",
+        ],
+    ),
+    (
+        "oxide-qwen",
+        &["dense"],
+        [
+            "b11ddc748d2c29434d85116eeca93d0b",
+            "5736e4447f7bbef61f49deb7b570f2eb",
+            "a939819a45da89fffb80e09ae2baa62e",
+        ],
+    ),
+];
+
+/// Tokens of the vocabulary of all four models; the prompt is the first eight.
+const TOKENS: [u32; 12] = [1, 733, 1629, 41, 5, 5, 2049, 3307, 88, 12, 733, 640];
+const PROMPT: usize = 8;
+
+/// BLAKE3 of the logits after every token of the prompt, through prefill, and after every later token, through decode; its first half.
+fn hash(container: &Container, level: &str, set: InstructionSet) -> String {
+    let mut plan =
+        plan(container, level, &Knobs { cold: 64, buffers: 9, buffer_bytes: 128 << 10, ..Knobs::default() });
+    set.name().clone_into(&mut plan.quality.instruction_set);
+    let mut engine = start(container, &plan);
+    let (rows, mut hash) = (rows(&TOKENS), blake3::Hasher::new());
+    let mut add = |logits: &[f32]| {
+        hash.update(bytemuck::cast_slice(logits));
+    };
+    engine.prefill(&rows[..PROMPT], Some(&mut |_, logits: &[f32]| add(logits))).unwrap();
+    for row in &rows[PROMPT..] {
+        add(engine.decode(&[*row]).unwrap());
+    }
+    hash.finalize().to_hex()[..32].to_owned()
+}
+
+#[test]
+fn logits_of_the_fixture_models_are_those_that_are_committed() {
+    let (mut found, mut expected) = (Vec::new(), Vec::new());
+    for (model, levels, [scalar, avx2, avx512]) in HASHES {
+        let path = format!("{}/../../fixtures/models/{model}.gguf", env!("CARGO_MANIFEST_DIR"));
+        let (folder, source) = (tempfile::tempdir().unwrap(), SourceModel::open(&path).unwrap());
+        let container = match model {
+            "oxide-qwen" => container_in_pieces(folder.path(), &source, source.config().ffn_width()),
+            _ => container(folder.path(), &source),
+        };
+        for (kernels, level) in
+            kernels::available().into_iter().flat_map(|k| levels.iter().map(move |l| (k, l)))
+        {
+            let set = kernels.instruction_set();
+            let committed = match set {
+                InstructionSet::Scalar => scalar,
+                InstructionSet::Avx2 => avx2,
+                InstructionSet::Avx512 => avx512,
+                InstructionSet::Neon | InstructionSet::Dotprod | InstructionSet::I8mm => continue,
+            };
+            found.push((model, level, set, hash(&container, level, set)));
+            expected.push((model, level, set, committed.to_owned()));
+        }
+    }
+    assert_eq!(found, expected, "the arithmetic has changed");
+}

@@ -1,0 +1,243 @@
+//! Connections: a bounded number of them, of which one that asks for nothing makes room for the next.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::service::Service;
+use tokio::sync::Notify;
+use tokio::time::Sleep;
+
+/// Connections that are there.
+#[derive(Debug)]
+pub(super) struct Connections {
+    most: usize,
+    all: Mutex<Vec<Arc<State>>>,
+    left: Notify,
+}
+
+/// The state of one.
+#[derive(Debug)]
+struct State {
+    /// Whether it waits for an answer or takes one.
+    asks: AtomicBool,
+    /// Since when it asks for nothing.
+    idle: Mutex<Instant>,
+    /// Told to go.
+    out: Notify,
+}
+
+/// A connection's place, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    state: Arc<State>,
+    of: Arc<Connections>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connections {
+    /// None yet, and so many at most.
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, all: Mutex::default(), left: Notify::new() })
+    }
+
+    /// A place for a connection. Where there is none, the one that has asked for nothing for longest is told to go; where all ask,
+    /// this waits.
+    pub(super) async fn enter(self: &Arc<Self>) -> Place {
+        loop {
+            let left = self.left.notified();
+            {
+                let mut all = locked(&self.all);
+                if all.len() < self.most {
+                    let state = State {
+                        asks: AtomicBool::new(false),
+                        idle: Mutex::new(Instant::now()),
+                        out: Notify::new(),
+                    };
+                    let state = Arc::new(state);
+                    all.push(Arc::clone(&state));
+                    drop(all);
+                    return Place { state, of: Arc::clone(self) };
+                }
+                let idle = all.iter().filter(|state| !state.asks.load(Ordering::Relaxed));
+                if let Some(oldest) = idle.min_by_key(|state| *locked(&state.idle)) {
+                    oldest.out.notify_one();
+                }
+            }
+            left.await;
+        }
+    }
+
+    /// Waits until nobody is there.
+    pub(super) async fn emptied(&self) {
+        loop {
+            let left = self.left.notified();
+            if locked(&self.all).is_empty() {
+                return;
+            }
+            left.await;
+        }
+    }
+}
+
+impl Place {
+    /// Waits until the connection is told to go.
+    pub(super) async fn out(&self) {
+        self.state.out.notified().await;
+    }
+
+    /// A service that knows from whom it is asked.
+    pub(super) fn asked<S>(&self, service: S) -> Asked<S> {
+        Asked { service, state: Arc::clone(&self.state) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        locked(&self.of.all).retain(|state| !Arc::ptr_eq(state, &self.state));
+        self.of.left.notify_one();
+    }
+}
+
+/// A request on its way, from its head until all of its answer is handed over.
+#[derive(Debug)]
+struct Asking(Arc<State>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        *locked(&self.0.idle) = Instant::now();
+        self.0.asks.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A service of one connection.
+#[derive(Debug)]
+pub(super) struct Asked<S> {
+    service: S,
+    state: Arc<State>,
+}
+
+impl<S> Service<Request<Incoming>> for Asked<S>
+where
+    S: Service<Request<Incoming>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        self.state.asks.store(true, Ordering::Relaxed);
+        let (asking, answer) = (Asking(Arc::clone(&self.state)), self.service.call(request));
+        Box::pin(async move {
+            let answer = answer.await?;
+            Ok(answer.map(|body| Body::new(Answer { body, _asking: asking })))
+        })
+    }
+}
+
+/// An answer as it goes out.
+struct Answer {
+    body: Body,
+    _asking: Asking,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream of bytes that breaks off when its other end takes none for so long.
+#[derive(Debug)]
+pub(super) struct Patient<S> {
+    stream: S,
+    patience: Duration,
+    ends: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Patient<S> {
+    pub(super) fn new(stream: S, patience: Duration) -> Self {
+        Self { stream, patience, ends: None }
+    }
+
+    /// What writing gave, or that it took too long.
+    fn within<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.ends = None;
+            return written;
+        }
+        let patience = self.patience;
+        let ends = self.ends.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        ends.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: Read + Unpin> Read for Patient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, to)
+    }
+}
+
+impl<S: Write + Unpin> Write for Patient<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.within(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.within(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.within(context, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.within(context, ended)
+    }
+}
