@@ -182,25 +182,28 @@ where
         (self.bound)(serial, room, pinned, &space.curve(at)).filter(|_| pinned <= room.budgets()[1])
     }
 
+    /// A node's bound by what is known of its curve now, but for groups.
+    fn bound_of(&self, node: Node) -> Option<Bound> {
+        match node {
+            Node::Group(_) => None,
+            Node::Sets(at) => self.bound_of_sets(at),
+            Node::Way(way, pinned) => self.bound_of_way(self.space.sets_of(way), way, pinned),
+        }
+    }
+
     /// Whether a node's bound is as high as the curve of its ways of caching makes it; if not, it enters again with a better one.
     fn is_exact(&mut self, size: usize, bound: i64, node: Node) -> bool {
-        let (at, of_node): (Sets, &dyn Fn(&Self) -> Option<Bound>) = match node {
+        let at = match node {
             Node::Group(_) => return true,
-            Node::Sets(at) => (at, &move |queue: &Self| queue.bound_of_sets(at)),
-            Node::Way(way, pinned) => {
-                let at = self.space.sets_of(way);
-                (at, &move |queue: &Self| queue.bound_of_way(at, way, pinned))
-            }
-        };
-        let Some((now, bytes)) = of_node(self) else {
-            self.done(node);
-            return false;
+            Node::Sets(at) => at,
+            Node::Way(way, _) => self.space.sets_of(way),
         };
         // the curve may be better than when it was asked last
-        if now == bound && !self.space.refine(at, bytes) {
+        let now = self.bound_of(node);
+        if now.is_some_and(|(now, bytes)| now == bound && !self.space.refine(at, bytes)) {
             return true;
         }
-        match of_node(self) {
+        match self.bound_of(node) {
             Some((bound, _)) => self.enter(size, bound, node),
             None => self.done(node),
         }

@@ -99,6 +99,16 @@ impl Refined {
         &self.curve
     }
 
+    /// Opens all bands: `ways` as for [`Self::refine`].
+    pub fn open_all(&mut self, mut ways: impl FnMut(usize, usize) -> Vec<(i64, i64)>) {
+        for (place, layer) in self.layers.iter_mut().enumerate() {
+            let closed: Vec<u32> = layer.points.iter().filter_map(|point| point.2).collect();
+            closed.into_iter().for_each(|band| layer.open(band, ways(place, band as usize)));
+            layer.renew();
+        }
+        self.curve = Rc::new(Curve::sum(self.layers.iter().map(|layer| &layer.curve)));
+    }
+
     /// Opens the bands on which the value at so many bytes depends, each by its layer and place: `ways` are the bytes, rising, and
     /// ticks of its ways of caching. Whether there were any; where not, the value is exact.
     pub fn refine(&mut self, bytes: i64, mut ways: impl FnMut(usize, usize) -> Vec<(i64, i64)>) -> bool {

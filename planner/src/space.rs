@@ -19,7 +19,7 @@ use crate::refined::Refined;
 use crate::request::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
-use crate::ways::{ComputeGroup, Least, ReadGroup, Ways};
+use crate::ways::{Bounded, ComputeGroup, Least, ReadGroup, Ways};
 
 /// Ticks of the fastest token.
 const TICKS: f64 = (1u64 << 30) as f64;
@@ -82,10 +82,26 @@ pub struct Space<'a> {
 #[derive(Debug)]
 struct Known {
     curve: Rc<Curve>,
-    /// Bytes at which it is what pricing all ways of caching says, or was when it was asked.
-    exact: Vec<i64>,
+    /// Where it is what pricing all ways of caching says.
+    exact: Exact,
     /// What makes it better, once somebody asked.
     refined: Option<Refined>,
+}
+
+/// Bytes at which a curve is exact.
+#[derive(Debug)]
+enum Exact {
+    Everywhere,
+    At(Vec<i64>),
+}
+
+impl Exact {
+    fn at(&self, bytes: i64) -> bool {
+        match self {
+            Self::Everywhere => true,
+            Self::At(known) => known.contains(&bytes),
+        }
+    }
 }
 
 /// From the first up to the second.
@@ -231,7 +247,7 @@ impl<'a> Space<'a> {
             return Rc::clone(&known.curve);
         }
         let curve = Rc::new(bands::curve_of_rising(&self.closed(at)));
-        let known = Known { curve: Rc::clone(&curve), exact: Vec::new(), refined: None };
+        let known = Known { curve: Rc::clone(&curve), exact: Exact::At(Vec::new()), refined: None };
         self.curves.borrow_mut().insert(at, known);
         self.count(Work { curves: 1, ..Work::default() });
         curve
@@ -248,32 +264,26 @@ impl<'a> Space<'a> {
     /// all ways of caching says.
     pub fn refine(&self, at: Sets, bytes: i64) -> bool {
         let mut all = self.curves.borrow_mut();
-        let Some(known) = all.get_mut(&at).filter(|known| !known.exact.contains(&bytes)) else {
+        let Some(known) = all.get_mut(&at).filter(|known| !known.exact.at(bytes)) else {
             return false;
         };
-        let ways = &self.ways[at.level];
         let compute = self.compute_group(at.level, at.sets);
-        let bounded = ways.bounded(&compute, at.read);
-        let mut open = |layer: usize, band: usize| {
-            let cached = ways.bands[layer][band].cached.clone();
-            let mut priced = Vec::with_capacity(cached.len());
-            // rounded down: a bound
-            bounded.some(layer, cached, |way, seconds| {
-                priced.push((way.need.bytes(), (seconds / self.tick_seconds) as i64));
-            });
-            self.count(Work { opened: 1, ..Work::default() });
-            priced
-        };
+        let bounded = self.ways[at.level].bounded(&compute, at.read);
+        let mut open = |layer, band| self.opened(&bounded, at.level, (layer, band));
         let refined = known.refined.get_or_insert_with(|| {
             let mut refined = Refined::new(&self.closed(at));
-            // it may have been settled
-            known.exact.iter().for_each(|&bytes| while refined.refine(bytes, &mut open) {});
+            if let Exact::At(before) = &known.exact {
+                // it may have been settled
+                before.iter().for_each(|&bytes| while refined.refine(bytes, &mut open) {});
+            }
             refined
         });
         let better = refined.refine(bytes, &mut open);
         known.curve = Rc::clone(refined.curve());
-        if !better {
-            known.exact.push(bytes);
+        if let Exact::At(known) = &mut known.exact
+            && !better
+        {
+            known.push(bytes);
         }
         better
     }
@@ -294,13 +304,27 @@ impl<'a> Space<'a> {
     /// The least ticks of all layers against bytes with a way, from all ways of caching.
     pub fn curve_of(&self, way: Way) -> Rc<Curve> {
         let at = self.sets_of(way);
-        loop {
-            let curve = self.curve(at);
-            let refined = |better, &(bytes, _): &(i64, i64)| self.refine(at, bytes) || better;
-            if !curve.corners.iter().fold(false, refined) {
-                return curve;
-            }
-        }
+        self.curve(at);
+        let compute = self.compute_group(at.level, at.sets);
+        let bounded = self.ways[at.level].bounded(&compute, at.read);
+        let mut refined = Refined::new(&self.closed(at));
+        refined.open_all(|layer, band| self.opened(&bounded, at.level, (layer, band)));
+        let curve = Rc::clone(refined.curve());
+        let known = Known { curve: Rc::clone(&curve), exact: Exact::Everywhere, refined: None };
+        self.curves.borrow_mut().insert(at, known);
+        curve
+    }
+
+    /// Bytes and ticks of a band's ways of caching.
+    fn opened(&self, bounded: &Bounded<'_>, level: usize, (layer, band): (usize, usize)) -> Vec<(i64, i64)> {
+        let cached = self.ways[level].bands[layer][band].cached.clone();
+        let mut priced = Vec::with_capacity(cached.len());
+        // rounded down: a bound
+        bounded.some(layer, cached, |way, seconds| {
+            priced.push((way.need.bytes(), (seconds / self.tick_seconds) as i64));
+        });
+        self.count(Work { opened: 1, ..Work::default() });
+        priced
     }
 
     /// Core sets from the first up to the second, as one that has the best of each.

@@ -197,10 +197,10 @@ fn bounds_hold(question: &Question<'_>) {
         for (bands, cached) in ways.bands.iter().zip(&ways.cached) {
             let mut of_bands: Vec<usize> = bands.iter().flat_map(|band| band.cached.clone()).collect();
             of_bands.sort_unstable();
-            assert!(of_bands.into_iter().eq(0..cached.len()));
-            assert!(bands.is_sorted_by_key(|band| band.bytes));
+            assert!(of_bands.into_iter().eq(0..cached.len()), "each once");
+            assert!(bands.is_sorted_by_key(|band| band.bytes), "bands rise");
             let rise = |band: &Band| cached[band.cached.clone()].is_sorted_by_key(|way| way.need.bytes());
-            assert!(bands.iter().all(rise));
+            assert!(bands.iter().all(rise), "ways of caching rise");
         }
         let (groups, all) = (ways.read_groups(), (0..ways.computes.len()).collect::<Vec<_>>());
         let pairs = (0..ways.reads.len()).step_by(7).flat_map(|read| all.iter().map(move |&c| (c, read)));
