@@ -71,12 +71,17 @@ impl Layer {
         self.hull[steeper..=as_steep].iter().filter_map(|&i| self.points[i].2).collect()
     }
 
-    /// Puts ways of caching in the place of their band. None of them takes less than was said of the band.
-    fn open(&mut self, band: u32, mut ways: Vec<(i64, i64)>) {
+    /// Puts ways of caching in the place of their band.
+    fn open(&mut self, band: u32, ways: Vec<(i64, i64)>) {
         if let Some(place) = self.points.iter().position(|point| point.2 == Some(band)) {
             let (_, least, _) = self.points.swap_remove(place);
-            ways.iter_mut().for_each(|(_, ticks)| *ticks = least.max(*ticks));
+            self.put(least, ways);
         }
+    }
+
+    /// Adds ways of caching of a band. None of them takes less than was said of it.
+    fn put(&mut self, least: i64, mut ways: Vec<(i64, i64)>) {
+        ways.iter_mut().for_each(|(_, ticks)| *ticks = least.max(*ticks));
         // no others are ever corners
         self.points.extend(Curve::hull(&ways).into_iter().map(|i| (ways[i].0, ways[i].1, None)));
     }
@@ -102,8 +107,12 @@ impl Refined {
     /// Opens all bands: `ways` as for [`Self::refine`].
     pub fn open_all(&mut self, mut ways: impl FnMut(usize, usize) -> Vec<(i64, i64)>) {
         for (place, layer) in self.layers.iter_mut().enumerate() {
-            let closed: Vec<u32> = layer.points.iter().filter_map(|point| point.2).collect();
-            closed.into_iter().for_each(|band| layer.open(band, ways(place, band as usize)));
+            for point in std::mem::take(&mut layer.points) {
+                match point.2 {
+                    Some(band) => layer.put(point.1, ways(place, band as usize)),
+                    None => layer.points.push(point),
+                }
+            }
             layer.renew();
         }
         self.curve = Rc::new(Curve::sum(self.layers.iter().map(|layer| &layer.curve)));

@@ -304,14 +304,17 @@ impl<'a> Space<'a> {
     /// The least ticks of all layers against bytes with a way, from all ways of caching.
     pub fn curve_of(&self, way: Way) -> Rc<Curve> {
         let at = self.sets_of(way);
-        self.curve(at);
+        if let Some(Known { curve, exact: Exact::Everywhere, .. }) = self.curves.borrow().get(&at) {
+            return Rc::clone(curve);
+        }
         let compute = self.compute_group(at.level, at.sets);
         let bounded = self.ways[at.level].bounded(&compute, at.read);
         let mut refined = Refined::new(&self.closed(at));
         refined.open_all(|layer, band| self.opened(&bounded, at.level, (layer, band)));
         let curve = Rc::clone(refined.curve());
         let known = Known { curve: Rc::clone(&curve), exact: Exact::Everywhere, refined: None };
-        self.curves.borrow_mut().insert(at, known);
+        let first = self.curves.borrow_mut().insert(at, known).is_none();
+        self.count(Work { curves: usize::from(first), ..Work::default() });
         curve
     }
 
