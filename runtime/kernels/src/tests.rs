@@ -514,7 +514,7 @@ fn scale_places(format: Format) -> &'static [usize] {
     match format {
         Format::F32 => &[2],
         Format::F16 | Format::BF16 => &[0],
-        _ => super::finite::scale_places(format),
+        _ => finite::scale_places(format),
     }
 }
 
