@@ -123,7 +123,7 @@ pub fn decide(field: &Field<'_>, candidate: &Candidate, regions: i64) -> Decided
 /// The plan, with all that is expected of it.
 pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleRule) -> Plan {
     let digits = plans::file::significant;
-    let Question { device, model, limits, origin } = question;
+    let Question { device, model, limits, origin, .. } = question;
     let memory = memory::regions(device, model, &d.choices(limits, level), limits.memory_bytes);
     let of_prompt = PromptLayers::new(question, &cost::rates(question, &d.prompt.cores), d.prompt.chunk);
     let mut plan = Plan {
@@ -221,8 +221,7 @@ fn filling(question: &Question<'_>, level: &Level, d: &Decided) -> Option<Fillin
     let layers: Vec<surface::Filling> = (d.hot.iter().zip(&d.cold).enumerate())
         .map(|(layer, (&hot, &cold))| {
             let requested = cost::requested_neurons(model, level, layer);
-            let missing = surface::missing(model, level, layer, d.policy, requested, (hot, cold));
-            surface::Filling::new(model, level, layer, requested, (hot, cold), missing.neurons)
+            surface::missing_and_filling(model, level, layer, d.policy, requested, (hot, cold)).1
         })
         .collect();
     let mut tokens = FILLING_TOKENS.to_vec();

@@ -33,7 +33,7 @@ pub struct Band {
 }
 
 impl Band {
-    /// The bands of one layer, whose ways of caching rise in bytes share by share.
+    /// The bands of one layer, whose ways of caching rise in bytes share by share; with rising bytes.
     pub fn of_layer(cached: &[Cached], layers: usize) -> Vec<Self> {
         let bands = (BANDS / layers.max(1)).clamp(LAYER_BANDS[0], LAYER_BANDS[1]);
         let size = cached.len().div_ceil(bands).max(1);
@@ -43,6 +43,7 @@ impl Band {
             all.extend(Self::cut(cached, start..end, alike.len().div_ceil(size)));
             start = end;
         }
+        all.sort_by_key(|band| band.bytes);
         all
     }
 

@@ -21,6 +21,8 @@
 //! Differs from equation 2 (`t_dec = t_comp`): decoding is bound by memory bandwidth in RAM and by flash below that, so
 //! that both stand, and what cannot overlap stands beside them.
 
+use std::sync::Arc;
+
 use plans::device::LONG_ROW_VALUES;
 use plans::engine::{
     ADDED, ALONE, ATTENTION_DISPATCHES, COMPLETED_DISPATCHES, LATENT_DISPATCHES, LIST_PASSES,
@@ -461,7 +463,8 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
         let requested = requested(model, d.level, layer);
         let stages = stages(model, d.level, layer, d.cluster, &r).with(d.read.look_ahead);
         let cached = (d.hot[layer], d.cold[layer]);
-        let missing = surface::missing(model, d.level, layer, d.policy, requested.0, cached);
+        let (missing, filling) =
+            surface::missing_and_filling(model, d.level, layer, d.policy, requested.0, cached);
         let inserted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(requested.1) } else { 0.0 };
         let insert = inserted * insert_seconds(model, d.level, &r);
         let queue = reads.queue(&reads.of(missing, requested.1), layer > 0, &stages);
@@ -482,7 +485,6 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
         price.requested += requested.0;
         price.missing += missing.neurons;
         price.cold_start += f64::from(cached.1) * reads.fill_seconds();
-        let filling = Filling::new(model, d.level, layer, requested.0, cached, missing.neurons);
         price.filling += filling.at(f64::from(generated)) * reads.fill_seconds();
     }
     price.constant = serial + price.overlapped;
@@ -545,7 +547,7 @@ pub struct PromptLayers {
     /// Share of the products that a unit beside the CPU takes.
     pub shared: Shared,
     /// Share of a layer's experts that 1, 2, 4, ... tokens of a chunk visit: see [`plans::terms::visited`].
-    pub visited: Vec<f64>,
+    pub visited: Arc<[f64]>,
 }
 
 impl PromptLayers {
@@ -569,7 +571,7 @@ impl PromptLayers {
                 (*token, *once) = (shared.compute_seconds(*token), shared.compute_seconds(*once));
             }
         }
-        Self { compute, memory, attention_fraction, shared, visited: visited(model) }
+        Self { compute, memory, attention_fraction, shared, visited: Arc::clone(&question.visited) }
     }
 }
 
@@ -601,7 +603,7 @@ fn prompt_products(model: &Model, chunk: u32, seconds: f64) -> Products<'_> {
 ///
 /// *Reconstructed*: where experts come and go in slices, tokens visit as many as they would fill of a cache with room for all
 /// ([`surface::Filling`]). Otherwise they are taken to choose evenly and independently, which visits most.
-fn visited(model: &Model) -> Vec<f64> {
+pub fn visited(model: &Model) -> Vec<f64> {
     let (a, bundle) = (&model.architecture, &model.parts.bundle);
     if a.experts == 1 {
         return Vec::new();

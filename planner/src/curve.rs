@@ -21,11 +21,17 @@ impl Curve {
     ///
     /// `options` rise in memory and are not empty.
     pub fn hull(options: &[(i64, i64)]) -> Vec<usize> {
+        Self::hull_of(options.len(), |i| options[i])
+    }
+
+    /// [`Self::hull`] of so many options.
+    pub fn hull_of(count: usize, option: impl Fn(usize) -> (i64, i64)) -> Vec<usize> {
         let mut hull: Vec<usize> = Vec::new();
-        for (i, &(x, y)) in options.iter().enumerate() {
+        for i in 0..count {
+            let (x, y) = option(i);
             while let Some(&last) = hull.last() {
-                let (bx, by) = options[last];
-                let above = match hull.len().checked_sub(2).map(|at| options[hull[at]]) {
+                let (bx, by) = option(last);
+                let above = match hull.len().checked_sub(2).map(|at| option(hull[at])) {
                     // last lies above the line from the one before it to this one
                     Some((ax, ay)) => times(by - ay, x - ax) > times(y - ay, bx - ax),
                     None => bx == x && by >= y,
@@ -35,7 +41,7 @@ impl Curve {
                 }
                 hull.pop();
             }
-            if hull.last().is_none_or(|&last| y < options[last].1) {
+            if hull.last().is_none_or(|&last| y < option(last).1) {
                 hull.push(i);
             }
         }
@@ -50,7 +56,7 @@ impl Curve {
             x += curve.corners[0].0;
             y += curve.corners[0].1;
             let differences = curve.corners.windows(2).map(|w| (w[1].0 - w[0].0, w[1].1 - w[0].1));
-            steps.extend(differences.map(|step| (slope(step), step)));
+            steps.extend(differences.map(|step| (Self::slope(step), step)));
         }
         steps.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut corners = Vec::with_capacity(1 + steps.len());
@@ -61,6 +67,11 @@ impl Curve {
             corners.push((x, y));
         }
         Self { corners }
+    }
+
+    /// Time over memory of a step; memory of none is taken for the least.
+    pub fn slope((dx, dy): (i64, i64)) -> f64 {
+        dy as f64 / dx.max(1) as f64
     }
 
     /// The least time with so much memory; `None` below the first corner.
@@ -138,11 +149,7 @@ pub fn meeting(a: [(i64, i64); 2], b: [(i64, i64); 2]) -> Option<(f64, f64)> {
 }
 
 fn slope_of([(x0, y0), (x1, y1)]: [(i64, i64); 2]) -> f64 {
-    slope((x1 - x0, y1 - y0))
-}
-
-fn slope((dx, dy): (i64, i64)) -> f64 {
-    dy as f64 / dx.max(1) as f64
+    Curve::slope((x1 - x0, y1 - y0))
 }
 
 /// A product of two differences: bytes of a layer times ticks need not fit in 64 bits.
@@ -192,7 +199,7 @@ mod tests {
                 // Rounded up to whole ticks, so that a corner's own value is exact.
                 prop_assert!(curve.at(x).expect("within") <= y);
             }
-            let slopes: Vec<f64> = curve.corners.windows(2).map(|w| slope((w[1].0 - w[0].0, w[1].1 - w[0].1))).collect();
+            let slopes: Vec<f64> = curve.corners.windows(2).map(|w| Curve::slope((w[1].0 - w[0].0, w[1].1 - w[0].1))).collect();
             prop_assert!(slopes.windows(2).all(|w| w[0] <= w[1]) && slopes.iter().all(|s| *s < 0.0));
         }
 

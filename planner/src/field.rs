@@ -14,7 +14,7 @@ use crate::bands::{self, Priced};
 use crate::cost::PromptPrice;
 use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
-use crate::queue::{Prompts, Queue};
+use crate::queue::{Bound, Prompts, Queue};
 use crate::reads::LayerReads;
 use crate::request::{DIGITS, Limits, PromptLimit, Question};
 use crate::room::{Need, Room};
@@ -161,7 +161,7 @@ impl<'a> Field<'a> {
     fn queue<'q>(
         &'q self,
         (regions, any): (i64, bool),
-        bound: impl Fn(i64, Room, i64, &Curve) -> Option<i64> + 'q,
+        bound: impl Fn(i64, Room, i64, &Curve) -> Option<Bound> + 'q,
     ) -> impl Iterator<Item = (i64, Way)> + 'q {
         let prompts = |level, read, embedding_rows| self.useful_prompts(level, read, embedding_rows);
         Queue::new(self.space, self.question.device, (regions, any), prompts, bound)
@@ -275,20 +275,27 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// A bound on ticks, from bands; `None` where the limits cannot be kept.
-    fn bound(&self, serial: i64, room: Room, curve: &Curve) -> Option<i64> {
+    /// A bound on ticks, from a curve; `None` where the limits cannot be kept.
+    fn bound(&self, serial: i64, room: Room, curve: &Curve) -> Option<Bound> {
         let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
         }
         let ticks = serial + curve.at(all)?;
         // a curve's value is rounded up
-        self.time_max.is_none_or(|most| ticks - 1 <= most).then_some(ticks - 1)
+        self.time_max.is_none_or(|most| ticks - 1 <= most).then_some((ticks - 1, all))
     }
 
-    /// Ticks of a token that no split of a way can be below, from bands; `None` where the limits cannot be kept.
+    /// Ticks of a token that no split of a way can be below, from its ways of caching; `None` where the limits cannot be kept.
     pub fn bound_of(&self, way: Way, regions: i64) -> Option<i64> {
-        self.bound(self.serial(way), self.room(way, regions), &self.space.curve_of(way))
+        let at = self.space.sets_of(way);
+        loop {
+            let (bound, bytes) =
+                self.bound(self.serial(way), self.room(way, regions), &self.space.curve(at))?;
+            if !self.space.refine(at, bytes) {
+                return Some(bound);
+            }
+        }
     }
 
     /// Whether prompts can be as fast as they must within so many bytes of regions.
@@ -633,23 +640,28 @@ impl<'a> Field<'a> {
         Some((bound, Some(high)))
     }
 
-    /// A bound on regions, from bands.
+    /// A bound on regions, from a curve.
     fn smallest_bound(
         &self,
         regions: i64,
         serial: i64,
         (room, pinned): (Room, i64),
         curve: &Curve,
-    ) -> Option<i64> {
+    ) -> Option<Bound> {
         let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
         }
-        let bytes = match self.time_max {
-            None => curve.corners[0].0,
-            Some(most) => curve.reaching(most + 1 - serial)? - 1,
+        // the fewest bytes are exact, whatever is known of the curve
+        let (bytes, decided_at) = match self.time_max {
+            None => (curve.corners[0].0, i64::MIN),
+            Some(most) => {
+                let reached = curve.reaching(most + 1 - serial)?;
+                (reached - 1, reached)
+            }
         };
-        (bytes <= all).then(|| regions - room.bytes + room.tables + bytes.max(room.rows + pinned))
+        let bound = || (regions - room.bytes + room.tables + bytes.max(room.rows + pinned), decided_at);
+        (bytes <= all).then(bound)
     }
 }
 

@@ -8,7 +8,7 @@ use plans::plan::Feature;
 use crate::cost;
 use crate::request::{Limits, measured_run};
 use crate::room::Need;
-use crate::surface::{self, Filling, Missing};
+use crate::surface::{self, Missing};
 
 /// Steps in which all layers' neurons are handed out, and the fewest and most of one layer.
 const STEPS: u64 = 2048;
@@ -74,8 +74,8 @@ pub fn cachings(
                 tables: slots_tables_bytes(&model.architecture, policy, slice, hot, cold) as i64,
             };
             let (hot, cold) = (hot as u32, cold as u32);
-            let missing = surface::missing(model, level, layer, policy, requested, (hot, cold));
-            let filling = Filling::new(model, level, layer, requested, (hot, cold), missing.neurons);
+            let (missing, filling) =
+                surface::missing_and_filling(model, level, layer, policy, requested, (hot, cold));
             let filled = filling.at(generated);
             // shares fall, so that tables rise: only fewer misses or slots to fill make up for them
             let better = |before: &Cached| missing.neurons < before.missing.neurons || filled < before.filled;

@@ -8,7 +8,7 @@
 //! together  what several sequences give that decode together
 //! speculation  what drafts give, and whether they pay
 //! rules, ways, layers  what there is to choose among: levels, cores, reads, prompts; what a layer may cache
-//! bands, space, queue    bounds of many ways at once, made when they are needed
+//! bands, refined, space, queue    bounds of many ways at once, made when they are needed
 //! room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
 //! tables, encode -> problem -> solve    the choice among plans that decode alike
 //! assemble -> verify     the plan, checked by the plain cost functions
@@ -48,6 +48,7 @@ pub mod ways;
 
 pub mod field;
 pub mod queue;
+pub mod refined;
 pub mod room;
 pub mod space;
 pub mod split;

@@ -12,7 +12,7 @@
 //! them by their own bounds would bring them.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::rc::Rc;
 
 use plans::Device;
@@ -29,7 +29,8 @@ const SETS_MIN: usize = 8;
 enum Node {
     Group(Group),
     Sets(Sets),
-    Way(Way),
+    /// With the fewest bytes of pinned neurons.
+    Way(Way, i64),
 }
 
 /// Ways with their bounds, the lowest first.
@@ -41,7 +42,12 @@ pub(crate) struct Queue<'q, P, B> {
     prompts: P,
     bound: B,
     heap: BinaryHeap<Reverse<(usize, i64, Node)>>,
+    /// Ways with such cores and reads that are still to come.
+    to_come: HashMap<Sets, usize>,
 }
+
+/// A bound, and the bytes at which the curve decides it.
+pub(crate) type Bound = (i64, i64);
 
 /// Prompts that can keep the limits, the least memory first, each with the fewest bytes of pinned neurons with which it does.
 pub(crate) type Prompts = Rc<[(usize, i64)]>;
@@ -49,7 +55,7 @@ pub(crate) type Prompts = Rc<[(usize, i64)]>;
 impl<'q, P, B> Queue<'q, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(i64, Room, i64, &Curve) -> Option<i64>,
+    B: Fn(i64, Room, i64, &Curve) -> Option<Bound>,
 {
     /// Of all ways of a space within so many bytes of regions. `prompts` are those of a level and a way of reading, with rows
     /// of the token embedding being read or not. `bound` is that of what has so many ticks that nothing overlaps, such room,
@@ -61,7 +67,16 @@ where
         prompts: P,
         bound: B,
     ) -> Self {
-        let mut queue = Self { space, device, regions, any, prompts, bound, heap: BinaryHeap::new() };
+        let mut queue = Self {
+            space,
+            device,
+            regions,
+            any,
+            prompts,
+            bound,
+            heap: BinaryHeap::new(),
+            to_come: HashMap::new(),
+        };
         for (level, groups) in space.groups.iter().enumerate() {
             for reads in 0..groups.reads.len() {
                 queue.push(Group { level, reads, sets: (0, groups.sets.len()) });
@@ -99,7 +114,7 @@ where
         }
         let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
         let curve = space.curve_of_group(group, &compute, &reads);
-        if let Some(bound) = (self.bound)(space.ticks(compute.serial), room, pinned, &curve) {
+        if let Some((bound, _)) = (self.bound)(space.ticks(compute.serial), room, pinned, &curve) {
             self.enter(usize::MAX, bound, Node::Group(group));
         }
     }
@@ -126,37 +141,89 @@ where
             let halves = halved(at.sets, 1).into_iter().flatten();
             return halves.for_each(|sets| self.push_sets(Sets { sets, ..at }));
         }
-        let space = self.space;
-        let ways = &space.ways[at.level];
         let prompts = self.prompts_of(at);
         if prompts.iter().all(|prompts| prompts.is_empty()) {
             return;
         }
-        let curve = space.curve(at);
         if at.sets.1 - at.sets.0 > 1 {
-            let (compute, reads) = (space.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
-            let all = || prompts.iter().flat_map(|prompts| prompts.iter());
-            let prompts = all().map(|&(prompt, _)| &space.prompts[prompt]);
-            let room = ways.room_of_group(self.device, self.regions, &compute, &reads, prompts);
-            let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
-            let bound = (self.bound)(space.ticks(compute.serial), room, pinned, &curve);
-            if let Some(bound) = bound {
+            if let Some((bound, _)) = self.bound_of_sets(at) {
                 self.enter(at.sets.1 - at.sets.0, bound, Node::Sets(at));
             }
             return;
         }
-        for &compute in &space.groups[at.level].sets[at.sets.0] {
-            let of_compute = &ways.computes[compute];
-            let serial = space.ticks(of_compute.serial);
-            for &(prompt, pinned) in prompts[usize::from(of_compute.embedding_rows)].iter() {
+        let ways = &self.space.ways[at.level];
+        for &compute in &self.space.groups[at.level].sets[at.sets.0] {
+            let rows = usize::from(ways.computes[compute].embedding_rows);
+            for &(prompt, pinned) in prompts[rows].iter() {
                 let way = Way { level: at.level, compute, read: at.read, prompt };
-                let room = space.room(self.device, way, self.regions);
-                let bound = (self.bound)(serial, room, pinned, &curve);
-                if let Some(bound) = bound.filter(|_| pinned <= room.budgets()[1]) {
-                    self.enter(0, bound, Node::Way(way));
+                if let Some((bound, _)) = self.bound_of_way(at, way, pinned) {
+                    self.enter(0, bound, Node::Way(way, pinned));
+                    *self.to_come.entry(at).or_default() += 1;
                 }
             }
         }
+    }
+
+    fn bound_of_sets(&self, at: Sets) -> Option<Bound> {
+        let (space, prompts) = (self.space, self.prompts_of(at));
+        let ways = &space.ways[at.level];
+        let (compute, reads) = (space.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
+        let all = || prompts.iter().flat_map(|prompts| prompts.iter());
+        let of_all = all().map(|&(prompt, _)| &space.prompts[prompt]);
+        let room = ways.room_of_group(self.device, self.regions, &compute, &reads, of_all);
+        let pinned = all().map(|&(_, pinned)| pinned).min().unwrap_or(0);
+        (self.bound)(space.ticks(compute.serial), room, pinned, &space.curve(at))
+    }
+
+    fn bound_of_way(&self, at: Sets, way: Way, pinned: i64) -> Option<Bound> {
+        let space = self.space;
+        let serial = space.ticks(space.ways[way.level].computes[way.compute].serial);
+        let room = space.room(self.device, way, self.regions);
+        (self.bound)(serial, room, pinned, &space.curve(at)).filter(|_| pinned <= room.budgets()[1])
+    }
+
+    /// A node's bound by what is known of its curve now, but for groups.
+    fn bound_of(&self, node: Node) -> Option<Bound> {
+        match node {
+            Node::Group(_) => None,
+            Node::Sets(at) => self.bound_of_sets(at),
+            Node::Way(way, pinned) => self.bound_of_way(self.space.sets_of(way), way, pinned),
+        }
+    }
+
+    /// Whether a node's bound is as high as the curve of its ways of caching makes it; if not, it enters again with a better one.
+    fn is_exact(&mut self, size: usize, bound: i64, node: Node) -> bool {
+        let at = match node {
+            Node::Group(_) => return true,
+            Node::Sets(at) => at,
+            Node::Way(way, _) => self.space.sets_of(way),
+        };
+        // the curve may be better than when it was asked last
+        let now = self.bound_of(node);
+        if now.is_some_and(|(now, bytes)| now == bound && !self.space.refine(at, bytes)) {
+            return true;
+        }
+        match self.bound_of(node) {
+            Some((bound, _)) => self.enter(size, bound, node),
+            None => self.done(node),
+        }
+        false
+    }
+
+    /// Nothing more comes of a node: once it was the last way with its cores and reads, little is kept of these.
+    fn done(&mut self, node: Node) {
+        let at = match node {
+            Node::Group(_) => return,
+            Node::Sets(at) => at,
+            Node::Way(way, _) => self.space.sets_of(way),
+        };
+        if let Some(left) = self.to_come.get_mut(&at) {
+            *left -= 1;
+            if *left > 0 {
+                return;
+            }
+        }
+        self.space.settle(at);
     }
 }
 
@@ -169,17 +236,24 @@ fn halved((first, end): (usize, usize), most: usize) -> Option<[(usize, usize); 
 impl<P, B> Iterator for Queue<'_, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(i64, Room, i64, &Curve) -> Option<i64>,
+    B: Fn(i64, Room, i64, &Curve) -> Option<Bound>,
 {
     type Item = (i64, Way);
 
     fn next(&mut self) -> Option<(i64, Way)> {
         loop {
-            let Reverse((_, bound, node)) = self.heap.pop()?;
+            let Reverse((size, bound, node)) = self.heap.pop()?;
+            if !self.is_exact(size, bound, node) {
+                continue;
+            }
             match node {
-                Node::Way(way) => return Some((bound, way)),
+                Node::Way(way, _) => {
+                    self.done(node);
+                    return Some((bound, way));
+                }
                 Node::Group(group) => self.split(group),
                 Node::Sets(at) => {
+                    self.done(node);
                     let halves = halved(at.sets, 1).into_iter().flatten();
                     halves.for_each(|sets| self.push_sets(Sets { sets, ..at }));
                 }

@@ -364,7 +364,9 @@ impl ReadPrice {
 
     /// A lower bound of a layer's reads, however many of them are prefetched.
     pub fn least_of(&self, all: &LayerReads) -> LeastReads {
-        let ahead = if self.choice.look_ahead > 0 { all.reads * all.ahead_seconds } else { f64::INFINITY };
+        // none are prefetched where buffers are few: see [`Supply::queue`]
+        let prefetched = self.choice.look_ahead > 0 && self.held() > 2 * self.choice.depth;
+        let ahead = if prefetched { all.reads * all.ahead_seconds } else { f64::INFINITY };
         LeastReads {
             reads: all.reads,
             reads_most: all.reads,

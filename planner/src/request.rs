@@ -1,6 +1,7 @@
 //! What was requested, made exact: every default filled in, every impossible limit refused.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use plans::check::BYTES_MAX;
 use plans::engine::{DRAFT_TOKENS_MAX, ROWS_MAX, SEQUENCES_MAX};
@@ -12,6 +13,7 @@ use plans::plan::{Feature, Objective, Request};
 use plans::size::show;
 use plans::{Device, KvFormat, Model, PAGE_BYTES};
 
+use crate::cost;
 use crate::error::PlanError;
 use crate::hardware;
 
@@ -39,6 +41,8 @@ pub struct Question<'a> {
     pub limits: Limits,
     /// The request and the hashes of its inputs, which the plan repeats.
     pub origin: Origin<'a>,
+    /// Share of a layer's experts that 1, 2, 4, ... tokens of a prompt visit: [`cost::visited`] of the model.
+    pub visited: Arc<[f64]>,
 }
 
 /// Where a question comes from.
@@ -56,7 +60,7 @@ impl<'a> Question<'a> {
     /// The question within other limits.
     #[must_use]
     pub fn within(&self, limits: Limits) -> Self {
-        Question { limits, ..*self }
+        Question { limits, visited: Arc::clone(&self.visited), ..*self }
     }
 }
 
@@ -322,7 +326,8 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
         without: request.without.clone(),
     };
     let origin = Origin { request, device_hash: &inputs.device_hash, model_hash: &inputs.model_hash };
-    Ok(Question { device, model, limits, origin })
+    let visited = cost::visited(model).into();
+    Ok(Question { device, model, limits, origin, visited })
 }
 
 /// Why keys and values of a model cannot be stored so, if they cannot.

@@ -15,10 +15,11 @@ use crate::bands::{self, Priced};
 use crate::cost::{PromptChoice, PromptPrice};
 use crate::curve::Curve;
 use crate::reads::ReadChoice;
+use crate::refined::Refined;
 use crate::request::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
-use crate::ways::{ComputeGroup, Least, ReadGroup, Ways};
+use crate::ways::{Bounded, ComputeGroup, Least, ReadGroup, Ways};
 
 /// Ticks of the fastest token.
 const TICKS: f64 = (1u64 << 30) as f64;
@@ -69,12 +70,38 @@ pub struct Space<'a> {
     pub tick_seconds: f64,
     /// Per level: which reads and which cores are bounded together.
     pub groups: Vec<Groups>,
-    curves: RefCell<HashMap<Sets, Rc<Curve>>>,
+    curves: RefCell<HashMap<Sets, Known>>,
     curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
     /// By level and core sets: what they have in common.
     compute_groups: RefCell<HashMap<(usize, Range), Rc<ComputeGroup>>>,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
     work: Cell<Work>,
+}
+
+/// What is known of a curve.
+#[derive(Debug)]
+struct Known {
+    curve: Rc<Curve>,
+    /// Where it is what pricing all ways of caching says.
+    exact: Exact,
+    /// What makes it better, once somebody asked.
+    refined: Option<Refined>,
+}
+
+/// Bytes at which a curve is exact.
+#[derive(Debug)]
+enum Exact {
+    Everywhere,
+    At(Vec<i64>),
+}
+
+impl Exact {
+    fn at(&self, bytes: i64) -> bool {
+        match self {
+            Self::Everywhere => true,
+            Self::At(known) => known.contains(&bytes),
+        }
+    }
 }
 
 /// From the first up to the second.
@@ -99,6 +126,8 @@ pub struct Work {
     pub group_curves: usize,
     /// Curves of one way of reading with some sets of cores.
     pub curves: usize,
+    /// Bands of these whose ways of caching were priced one by one.
+    pub opened: usize,
     /// Ways that were priced layer by layer.
     pub priced: usize,
 }
@@ -107,6 +136,7 @@ impl std::ops::AddAssign for Work {
     fn add_assign(&mut self, more: Self) {
         self.group_curves += more.group_curves;
         self.curves += more.curves;
+        self.opened += more.opened;
         self.priced += more.priced;
     }
 }
@@ -210,34 +240,94 @@ impl<'a> Space<'a> {
         Rc::clone(self.prompt_prices.borrow_mut().entry(key).or_insert_with(price))
     }
 
-    /// The least ticks of all layers against bytes, for a way of reading with any of some core sets.
+    /// A curve that is nowhere above the least ticks of all layers against bytes, for a way of reading with any of some core
+    /// sets: as it is known by now.
     pub fn curve(&self, at: Sets) -> Rc<Curve> {
         if let Some(known) = self.curves.borrow().get(&at) {
-            return Rc::clone(known);
+            return Rc::clone(&known.curve);
         }
-        let ways = &self.ways[at.level];
-        let compute = self.compute_group(at.level, at.sets);
-        let (bounded, tick_seconds) = (ways.bounded(&compute, at.read), self.tick_seconds);
-        let layer = |(layer, count): (usize, usize)| {
-            let mut priced = vec![(0, 0); count];
-            // rounded down: a bound
-            bounded.layer(layer, |place, way, seconds| {
-                priced[place] = (way.need.bytes(), (seconds / tick_seconds) as i64);
-            });
-            Curve::over(&priced)
-        };
-        let layers: Vec<(usize, usize)> = bounded.counts().enumerate().collect();
-        let curves: Vec<Curve> = layers.into_par_iter().map(layer).collect();
-        let curve = Rc::new(Curve::sum(curves.iter()));
-        self.curves.borrow_mut().insert(at, Rc::clone(&curve));
+        let curve = Rc::new(bands::curve_of_rising(&self.closed(at)));
+        let known = Known { curve: Rc::clone(&curve), exact: Exact::At(Vec::new()), refined: None };
+        self.curves.borrow_mut().insert(at, known);
         self.count(Work { curves: 1, ..Work::default() });
         curve
     }
 
-    /// The curve of a way.
-    pub fn curve_of(&self, way: Way) -> Rc<Curve> {
+    /// Per layer and band the fewest bytes and ticks, for a way of reading with any of some core sets.
+    fn closed(&self, at: Sets) -> Priced {
+        let ways = &self.ways[at.level];
+        let (compute, reads) = (self.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
+        self.priced(ways, &compute, &reads, &ways.least_reads(&reads))
+    }
+
+    /// Makes [`Self::curve`] better where so many bytes are taken. Whether it became another; if not, it is there what pricing
+    /// all ways of caching says.
+    pub fn refine(&self, at: Sets, bytes: i64) -> bool {
+        let mut all = self.curves.borrow_mut();
+        let Some(known) = all.get_mut(&at).filter(|known| !known.exact.at(bytes)) else {
+            return false;
+        };
+        let compute = self.compute_group(at.level, at.sets);
+        let bounded = self.ways[at.level].bounded(&compute, at.read);
+        let mut open = |layer, band| self.opened(&bounded, at.level, (layer, band));
+        let refined = known.refined.get_or_insert_with(|| {
+            let mut refined = Refined::new(&self.closed(at));
+            if let Exact::At(before) = &known.exact {
+                // it may have been settled
+                before.iter().for_each(|&bytes| while refined.refine(bytes, &mut open) {});
+            }
+            refined
+        });
+        let better = refined.refine(bytes, &mut open);
+        known.curve = Rc::clone(refined.curve());
+        if let Exact::At(known) = &mut known.exact
+            && !better
+        {
+            known.push(bytes);
+        }
+        better
+    }
+
+    /// Keeps of what made a curve better nothing but the curve.
+    pub fn settle(&self, at: Sets) {
+        if let Some(known) = self.curves.borrow_mut().get_mut(&at) {
+            known.refined = None;
+        }
+    }
+
+    /// The core set of a way with its reads.
+    pub fn sets_of(&self, way: Way) -> Sets {
         let set = self.groups[way.level].set_of[way.compute];
-        self.curve(Sets { level: way.level, read: way.read, sets: (set, set + 1) })
+        Sets { level: way.level, read: way.read, sets: (set, set + 1) }
+    }
+
+    /// The least ticks of all layers against bytes with a way, from all ways of caching.
+    pub fn curve_of(&self, way: Way) -> Rc<Curve> {
+        let at = self.sets_of(way);
+        if let Some(Known { curve, exact: Exact::Everywhere, .. }) = self.curves.borrow().get(&at) {
+            return Rc::clone(curve);
+        }
+        let compute = self.compute_group(at.level, at.sets);
+        let bounded = self.ways[at.level].bounded(&compute, at.read);
+        let mut refined = Refined::new(&self.closed(at));
+        refined.open_all(|layer, band| self.opened(&bounded, at.level, (layer, band)));
+        let curve = Rc::clone(refined.curve());
+        let known = Known { curve: Rc::clone(&curve), exact: Exact::Everywhere, refined: None };
+        let first = self.curves.borrow_mut().insert(at, known).is_none();
+        self.count(Work { curves: usize::from(first), ..Work::default() });
+        curve
+    }
+
+    /// Bytes and ticks of a band's ways of caching.
+    fn opened(&self, bounded: &Bounded<'_>, level: usize, (layer, band): (usize, usize)) -> Vec<(i64, i64)> {
+        let cached = self.ways[level].bands[layer][band].cached.clone();
+        let mut priced = Vec::with_capacity(cached.len());
+        // rounded down: a bound
+        bounded.some(layer, cached, |way, seconds| {
+            priced.push((way.need.bytes(), (seconds / self.tick_seconds) as i64));
+        });
+        self.count(Work { opened: 1, ..Work::default() });
+        priced
     }
 
     /// Core sets from the first up to the second, as one that has the best of each.

@@ -67,6 +67,19 @@ pub fn missing(
     Missing { neurons, chances }
 }
 
+/// [`missing`] with full slots, and how these fill from empty.
+pub fn missing_and_filling(
+    model: &Model,
+    level: &Level,
+    layer: usize,
+    policy: Policy,
+    requested: f64,
+    cached: (u32, u32),
+) -> (Missing, Filling) {
+    let missing = missing(model, level, layer, policy, requested, cached);
+    (missing, Filling::new(model, level, layer, requested, cached, missing.neurons))
+}
+
 /// Share of the neurons requested that are missing in a layer with `hot` pinned and `cold` slots under a policy; all where
 /// it was not measured.
 ///

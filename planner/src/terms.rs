@@ -163,7 +163,7 @@ fn prompt(question: &Question<'_>, d: &Decided, reads: &ReadPrice) -> PromptTerm
         token_seconds: token.into_iter().map(significant).collect(),
         chunk_seconds: rounded_list(chunk),
         read_seconds: rounded_list(d.hot.iter().map(|&hot| price.read_seconds(hot)).collect()),
-        visited_fraction: layers.visited,
+        visited_fraction: layers.visited.to_vec(),
     }
 }
 

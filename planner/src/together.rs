@@ -15,7 +15,7 @@
 use crate::cost::{self, Decision, Work};
 use crate::reads::ReadPrice;
 use crate::request::{Question, measured_run};
-use crate::surface::{self, Filling, Missing};
+use crate::surface::{self, Missing};
 use plans::overlap::layer_seconds;
 use plans::plan::mean_position;
 
@@ -51,9 +51,9 @@ pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -
         (stages.gate_up, stages.drain) = (gate_up.seconds(), drain);
         stages.down = each * cost::down(model, d.level, (requested, fires), &r).seconds();
         let cached = (d.hot[layer], d.cold[layer]);
-        let missing = surface::missing(model, d.level, layer, d.policy, requested, cached);
-        let filled = Filling::new(model, d.level, layer, requested, cached, missing.neurons);
-        filling += filled.at(each * f64::from(generated)) * reads.fill_seconds();
+        let (missing, of_layer) =
+            surface::missing_and_filling(model, d.level, layer, d.policy, requested, cached);
+        filling += of_layer.at(each * f64::from(generated)) * reads.fill_seconds();
         let missing = Missing { neurons: of_any(neurons, missing.neurons, each), ..missing };
         let inserted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(fires) } else { 0.0 };
         let insert = inserted * cost::insert_seconds(model, d.level, &r);

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use plans::layout::Phases;
@@ -132,8 +133,6 @@ pub struct Ways<'a> {
     pub cached: Vec<Vec<Cached>>,
     /// Ways of caching of each layer, in bands.
     pub bands: Vec<Vec<Band>>,
-    /// Per layer and way of caching, as they stand in `cached`: its place among those of the layer by bytes.
-    places: Vec<Vec<usize>>,
     /// Bytes of the regions beside neurons, a prompt's rows, tables, threads and buffers, without and with rows of the token
     /// embedding being read.
     base: [i64; 2],
@@ -194,7 +193,6 @@ impl<'a> Ways<'a> {
             reads: reads(question, level, read_bytes),
             cached: Vec::new(),
             bands: Vec::new(),
-            places: Vec::new(),
             base: [base, with_rows],
             tables: [tables(false), tables(true)],
             slot_bytes: (0..level.layers.len())
@@ -217,7 +215,6 @@ impl<'a> Ways<'a> {
             .collect();
         let layers = ways.cached.len();
         ways.bands = ways.cached.iter().map(|cached| Band::of_layer(cached, layers)).collect();
-        ways.places = ways.cached.iter().map(|cached| places(cached)).collect();
         ways
     }
 
@@ -473,9 +470,8 @@ impl<'a> Ways<'a> {
             toll: price.toll(compute.shared, compute.threads[1]),
             compute,
             cached: &self.cached,
-            places: &self.places,
             fires: &self.fires,
-            reads: self.layer_reads(read),
+            cuts: self.cuts_of_each(price),
         }
     }
 
@@ -494,43 +490,31 @@ pub struct Bounded<'w> {
     toll: Toll,
     compute: &'w ComputeGroup,
     cached: &'w [Vec<Cached>],
-    places: &'w [Vec<usize>],
     fires: &'w [f64],
-    reads: Arc<AllReads>,
+    cuts: Arc<AllCuts>,
 }
 
 impl Bounded<'_> {
-    /// Ways of caching of each layer.
-    pub fn counts(&self) -> impl Iterator<Item = usize> {
-        self.cached.iter().map(Vec::len)
+    /// Each way of caching a layer: seconds that it cannot be below.
+    pub fn layer(&self, layer: usize, each: impl FnMut(&Cached, f64)) {
+        self.some(layer, 0..self.cached[layer].len(), each);
     }
 
-    /// Each way of caching a layer, with its place among those of the layer by bytes: seconds that it cannot be below.
-    pub fn layer(&self, layer: usize, mut each: impl FnMut(usize, &Cached, f64)) {
+    /// [`Self::layer`] of some ways of caching.
+    pub fn some(&self, layer: usize, some: Range<usize>, mut each: impl FnMut(&Cached, f64)) {
         let Self { choice, price, compute, .. } = self;
         let alone = LeastPrice::of(price, std::iter::once(*price));
         let stages = compute.layers[layer].with(choice.look_ahead);
-        let whole = price.whole_fraction(self.fires[layer]);
-        let ways = self.cached[layer].iter().zip(&self.reads[layer]).zip(&self.places[layer]);
-        for ((way, reads), &place) in ways {
+        let fires = self.fires[layer];
+        let whole = price.whole_fraction(fires);
+        for (way, cut) in self.cached[layer][some.clone()].iter().zip(&self.cuts.0[layer][some]) {
             let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
-            let least = price.least_of(reads);
+            let least = price.least_of(&price.of_cut(way.missing, cut, fires));
             let seconds =
                 cost::layer_seconds_least(&stages, insert, &least, &alone, &self.toll, choice.blocking);
-            each(place, way, seconds + way.filled * self.fill);
+            each(way, seconds + way.filled * self.fill);
         }
     }
-}
-
-/// The place of each way of caching among all of them by bytes.
-fn places(cached: &[Cached]) -> Vec<usize> {
-    let mut rising: Vec<usize> = (0..cached.len()).collect();
-    rising.sort_by_key(|&way| cached[way].need.bytes());
-    let mut places = vec![0; cached.len()];
-    for (place, way) in rising.into_iter().enumerate() {
-        places[way] = place;
-    }
-    places
 }
 
 /// Every set of cores by class counts that no other beats, those who read having cores of their own or not.

@@ -315,7 +315,7 @@ pub struct MemoryPlan {
     pub cold_bytes: u64,
     /// Keys and values of the whole context of every sequence.
     pub kv_bytes: u64,
-    /// Those of one token; absent: 0, every layer has keys and values of as many heads of one width.
+    /// Keys and values of one token in all layers; absent: 0, every layer has those of as many heads of one width.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub kv_token_bytes: u64,
     /// Recurrent state of every sequence, as it is and as it was after the sequence's last prompt; absent: 0, the model has none.

@@ -222,14 +222,15 @@ fn every_request(plan: &mut Plan) {
     r.cores = Some(vec![0]);
     r.context_tokens = Some(2);
     r.sequences = Some(1);
-    // alike heads, told as if they were not
-    let (tokens, block) = (u64::from(plan.context.tokens), plan.quality.kv().block_bytes());
-    plan.memory.kv_token_bytes = plan.memory.kv_bytes / tokens / block * block;
     if plan.memory.kv_bytes.is_multiple_of(8192) {
         plan.context.sequences = 2;
         let speed = plan.expected.decode_tokens_per_second;
         plan.together = Some(Together { decode_tokens_per_second: vec![speed, speed] });
     }
+    // alike heads, told as if they were not
+    let tokens = u64::from(plan.context.tokens) * u64::from(plan.context.sequences);
+    let block = plan.quality.kv().block_bytes();
+    plan.memory.kv_token_bytes = plan.memory.kv_bytes / tokens / block * block;
     r.draft_tokens = Some(1);
     plan.speculation = Some(Speculation {
         draft_tokens: 1,

@@ -33,7 +33,10 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.expect("an entry").path();
         let ends = |names: &[&str]| names.iter().any(|name| path.ends_with(name));
         if path.is_dir() {
-            files_below(&path, found);
+            // what a build or a training has left there is not ours
+            if !ends(&["build", "target"]) {
+                files_below(&path, found);
+            }
         } else if path.extension().is_some_and(|kind| KINDS.iter().any(|known| kind == *known))
             && !ends(&PAST)
         {

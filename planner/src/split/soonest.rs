@@ -12,7 +12,7 @@ use super::{Budget, Found, Item, LIMITS, NEVER, relaxed};
 use crate::room::{Need, Room};
 
 /// Places for partial choices, each time.
-const PLACES: [i64; 3] = [1 << 8, 1 << 12, 1 << 15];
+const PLACES: [i64; 5] = [1 << 7, 1 << 9, 1 << 11, 1 << 13, 1 << 15];
 /// Partial choices that one holds, none of them as good as another in everything.
 const PLACE_HOLDS: usize = 4;
 /// What sums of priced ticks may be off by, as a share.
@@ -21,13 +21,14 @@ const ROUNDING: f64 = 1e-9;
 /// A split that keeps the limits on prompts, however slow a token is; `None` if there is none, and in that `None` in the rare case that
 /// not even the smallest places decide.
 pub fn soonest(items: &[Vec<Item>], budget: &Budget) -> Option<Option<Found>> {
-    let mut prices = [0.0; 2];
-    for prompt in (0..2).filter(|&prompt| budget.prompts[prompt] < NEVER) {
-        let (price, found) = alone(items, budget, prompt)?;
+    let mut prices = Vec::new();
+    let limited = (0..2).filter(|&prompt| budget.prompts[prompt] < NEVER);
+    for (prompt, slots) in limited.flat_map(|prompt| [(prompt, false), (prompt, true)]) {
+        let (price, found) = alone(items, budget, prompt, slots)?;
         if let Some(found) = found.filter(|found| found.keeps(items, budget)) {
             return Some(Some(found));
         }
-        prices[prompt] = price;
+        prices.push((prompt, price));
     }
     let programme = Programme::new(items, budget, prices);
     for places in PLACES {
@@ -42,18 +43,26 @@ pub fn soonest(items: &[Vec<Item>], budget: &Budget) -> Option<Option<Found>> {
     Some(None)
 }
 
-/// A prompt in place of a token, within the bytes beside the slots alone: ticks of the prompt that a byte saves, and the split
-/// that the bound suggests; `None` where the bound is above the prompt's limit.
-fn alone(items: &[Vec<Item>], budget: &Budget, prompt: usize) -> Option<(f64, Option<Found>)> {
+/// A prompt in place of a token, within all bytes or as if slots took none: ticks of the prompt that a byte saves, any byte and one
+/// beside the slots, and the split that the bound suggests; `None` where the bound is above the prompt's limit.
+///
+/// Without slots the bound has one limit and is the closest there is; with them what it suggests fits.
+fn alone(
+    items: &[Vec<Item>],
+    budget: &Budget,
+    prompt: usize,
+    slots: bool,
+) -> Option<([f64; 2], Option<Found>)> {
     let item = |(place, item): (usize, &Item)| {
-        let need = Need { cold: 0, ..item.need };
+        let need = if slots { item.need } else { Need { cold: 0, ..item.need } };
         Item { need, ticks: item.prompts[prompt], prompts: [0, 0], cached: place }
     };
     let mut of_prompt: Vec<Vec<Item>> =
         items.iter().map(|items| items.iter().enumerate().map(item).collect()).collect();
     of_prompt.iter_mut().for_each(|items| items.sort_by_key(|item| (item.need.bytes(), item.ticks)));
     let [_, beside] = budget.room.budgets();
-    let room = Room { bytes: beside + budget.room.tables, rows: 0, ..budget.room };
+    let without = Room { bytes: beside + budget.room.tables, rows: 0, ..budget.room };
+    let room = if slots { budget.room } else { without };
     let most = budget.prompts[prompt];
     let (point, split) =
         relaxed(&of_prompt, &Budget { room, prompts: [NEVER; 2] }, Some(most + 1), [0.0; LIMITS])?;
@@ -64,7 +73,8 @@ fn alone(items: &[Vec<Item>], budget: &Budget, prompt: usize) -> Option<(f64, Op
         let places = found.chosen.iter().zip(&of_prompt).map(|(&chosen, items)| items[chosen].cached);
         Found::of(items, places.collect())
     });
-    Some((point.prices[0], found))
+    let [any, beside, ..] = point.prices;
+    Some((if slots { [any, beside] } else { [0.0, any + beside] }, found))
 }
 
 /// What stays where a place is full.
@@ -114,15 +124,16 @@ struct Programme<'a> {
     budget: &'a Budget,
     /// Per layer: its items as partial choices, with rising bytes beside the slots.
     layers: Vec<Vec<Partial>>,
-    /// Ticks of each prompt that a byte beside the slots saves.
-    prices: [f64; 2],
-    /// After so many layers: the least that those left add, of each prompt's ticks with priced bytes, and of bytes beside the
-    /// slots.
-    left: Vec<([f64; 2], i64)>,
+    /// Prompts, each with ticks of it that a byte saves, any byte and one beside the slots.
+    prices: Vec<(usize, [f64; 2])>,
+    /// Ticks with priced bytes that may be taken at each of these.
+    most: Vec<f64>,
+    /// After so many layers: the least that those left add, of ticks with priced bytes, and of bytes beside the slots.
+    left: Vec<(Vec<f64>, i64)>,
 }
 
 impl<'a> Programme<'a> {
-    fn new(items: &[Vec<Item>], budget: &'a Budget, prices: [f64; 2]) -> Self {
+    fn new(items: &[Vec<Item>], budget: &'a Budget, prices: Vec<(usize, [f64; 2])>) -> Self {
         let layer = |items: &Vec<Item>| {
             let partial = |(place, item): (usize, &Item)| Partial {
                 need: item.need,
@@ -140,29 +151,41 @@ impl<'a> Programme<'a> {
             }
             unbeaten
         };
-        let layers: Vec<Vec<Partial>> = items.iter().map(layer).collect();
-        let mut left = vec![([0.0; 2], 0)];
+        let mut layers: Vec<Vec<Partial>> = items.iter().map(layer).collect();
+        let least = |items: &Vec<Partial>, price: &(usize, [f64; 2])| {
+            items.iter().map(|item| priced(item, price)).fold(f64::INFINITY, f64::min)
+        };
+        let mut left = vec![(vec![0.0; prices.len()], 0)];
         for items in layers.iter().rev() {
-            let (ticks, beside) = left[left.len() - 1];
-            let least = |k: usize| {
-                items.iter().map(|item| priced(item, prices, k)).fold(f64::INFINITY, f64::min) + ticks[k]
-            };
+            let (ticks, beside) = &left[left.len() - 1];
+            let ticks = prices.iter().zip(ticks).map(|(price, ticks)| least(items, price) + ticks);
             let bytes = items.iter().map(|item| item.need.beside()).min().unwrap_or(0);
-            left.push(([least(0), least(1)], beside + bytes));
+            left.push((ticks.collect(), beside + bytes));
         }
         left.reverse();
-        Self { budget, layers, prices, left }
+        let [all, beside] = budget.room.budgets();
+        let most = |&(prompt, [any, of_beside]): &(usize, [f64; 2])| {
+            let bytes = any * all as f64 + of_beside * beside as f64;
+            (budget.prompts[prompt] as f64 + bytes) * (1.0 + ROUNDING)
+        };
+        let most: Vec<f64> = prices.iter().map(most).collect();
+        // those with which even the least of all other layers is too much
+        for items in &mut layers {
+            for ((price, most), all) in prices.iter().zip(&most).zip(&left[0].0) {
+                let others = all - least(items, price);
+                items.retain(|item| priced(item, price) + others <= *most);
+            }
+        }
+        Self { budget, layers, most, prices, left }
     }
 
     /// Whether what is chosen of the first layers may be part of a split that keeps the limits.
     fn may(&self, layers: usize, partial: &Partial) -> bool {
         let [_, beside] = self.budget.room.budgets();
-        let (ticks, bytes) = self.left[layers];
-        let in_time = |k: usize| {
-            let most = self.budget.prompts[k] as f64 + self.prices[k] * beside as f64;
-            priced(partial, self.prices, k) + ticks[k] <= most * (1.0 + ROUNDING)
-        };
-        partial.need.beside() + bytes <= beside && in_time(0) && in_time(1)
+        let (ticks, bytes) = &self.left[layers];
+        let mut prices = self.prices.iter().zip(ticks).zip(&self.most);
+        partial.need.beside() + bytes <= beside
+            && prices.all(|((price, ticks), most)| priced(partial, price) + ticks <= *most)
     }
 
     /// Items that keep all limits, and whether a place was full. With [`Meeting::Least`] they need not be a split.
@@ -216,7 +239,7 @@ impl<'a> Programme<'a> {
             place.push(more);
             return false;
         }
-        let price = |partial: &Partial| priced(partial, self.prices, 0) + priced(partial, self.prices, 1);
+        let price = |partial: &Partial| self.prices.iter().map(|of| priced(partial, of)).sum::<f64>();
         let Some(dearest) = place.iter_mut().max_by(|a, b| price(a).total_cmp(&price(b))) else {
             return false;
         };
@@ -230,8 +253,9 @@ impl<'a> Programme<'a> {
 }
 
 /// A prompt's ticks with priced bytes.
-fn priced(partial: &Partial, prices: [f64; 2], prompt: usize) -> f64 {
-    partial.prompts[prompt] as f64 + prices[prompt] * partial.need.beside() as f64
+fn priced(partial: &Partial, &(prompt, [any, beside]): &(usize, [f64; 2])) -> f64 {
+    let need = partial.need;
+    partial.prompts[prompt] as f64 + any * need.bytes() as f64 + beside * need.beside() as f64
 }
 
 #[cfg(test)]

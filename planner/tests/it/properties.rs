@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use planner::bands::{self, Priced};
+use planner::bands::Band;
 use planner::cost::{self, Decision};
 use planner::layers::Cached;
 use planner::request::Question;
@@ -193,6 +193,15 @@ fn bounds_hold(question: &Question<'_>) {
     let prompts = planner::rules::prompts(question);
     for (level, policy) in levels {
         let ways = Ways::new(question, level, policy);
+        // bands have every way of caching once, and rise in bytes, as their own ways of caching do
+        for (bands, cached) in ways.bands.iter().zip(&ways.cached) {
+            let mut of_bands: Vec<usize> = bands.iter().flat_map(|band| band.cached.clone()).collect();
+            of_bands.sort_unstable();
+            assert!(of_bands.into_iter().eq(0..cached.len()), "each once");
+            assert!(bands.is_sorted_by_key(|band| band.bytes), "bands rise");
+            let rise = |band: &Band| cached[band.cached.clone()].is_sorted_by_key(|way| way.need.bytes());
+            assert!(bands.iter().all(rise), "ways of caching rise");
+        }
         let (groups, all) = (ways.read_groups(), (0..ways.computes.len()).collect::<Vec<_>>());
         let pairs = (0..ways.reads.len()).step_by(7).flat_map(|read| all.iter().map(move |&c| (c, read)));
         for (i, j) in pairs {
@@ -220,12 +229,9 @@ fn bounds_hold(question: &Question<'_>) {
             for computes in [&[i][..], &all] {
                 let computes = ways.compute_group(computes);
                 let mut count = 0;
-                let mut listed: Priced = vec![Vec::new(); ways.cached.len()];
-                let mut rising: Priced =
-                    ways.cached.iter().map(|cached| vec![(0, 0); cached.len()]).collect();
                 let bounded = ways.bounded(&computes, j);
                 for layer in 0..ways.cached.len() {
-                    bounded.layer(layer, |place, cached, least| {
+                    bounded.layer(layer, |cached, least| {
                         count += 1;
                         if count % 5 == 0 {
                             let seconds = seconds(layer, cached);
@@ -234,15 +240,8 @@ fn bounds_hold(question: &Question<'_>) {
                                 "{seconds} below {least}: {read:?}, {cached:?}"
                             );
                         }
-                        let option = (cached.need.bytes(), (least * 1e12) as i64);
-                        listed[layer].push(option);
-                        rising[layer][place] = option;
                     });
                 }
-                // by their places they need not be sorted
-                let mut neighbours = rising.iter().flat_map(|options| options.windows(2));
-                assert!(neighbours.all(|two| two[0].0 <= two[1].0), "{rising:?}");
-                assert_eq!(bands::curve_of_rising(&rising), bands::curve(&listed), "{read:?}");
                 assert_eq!(count, ways.cached.iter().map(Vec::len).sum::<usize>(), "each of them");
             }
             // the same share of every layer, and shares that differ from layer to layer

@@ -360,8 +360,8 @@ fn pieces(
             }
         }
     }
-    let phi = family.is_some_and(|family| family.name == "phi3");
-    let added = |text: &str, special: bool| match (phi, special) {
+    let typed = family.is_some_and(|family| family.typed_tokens);
+    let added = |text: &str, special: bool| match (typed, special) {
         (false, _) => added_token(text, special, ADDED),
         (true, special) => {
             Token { text: text.to_owned(), score: ADDED, kind: if special { CONTROL } else { USER_DEFINED } }
@@ -373,7 +373,7 @@ fn pieces(
         }
     }
     for token in json.into_iter().flat_map(|json| &json.added_tokens) {
-        if let Some(place) = tokens.get_mut(token.id as usize).filter(|place| phi || place.kind == UNUSED) {
+        if let Some(place) = tokens.get_mut(token.id as usize).filter(|place| typed || place.kind == UNUSED) {
             *place = added(&token.content, token.special);
         }
     }

@@ -32,6 +32,7 @@ pub(super) const GEMMA3: Family = Family {
     permuted: false,
     norm_plus: 1.0,
     space_prefix: Some(false),
+    typed_tokens: false,
     defaults: &[
         ("num_attention_heads", 8),
         ("num_key_value_heads", 4),

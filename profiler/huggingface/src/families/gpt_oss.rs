@@ -46,6 +46,7 @@ pub(super) const GPT_OSS: Family = Family {
     permuted: false,
     norm_plus: 0.0,
     space_prefix: None,
+    typed_tokens: false,
     defaults: &[],
 };
 

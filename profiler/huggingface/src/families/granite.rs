@@ -35,6 +35,7 @@ pub(super) const GRANITE: Family = Family {
     permuted: true,
     norm_plus: 0.0,
     space_prefix: None,
+    typed_tokens: false,
     defaults: &[],
 };
 

@@ -27,6 +27,7 @@ pub(super) const LLAMA: Family = Family {
     permuted: true,
     norm_plus: 0.0,
     space_prefix: None,
+    typed_tokens: false,
     defaults: &[],
 };
 

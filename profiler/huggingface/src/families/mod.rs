@@ -48,6 +48,8 @@ pub(crate) struct Family {
     norm_plus: f32,
     /// Whether a space is put before a text, where the architecture decides it.
     pub(crate) space_prefix: Option<bool>,
+    /// Whether tokens that are added to a SentencePiece model are control tokens or a user's by their `special` alone, and take the place of its own.
+    pub(crate) typed_tokens: bool,
     /// Whole numbers that transformers takes where the file does not say them.
     defaults: &'static [(&'static str, u64)],
 }

@@ -19,5 +19,6 @@ pub(super) const OLMOE: Family = Family {
     permuted: false,
     norm_plus: 0.0,
     space_prefix: None,
+    typed_tokens: false,
     defaults: &[],
 };

@@ -22,6 +22,7 @@ pub(super) const PHI3: Family = Family {
     permuted: false,
     norm_plus: 0.0,
     space_prefix: None,
+    typed_tokens: true,
     defaults: &[("original_max_position_embeddings", 4096)],
 };
 

@@ -19,6 +19,7 @@ pub(super) const QWEN2: Family = Family {
     permuted: false,
     norm_plus: 0.0,
     space_prefix: None,
+    typed_tokens: false,
     defaults: &[],
 };
 
