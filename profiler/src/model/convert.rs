@@ -98,8 +98,12 @@ impl WrittenLayers for Layers<'_> {
         consumption.layer(self.of.source, layer)
     }
 
+    fn gives_back(&self) -> bool {
+        self.of.consumption.is_some()
+    }
+
     fn given_back(&self, layer: usize) -> bool {
-        self.of.consumption.is_some() && self.load(layer).is_ok_and(|kept| kept.is_some())
+        self.gives_back() && self.load(layer).is_ok_and(|kept| kept.is_some())
     }
 }
 

@@ -237,6 +237,10 @@ impl WrittenLayers for Kept {
         Ok(())
     }
 
+    fn gives_back(&self) -> bool {
+        true
+    }
+
     fn given_back(&self, layer: usize) -> bool {
         layer == 0 && !self.0.is_empty()
     }
