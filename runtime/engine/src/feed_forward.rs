@@ -542,7 +542,7 @@ impl FeedForward {
                 }
                 fired.fetch_add(fires, Ordering::Relaxed);
             };
-            n.pool.share_mut(results, COMPLETED_CLUSTER * rows, || due.submit(), compute);
+            n.pool.share_mut(results, COMPLETED_CLUSTER * rows, || due.go_on(), compute);
             scatter(order, slice, results, &mut self.values, all);
             checks.finish(&list, n.fetcher)?;
             // what is given out for its gate is a slice of one neuron

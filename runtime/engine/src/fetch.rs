@@ -340,8 +340,8 @@ impl Fetcher {
     }
 }
 
-/// Reads that are ready for the device. A call takes two microseconds for each, which is why it is made beside
-/// others' work.
+/// Reads that are ready for the device, and those that wait there for room. A call takes two microseconds for each, which is why it
+/// is made beside others' work.
 pub struct Due<'a> {
     flash: &'a mut dyn Flash,
     batch: &'a mut Vec<ReadRequest>,
@@ -359,6 +359,13 @@ impl Due<'_> {
         if !self.batch.is_empty() {
             self.flash.submit(self.batch);
         }
+    }
+
+    /// [`Due::submit`], and those that wait at the device begin as others complete: nothing of the schedule changes, so that
+    /// completed reads may be looked at meanwhile.
+    pub fn go_on(&mut self) {
+        self.submit();
+        self.flash.go_on();
     }
 }
 

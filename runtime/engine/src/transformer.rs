@@ -815,7 +815,7 @@ fn times(
     fetcher.poll();
     // a few rows of the matrices, which then are in the cache, meet all vectors
     let columns = out.len() / x.count();
-    pool.share_columns(out, columns, TOGETHER, |out| {
+    pool.share_columns(out, columns, TOGETHER, || (), |out| {
         let range = out.range();
         for start in range.clone().step_by(TOGETHER) {
             let end = range.end.min(start + TOGETHER);
@@ -840,7 +840,7 @@ fn times_prompt(
     let (columns, stride) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
     let form = form_for(form, parts.iter().map(|part| part.format));
     let x: Packed<'_> = pack_in_place(pool, form, columns, x, spare);
-    pool.share_columns(out, stride, products::ROWS, |out| {
+    pool.share_columns(out, stride, products::ROWS, || (), |out| {
         write_products(kernels, |at| row_of(parts, at), x, out);
     });
 }

@@ -153,6 +153,10 @@ impl Flash for Faulty {
         self.inner.submit(requests);
     }
 
+    fn go_on(&mut self) {
+        self.inner.go_on();
+    }
+
     fn reap(&mut self, wait: bool) -> Option<Completion> {
         match self.fault {
             Fault::Late if !wait => None,

@@ -169,6 +169,10 @@ impl Flash for Gather {
         self.inner.submit(&mut self.batch);
     }
 
+    fn go_on(&mut self) {
+        self.inner.go_on();
+    }
+
     fn reap(&mut self, wait: bool) -> Option<Completion> {
         loop {
             let done = self.inner.reap(wait)?;

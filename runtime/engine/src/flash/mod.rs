@@ -102,6 +102,9 @@ pub trait Flash: Send {
     /// Starts reads, in order, and leaves the list empty. Never blocks on the device.
     fn submit(&mut self, requests: &mut Vec<ReadRequest>);
 
+    /// Lets reads that wait for room begin where others have completed. Never blocks on the device, and hands nothing out.
+    fn go_on(&mut self) {}
+
     /// The next read that is over. With `wait`, `None` only if none is in flight.
     fn reap(&mut self, wait: bool) -> Option<Completion>;
 

@@ -335,6 +335,20 @@ impl Flash for Uring {
         self.flush(Call::Give);
     }
 
+    fn go_on(&mut self) {
+        if self.with_kernel() + self.queue.len() == 0 {
+            return;
+        }
+        if self.ring.submission().taskrun() {
+            self.flush(Call::Look);
+        }
+        self.collect();
+        if self.with_kernel() <= self.slots.len() / 2 {
+            self.fill();
+            self.flush(Call::Give);
+        }
+    }
+
     fn reap(&mut self, wait: bool) -> Option<Completion> {
         while self.reaped.is_empty() && self.in_flight() > 0 {
             self.collect();

@@ -577,9 +577,9 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
         Ok::<(), Error>(())
     };
     batch.keys_and_values(0, 0..6, &mut keep).unwrap();
-    let engine = batch.engine();
-    assert_eq!(kept.len(), 6 * engine.kv_bytes_per_token() + engine.state_bytes());
-    assert!(engine.state_bytes() > 0);
+    let state_bytes = batch.engine().state_bytes();
+    assert_eq!(kept.len(), 6 * batch.engine().kv_bytes_per_token() + state_bytes);
+    assert!(state_bytes > 0);
     // a part of it leaves nothing behind
     let broken = batch.restore(1, 6, |_| Err(Error::EmptyPrompt));
     assert!(matches!(broken, Err(Error::EmptyPrompt)), "{broken:?}");
