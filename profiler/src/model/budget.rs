@@ -23,6 +23,7 @@ use super::evaluate::streams;
 use super::layers::kv_formats;
 use super::level::{Menu, rank};
 use super::matrix::Use;
+use super::text::WINDOW_TOKENS_MAX;
 use crate::{Context, ProfileError};
 
 /// Time for a model of no size, and for each thousand million weights more: 20 minutes for 7, 60 for 47.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Job;
 use super::batch::{Layer, Stream, row_sizes, said};
+use super::budget::OWN_PIECES;
 use super::evaluate::{Figures, Listener, streams};
 use super::gates::Gates;
 use super::level::{Menu, Predictors};
