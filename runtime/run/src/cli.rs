@@ -89,7 +89,8 @@ pub(crate) struct Cli {
     sessions_size: u64,
 
     /// Answer programs that speak OpenAI's or Anthropic's API: /v1/chat/completions, /v1/completions, /v1/responses,
-    /// /v1/messages, /v1/models, /health and /metrics
+    /// /v1/messages, /v1/models, /health and /metrics. With a plan for several sequences answers go on while a prompt is read: after
+    /// each chunk of it they have at least half of the time
     /// [default ADDRESS: 127.0.0.1:8080]
     #[expect(clippy::doc_markdown, reason = "help is no Markdown")]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = serve::ADDRESS, help_heading = "Server", group = "talks",

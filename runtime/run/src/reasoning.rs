@@ -1,7 +1,7 @@
 //! Parts of a model's answer: what it says to itself, to the user, and to tools.
 //!
 //! Some put `<think>` and `</think>` around their reasoning before they answer; some begin in the middle of it, because the template
-//! has opened it for them; Gemma 4 calls the tags `<|channel>thought` and `<channel|>`. Models of harmony's kind speak in channels: `<|channel|>analysis<|message|>`, then what they think,
+//! has opened it for them; Gemma 4 calls the tags `<|channel>thought` and `<channel|>`, Command R7B `<|START_THINKING|>` and `<|END_THINKING|>`. Models of harmony's kind speak in channels: `<|channel|>analysis<|message|>`, then what they think,
 //! `<|end|>`, and `final` for the answer. Tags may be tokens or text, and come in pieces.
 
 /// Where a piece of text belongs.
@@ -32,8 +32,12 @@ pub(crate) fn opens(token: &str) -> bool {
 }
 
 /// The two ends of reasoning in text.
-const TAGS: [(&str, &str); 3] =
-    [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>thought", "<channel|>")];
+const TAGS: [(&str, &str); 4] = [
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel>thought", "<channel|>"),
+];
 /// The token that the last of them begins with.
 const CHANNEL: &str = "<|channel>";
 
@@ -112,8 +116,11 @@ impl Parts {
             }
             "<|message|>" => {
                 let channel = self.held.split_whitespace().next().unwrap_or_default();
-                let part =
-                    if self.at == At::Name && channel != "final" { Channel::Reasoning } else { Channel::Answer };
+                let part = if self.at == At::Name && channel != "final" {
+                    Channel::Reasoning
+                } else {
+                    Channel::Answer
+                };
                 let header = std::mem::take(&mut self.speaks) + " " + &std::mem::take(&mut self.held);
                 let mut words = header.split_whitespace();
                 match words.find_map(|word| word.strip_prefix("to=functions.")).filter(|_| self.calls) {
@@ -260,6 +267,10 @@ mod tests {
         let gemma = ["\u{ab}<|channel>\u{bb}", "thought", "\n", "a", "\n", "\u{ab}<channel|>\u{bb}", "b"];
         check(false, &gemma, "a", "b");
         check(false, &["\u{ab}<|channel>\u{bb}", "final", "b"], "", "<|channel>finalb");
+        let [first, last, said] = ["<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>"]
+            .map(|tag| format!("\u{ab}{tag}\u{bb}"));
+        check(false, &[&first, "a", &last, &said, "b"], "a", "b");
+        check(false, &[&said, "b"], "", "b");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! One thread speaks HTTP (`http`, over `connections`) and never computes; the main thread owns the engine and has a `seat` for each of the plan's
 //! sequences, which keeps what two requests have in common. Those who sit answer together, a token each, and what is kept of a draft; they come and go between
-//! tokens, and while a prompt is read the others have half of the time. Between both threads is a `queue` of bounded length. What is asked is a
+//! tokens, and while a prompt is read the others have their `share` of the time. Between both threads is a `queue` of bounded length. What is asked is a
 //! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses`, `anthropic` and
 //! `embeddings`. An `answer` goes
 //! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
@@ -27,6 +27,7 @@ mod request;
 mod responses;
 mod schema;
 mod seat;
+mod share;
 mod stops;
 mod teller;
 mod tools;
@@ -54,8 +55,8 @@ use self::likelihood::Likelihood;
 use self::log::{End, Log};
 use self::metrics::Metrics;
 use self::queue::Queue;
-use self::request::{Ask, Input, Options, Refusal, AnswerRequest};
-use self::seat::{Answering, Found, Seat, AnswerFigures};
+use self::request::{AnswerRequest, Ask, Input, Options, Refusal};
+use self::seat::{AnswerFigures, Answering, Found, Seat};
 use self::tools::Tools;
 use super::chat::conversation::{Call, Message, Role};
 use super::chat::{Prompt, Template, TemplateError};
@@ -246,6 +247,8 @@ impl<'engine> Desk<'_, 'engine> {
         loop {
             self.free()?;
             queue.sweep();
+            let answers = self.seats.iter().any(Seat::writes);
+            let mut read = Duration::ZERO;
             while self.seats.iter().any(|seat| seat.answering.is_none()) {
                 let job = if self.is_idle() {
                     // who asks does not wait until all is on disk
@@ -259,15 +262,21 @@ impl<'engine> Desk<'_, 'engine> {
                     let Some(job) = queue.take(Duration::ZERO) else { break };
                     job
                 };
+                let clock = Instant::now();
                 self.begin(job, stop)?;
+                // what there is of a prompt may be copied, or read from disk
+                read += if answers { clock.elapsed() } else { Duration::ZERO };
                 // requests come one at a time between the tokens of others
                 if self.seats.iter().any(Seat::writes) {
                     break;
                 }
             }
-            // while a prompt is read, half of the time is for those who answer
-            let (read, clock) = (self.read_some(stop)?, Instant::now());
-            while self.write_some()? && clock.elapsed() < read {}
+            read += self.read_some(stop)?;
+            let (owed, clock) = (share::owed(read), Instant::now());
+            while self.write_some()? && clock.elapsed() < owed {}
+            if answers && !read.is_zero() {
+                self.metrics.shared(read, clock.elapsed());
+            }
         }
     }
 
@@ -748,6 +757,8 @@ impl<'engine> Desk<'_, 'engine> {
         }
         let described = tools.map(Tools::described).unwrap_or_default();
         let written = |calls: &[Call]| format.and_then(|format| format.written(calls));
+        let numbered = format.map(|format| calls::numbered(format, messages));
+        let messages = numbered.as_deref().unwrap_or(messages);
         let prompt = template.prompt_with(tokenizer, messages, &described, &written, true);
         let mut prompt = prompt.map_err(|error| refused(&error))?;
         let (Some(tools), Some(format)) = (tools, format) else { return Ok(prompt) };

@@ -12,7 +12,7 @@ use flashplan::Tokenizer;
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize as _;
 use serde_json::{Value as Json, json};
@@ -22,15 +22,17 @@ use super::guard::{Guard, StandIns};
 
 /// The longest template; those of today's models have up to 20 KB.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
-/// Most work of rendering, in steps or 64 bytes each: of the template by itself, for each message, and for each byte that it
+/// Most work of rendering, in steps or [`FUEL_BYTES`] each: of the template by itself, for each message, and for each byte that it
 /// holds. Hugging Face's longest need a tenth of it.
 const FUEL: u64 = 40_000;
 const FUEL_PER_MESSAGE: u64 = 2_000;
 const FUEL_PER_BYTE: u64 = 1;
+/// Bytes of a step's work.
+const FUEL_BYTES: u64 = 64;
 /// The name under which the environment has it.
 const NAME: &str = "template";
 /// How a text ends after which the model goes on with its reasoning.
-const OPENED: [&str; 2] = ["<think>", "[THINK]"];
+const OPENED: [&str; 3] = ["<think>", "[THINK]", "<|START_THINKING|>"];
 
 /// Why there are no tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -98,10 +100,12 @@ pub(crate) struct Template {
     guard: Guard,
     bos: String,
     eos: String,
+    /// Whether it takes a call's arguments as they are; some put the text of them together with others, as DeepSeek's.
+    takes_objects: bool,
 }
 
-/// Calls as a mark of the model's, text, and a mark, where that can be written.
-pub(crate) type Written<'w> = dyn Fn(&[Call]) -> Option<[String; 3]> + 'w;
+/// Calls, each time as a mark of the model's, text, and a mark, where that can be written.
+pub(crate) type Written<'w> = dyn Fn(&[Call]) -> Option<Vec<[String; 3]>> + 'w;
 
 /// A conversation as the model sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,14 +127,27 @@ impl Template {
             return Err(TemplateError::Large { bytes: source.len() });
         }
         let name = |token: Option<u32>| token.and_then(|token| tokenizer.special(token)).unwrap_or_default();
-        let template = Self {
+        let mut template = Self {
             environment: environment(source, now)?,
             source: source.to_owned(),
             guard: Guard::new(tokenizer),
             bos: name(tokenizer.bos()).to_owned(),
             eos: name(tokenizer.eos()).to_owned(),
+            takes_objects: true,
         };
         template.render(&[Message::new(Role::User, "Hello")], &[], &|_| None, true)?;
+        if template.source.contains("tool_calls") {
+            let arguments = [("a".to_owned(), Json::from(1))].into_iter().collect();
+            let call = Call { id: "a1b2c3d4e".to_owned(), name: "f".to_owned(), arguments };
+            let called = Message { calls: vec![call], ..Message::new(Role::Assistant, "") };
+            let messages = [Message::new(Role::User, "Hello"), called];
+            let mut fails = |takes_objects| {
+                template.takes_objects = takes_objects;
+                template.render(&messages, &[], &|_| None, false).is_err()
+            };
+            // what fails in both ways is told when somebody calls
+            template.takes_objects = !fails(true) || fails(false);
+        }
         Ok(template)
     }
 
@@ -161,9 +178,16 @@ impl Template {
         answer: bool,
     ) -> Result<Prompt, TemplateError> {
         let (text, said) = self.render(messages, tools, written, answer)?;
-        let name = |tool: &Json| tool["function"]["name"].as_str().unwrap_or_default().to_owned();
-        if tools.iter().any(|tool| !text.contains(&name(tool))) {
-            return Err(TemplateError::NoTools);
+        if !tools.is_empty() {
+            // who speaks may name a tool that the template does not; one that fails without tools has need of them
+            let without = self.render(messages, &[], written, answer).unwrap_or_default().0;
+            let told = |tool: &Json| {
+                let name = tool["function"]["name"].as_str().unwrap_or_default();
+                text.matches(name).count() > without.matches(name).count()
+            };
+            if !tools.iter().all(told) {
+                return Err(TemplateError::NoTools);
+            }
         }
         let mut tokens = tokenizer.encode_rendered(&text, &said);
         if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos())
@@ -190,7 +214,8 @@ impl Template {
             calls if knows_calls || calls.is_empty() => Ok(None),
             calls => written(calls).map(Some).ok_or(TemplateError::NoCalls),
         };
-        let as_text: Vec<Option<[String; 3]>> = messages.iter().map(as_text).collect::<Result<_, _>>()?;
+        let as_text: Vec<Option<Vec<[String; 3]>>> =
+            messages.iter().map(as_text).collect::<Result<_, _>>()?;
         let objects: Vec<String> = (tools.iter().map(Json::to_string))
             .chain(
                 messages
@@ -198,7 +223,7 @@ impl Template {
                     .flat_map(|m| &m.calls)
                     .map(|call| Json::Object(call.arguments.clone()).to_string()),
             )
-            .chain(as_text.iter().flatten().map(|[_, text, _]| text.clone()))
+            .chain(as_text.iter().flatten().flatten().map(|[_, text, _]| text.clone()))
             .collect();
         let said = || {
             let texts = messages.iter().flat_map(|m| [Some(&m.content), m.reasoning.as_ref()]).flatten();
@@ -206,9 +231,9 @@ impl Template {
         };
         let stand_ins = self.guard.stand_ins(said().map(String::as_str).chain([self.source.as_str()]));
         let guarded = |value: &Json| Value::from(Serde(guarded(value, &stand_ins)));
-        let value = |(message, as_text): (&Message, &Option<[String; 3]>)| -> Value {
+        let value = |(message, as_text): (&Message, &Option<Vec<[String; 3]>>)| -> Value {
             let mut content = stand_ins.put(&message.content);
-            if let Some([before, text, after]) = as_text {
+            for [before, text, after] in as_text.iter().flatten() {
                 content.extend([before.as_str(), &stand_ins.put(text), after]);
             }
             let mut pairs =
@@ -221,6 +246,11 @@ impl Template {
             if !message.calls.is_empty() {
                 let call = |call: &Call| {
                     let Call { id, name, arguments } = call;
+                    let arguments = if self.takes_objects {
+                        Json::Object(arguments.clone())
+                    } else {
+                        Json::String(spaced(arguments))
+                    };
                     json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
                 };
                 pairs.push(("tool_calls", guarded(&message.calls.iter().map(call).collect())));
@@ -238,7 +268,9 @@ impl Template {
             ("add_generation_prompt", Value::from(answer)),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
-            ("tools", told),
+            ("tools", told.clone()),
+            // as SmolLM3's clients name them
+            ("xml_tools", told),
             ("documents", Value::from(())),
         ]);
         let bytes: usize = said().map(String::len).sum();
@@ -268,6 +300,7 @@ fn environment(source: &str, now: Zoned) -> Result<Environment<'static>, Templat
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(unknown_method_callback);
     environment.add_filter("tojson", to_json);
+    environment.add_filter("string", to_text);
     // as Python has it: nothing is in `none`, and whoever asks for its length errs
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_test("sequence", |value: &Value| {
@@ -304,8 +337,22 @@ fn without_generation_marks(source: &str) -> String {
     text + rest
 }
 
+/// Takes the work of a text from what there may be.
+fn pay(state: &State<'_, '_>, text: &str) -> Result<(), Error> {
+    state.consume_fuel(text.len() as u64 / FUEL_BYTES)
+}
+
+/// As Python's `str` writes it.
+fn to_text(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
+    let text = match (value.kind(), serde_json::to_value(value)) {
+        (ValueKind::Map | ValueKind::Seq, Ok(json)) => python(&json),
+        _ => value.to_string(),
+    };
+    pay(state, &text).map(|()| text)
+}
+
 /// As `json.dumps(value, ensure_ascii=False)` writes it.
-fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+fn to_json(state: &State<'_, '_>, value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     if options.get::<Option<bool>>("ensure_ascii")? == Some(true) {
         return Err(Error::new(ErrorKind::InvalidOperation, "tojson: ensure_ascii is not implemented"));
@@ -322,7 +369,53 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     };
     let wrong = |error: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, error.to_string());
     written.map_err(|error| wrong(&error))?;
-    String::from_utf8(json).map_err(|error| wrong(&error))
+    let json = String::from_utf8(json).map_err(|error| wrong(&error))?;
+    pay(state, &json).map(|()| json)
+}
+
+/// An object with Python's spaces.
+fn spaced(object: &serde_json::Map<String, Json>) -> String {
+    let mut json = Vec::new();
+    let written = object.serialize(&mut serde_json::Serializer::with_formatter(&mut json, Spaced));
+    debug_assert!(written.is_ok(), "an object of JSON is JSON");
+    String::from_utf8_lossy(&json).into_owned()
+}
+
+/// A value as Python shows it, with the quotes that it takes.
+fn python(value: &Json) -> String {
+    let all = |texts: Vec<String>| texts.join(", ");
+    match value {
+        Json::Null => "None".to_owned(),
+        Json::Bool(true) => "True".to_owned(),
+        Json::Bool(false) => "False".to_owned(),
+        Json::Number(number) => number.to_string(),
+        Json::String(text) => {
+            let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+            let mut shown = String::from(quote);
+            for c in text.chars() {
+                match c {
+                    '\n' => shown.push_str("\\n"),
+                    '\r' => shown.push_str("\\r"),
+                    '\t' => shown.push_str("\\t"),
+                    '\\' => shown.push_str("\\\\"),
+                    c if c == quote => shown.extend(['\\', c]),
+                    c if c.is_ascii_control() => {
+                        shown.extend(['\\', 'x'].into_iter().chain(format!("{:02x}", c as u32).chars()))
+                    }
+                    c => shown.push(c),
+                }
+            }
+            shown.push(quote);
+            shown
+        }
+        Json::Array(values) => format!("[{}]", all(values.iter().map(python).collect())),
+        Json::Object(values) => {
+            let pair = |(key, value): (&String, &Json)| {
+                format!("{}: {}", python(&Json::from(key.as_str())), python(value))
+            };
+            format!("{{{}}}", all(values.iter().map(pair).collect()))
+        }
+    }
 }
 
 /// Python's spaces after commas and colons.

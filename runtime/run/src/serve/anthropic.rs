@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::super::chat::conversation::{Call, Message, Role};
 use super::super::reasoning::Channel;
 use super::answer::{Event, Form, Head, Heard, Whole};
-use super::request::{Ask, Fields, Keys, Refusal, AnswerRequest};
-use super::tools::{ToolChoice, Function, Tools};
+use super::request::{AnswerRequest, Ask, Fields, Keys, Refusal};
+use super::tools::{Function, ToolChoice, Tools};
 use super::{Told, Usage};
 
 /// A request to `/v1/messages`.
@@ -195,7 +195,7 @@ struct Tool {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ToolChoice {
+struct AskedChoice {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
@@ -206,7 +206,7 @@ struct ToolChoice {
 
 fn tools(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
     let tools: Vec<Tool> = keys.take("tools")?.unwrap_or_default();
-    let choice: Option<ToolChoice> = keys.take("tool_choice")?;
+    let choice: Option<AskedChoice> = keys.take("tool_choice")?;
     let function = |tool: Tool| match tool.kind.as_deref() {
         None | Some("custom") => Ok(Function {
             name: tool.name,

@@ -1,7 +1,8 @@
 //! Calls of tools in an answer, in the format that the model's template teaches it.
 //!
 //! ```text
-//! Hermes, Qwen, Granite 4   <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>, one or more, perhaps after text
+//! Hermes, Qwen, Granite 4,  <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>, one or more, perhaps after text
+//!   SmolLM3
 //! Granite 3                 <|tool_call|>[{"name": "f", "arguments": {...}}, ...]
 //! Nemotron 2                <TOOLCALL>[{"name": "f", "arguments": {...}}, ...]</TOOLCALL>
 //! Mistral                   [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]
@@ -13,16 +14,24 @@
 //! GLM                       <tool_call>f<arg_key>k</arg_key><arg_value>value</arg_value></tool_call>
 //! LFM2                      <|tool_call_start|>[f(k="value", n=1)]<|tool_call_end|>
 //! Gemma 4                   <|tool_call>call:f{k:<|"|>value<|"|>,n:1}<tool_call|>
+//! DeepSeek V3, R1           <|tool_calls_begin|><|tool_call_begin|>function<|tool_sep|>f\n```json\n{...}\n```<|tool_call_end|>...<|tool_calls_end|>
+//! DeepSeek V3.1             <|tool_calls_begin|><|tool_call_begin|>f<|tool_sep|>{...}<|tool_call_end|>...<|tool_calls_end|>
+//! Kimi K2                   <|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}<|tool_call_end|>...
+//! MiniMax M2                <minimax:tool_call>\n<invoke name="f">\n<parameter name="k">value</parameter>\n</invoke>\n</minimax:tool_call>
+//! Command R                 Action:\n```json\n[{"tool_name": "f", "parameters": {...}}, ...]```
+//! Command R7B, A            <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {...}}, ...]<|END_ACTION|>
 //! ```
 //!
-//! Where arguments are bare text, the tool's schema says what they are (`typed`). What is no call of a tool that there is stays
+//! DeepSeek's marks have the bars and blanks of another alphabet. Where arguments are bare text, the tool's schema says what they are (`typed`). What is no call of a tool that there is stays
 //! text, so that nothing of an answer is lost.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::super::chat::conversation::Call;
+use super::super::chat::conversation::{Call, Message};
 use super::super::reasoning::Channel;
 use super::literal::{self, QUOTES, Reader};
 use super::stops::beginning;
@@ -45,6 +54,16 @@ pub(super) enum Format {
     /// As Python calls functions.
     Python,
     Gemma,
+    /// With the arguments in a block of code.
+    DeepSeek,
+    /// Those since V3.1, without one.
+    DeepSeekBare,
+    Kimi,
+    MiniMax,
+    /// Command R's: a list in a block of code.
+    Action,
+    /// That of Command R7B and after it.
+    Command,
 }
 
 const OPEN: &str = "<tool_call>";
@@ -57,12 +76,37 @@ const KEY: (&str, &str) = ("<arg_key>", "</arg_key>");
 const VALUE: (&str, &str) = ("<arg_value>", "</arg_value>");
 const FUNCTION: (&str, &str) = ("<function=", "</function>");
 const PARAMETER: (&str, &str) = ("<parameter=", "</parameter>");
+const INVOKE: (&str, &str) = ("<invoke name=\"", "</invoke>");
+const NAMED: (&str, &str) = ("<parameter name=\"", "</parameter>");
+const DEEPSEEK: (&str, &str) =
+    ("<\u{ff5c}tool\u{2581}calls\u{2581}begin\u{ff5c}>", "<\u{ff5c}tool\u{2581}calls\u{2581}end\u{ff5c}>");
+const DEEPSEEK_CALL: (&str, &str) =
+    ("<\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>", "<\u{ff5c}tool\u{2581}call\u{2581}end\u{ff5c}>");
+pub(super) const DEEPSEEK_NAME: &str = "<\u{ff5c}tool\u{2581}sep\u{ff5c}>";
+const KIMI: (&str, &str) = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>");
+const KIMI_CALL: (&str, &str) = ("<|tool_call_begin|>", "<|tool_call_end|>");
+pub(super) const KIMI_ARGUMENTS: &str = "<|tool_call_argument_begin|>";
+const MINIMAX: (&str, &str) = ("<minimax:tool_call>", "</minimax:tool_call>");
+const ACTION: &str = "Action:\n```json";
+const COMMAND: (&str, &str) = ("<|START_ACTION|>", "<|END_ACTION|>");
+/// The two ends of a block of code.
+const BLOCK: (&str, &str) = ("```json", "```");
 
 impl Format {
     /// That of a template, if it is one of these.
     pub(super) fn of(template: &str) -> Option<Self> {
         let has = |text: &str| template.contains(text);
-        let format = if has(OPEN) {
+        let format = if has(DEEPSEEK_CALL.0) {
+            if has(BLOCK.0) { Self::DeepSeek } else { Self::DeepSeekBare }
+        } else if has(KIMI_CALL.0) && has(KIMI_ARGUMENTS) {
+            Self::Kimi
+        } else if has(MINIMAX.0) && has(INVOKE.0) {
+            Self::MiniMax
+        } else if has(COMMAND.0) && has("tool_name") {
+            Self::Command
+        } else if has("Action:") && has(BLOCK.0) && has("\"tool_name\"") {
+            Self::Action
+        } else if has(OPEN) {
             // more than one of them may stand between the same tags
             match () {
                 () if has(FUNCTION.0) && has(PARAMETER.0) => Self::Parameters,
@@ -102,6 +146,11 @@ impl Format {
             Self::Gemma => ("<|tool_call>", Some("<tool_call|>")),
             Self::Granite => ("<|tool_call|>", None),
             Self::Mistral | Self::Named => (LIST, None),
+            Self::DeepSeek | Self::DeepSeekBare => (DEEPSEEK.0, Some(DEEPSEEK.1)),
+            Self::Kimi => (KIMI.0, Some(KIMI.1)),
+            Self::MiniMax => (MINIMAX.0, Some(MINIMAX.1)),
+            Self::Action => (ACTION, None),
+            Self::Command => (COMMAND.0, Some(COMMAND.1)),
             Self::Llama | Self::Harmony => return None,
         })
     }
@@ -115,10 +164,16 @@ impl Format {
             Self::Mistral => &[LIST],
             Self::Named => &[LIST, ID, ARGUMENTS],
             Self::Llama => &[PYTHON],
-            Self::Harmony => &[],
+            Self::Harmony | Self::Action => &[],
             Self::Glm => &[OPEN, CLOSE, KEY.0, KEY.1, VALUE.0, VALUE.1],
             Self::Python => &["<|tool_call_start|>", "<|tool_call_end|>"],
             Self::Gemma => &["<|tool_call>", "<tool_call|>", QUOTES],
+            Self::DeepSeek | Self::DeepSeekBare => {
+                &[DEEPSEEK.0, DEEPSEEK.1, DEEPSEEK_CALL.0, DEEPSEEK_CALL.1, DEEPSEEK_NAME]
+            }
+            Self::Kimi => &[KIMI.0, KIMI.1, KIMI_CALL.0, KIMI_CALL.1, KIMI_ARGUMENTS],
+            Self::MiniMax => &[MINIMAX.0, MINIMAX.1],
+            Self::Command => &[COMMAND.0, COMMAND.1],
         }
     }
 
@@ -128,6 +183,8 @@ impl Format {
             Self::Named => &[ARGUMENTS],
             Self::Glm => &[CLOSE, KEY.0, KEY.1, VALUE.0, VALUE.1],
             Self::Gemma => &[QUOTES],
+            Self::DeepSeekBare => &[DEEPSEEK_NAME],
+            Self::Kimi => &[KIMI_ARGUMENTS],
             _ => &[],
         }
     }
@@ -143,6 +200,12 @@ impl Format {
             Self::Named => LIST.to_owned(),
             Self::Python => "<|tool_call_start|>[".to_owned(),
             Self::Gemma => "<|tool_call>".to_owned(),
+            Self::DeepSeek => format!("{}{}function{DEEPSEEK_NAME}", DEEPSEEK.0, DEEPSEEK_CALL.0),
+            Self::DeepSeekBare => format!("{}{}", DEEPSEEK.0, DEEPSEEK_CALL.0),
+            Self::Kimi => format!("{}{}", KIMI.0, KIMI_CALL.0),
+            Self::MiniMax => format!("{}\n", MINIMAX.0),
+            Self::Action => format!("{ACTION}\n[\n    "),
+            Self::Command => format!("{}[\n    ", COMMAND.0),
             Self::Llama => String::new(),
             Self::Harmony => {
                 format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>")
@@ -150,29 +213,33 @@ impl Format {
         }
     }
 
-    /// Calls as the model has written them, for a template that knows of none: a mark, text, and a mark.
-    pub(super) fn written(self, calls: &[Call]) -> Option<[String; 3]> {
+    /// Calls as the model has written them, for a template that knows of none: each time a mark, text, and a mark.
+    pub(super) fn written(self, calls: &[Call]) -> Option<Vec<[String; 3]>> {
         let (open, close) = self.tags()?;
-        let text = match self {
-            Self::Python => {
-                let call = |call: &Call| {
-                    let argument =
-                        |(name, value): (&String, &Value)| format!("{name}={}", literal::python(value));
-                    let arguments: Vec<String> = call.arguments.iter().map(argument).collect();
-                    format!("{}({})", call.name, arguments.join(", "))
-                };
-                calls.iter().map(call).collect::<Vec<_>>().join(", ")
-            }
-            Self::Granite => {
-                let call = |call: &Call| {
-                    let arguments = Value::Object(call.arguments.clone());
-                    format!("{{\"name\": {}, \"arguments\": {arguments}}}", Value::from(call.name.as_str()))
-                };
-                calls.iter().map(call).collect::<Vec<_>>().join(", ")
-            }
-            _ => return None,
+        let between = |text: String| [open.to_owned(), text, close.unwrap_or_default().to_owned()];
+        let object = |call: &Call| {
+            let arguments = Value::Object(call.arguments.clone());
+            format!("{{\"name\": {}, \"arguments\": {arguments}}}", Value::from(call.name.as_str()))
         };
-        Some([open.to_owned(), format!("[{text}]"), close.unwrap_or_default().to_owned()])
+        let list = |write: &dyn Fn(&Call) -> String| {
+            vec![between(format!("[{}]", calls.iter().map(write).collect::<Vec<_>>().join(", ")))]
+        };
+        Some(match self {
+            Self::Python => list(&|call| {
+                let argument =
+                    |(name, value): (&String, &Value)| format!("{name}={}", literal::python(value));
+                let arguments: Vec<String> = call.arguments.iter().map(argument).collect();
+                format!("{}({})", call.name, arguments.join(", "))
+            }),
+            Self::Granite => list(&object),
+            Self::Hermes => calls.iter().map(|call| between(format!("\n{}\n", object(call)))).collect(),
+            _ => return None,
+        })
+    }
+
+    /// The number of a call by which a template tells the model what came of it, where that has a form: the model has written it.
+    pub(super) fn number(self, name: &str, index: usize) -> Option<String> {
+        (self == Self::Kimi).then(|| format!("functions.{name}:{index}"))
     }
 
     /// The text that ends a model's reasoning, before it calls a tool.
@@ -180,14 +247,36 @@ impl Format {
         match self {
             Self::Mistral | Self::Named => "[/THINK]",
             Self::Glm => "</think>",
+            Self::Command => "<|END_THINKING|>",
             _ => "\n</think>\n\n",
         }
     }
 
-    /// The key of the arguments, where a call is an object.
-    pub(super) fn arguments(self) -> &'static str {
-        if self == Self::Llama { "parameters" } else { "arguments" }
+    /// The keys of the name and the arguments, where a call is an object.
+    pub(super) fn keys(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Llama => ("name", "parameters"),
+            Self::Action | Self::Command => ("tool_name", "parameters"),
+            _ => ("name", "arguments"),
+        }
     }
+}
+
+/// A conversation whose calls have the numbers that a format knows them by, where it has a form for these.
+pub(super) fn numbered(format: Format, messages: &[Message]) -> Vec<Message> {
+    let mut messages = messages.to_vec();
+    let mut known = BTreeMap::new();
+    for (index, call) in messages.iter_mut().flat_map(|message| message.calls.iter_mut().enumerate()) {
+        if let Some(number) = format.number(&call.name, index) {
+            known.insert(std::mem::replace(&mut call.id, number.clone()), number);
+        }
+    }
+    for answers in messages.iter_mut().filter_map(|message| message.answers.as_mut()) {
+        if let Some(number) = known.get(answers) {
+            answers.clone_from(number);
+        }
+    }
+    messages
 }
 
 /// A piece of an answer.
@@ -315,15 +404,29 @@ impl Calls {
             Format::Glm => self.glm(body).map(|call| vec![call]),
             Format::Python => self.python(body),
             Format::Gemma => self.gemma(body).map(|call| vec![call]),
+            Format::DeepSeek => self.deepseek(body, BLOCK.0),
+            Format::DeepSeekBare => self.deepseek(body, DEEPSEEK_NAME),
+            Format::Kimi => self.kimi(body),
+            Format::MiniMax => self.invoked(body),
+            Format::Action => {
+                let (list, rest) = first(body)?;
+                matches!(rest.trim(), "" | "```").then(|| self.objects(list))?
+            }
             Format::Hermes
             | Format::Granite
             | Format::Nemotron
             | Format::Mistral
             | Format::Llama
-            | Format::Harmony => match serde_json::from_str(body).ok()? {
-                Value::Array(calls) => calls.into_iter().map(|call| self.object(call)).collect(),
-                call => Some(vec![self.object(call)?]),
-            },
+            | Format::Command
+            | Format::Harmony => self.objects(serde_json::from_str(body).ok()?),
+        }
+    }
+
+    /// One object or a list of them, each with a name and arguments.
+    fn objects(&self, calls: Value) -> Option<Vec<Call>> {
+        match calls {
+            Value::Array(calls) => calls.into_iter().map(|call| self.object(call)).collect(),
+            call => Some(vec![self.object(call)?]),
         }
     }
 
@@ -345,12 +448,13 @@ impl Calls {
     /// An object with a name and arguments.
     fn object(&self, call: Value) -> Option<Call> {
         let Value::Object(mut call) = call else { return None };
-        let arguments = match call.remove(self.format.arguments()) {
+        let (name, arguments) = self.format.keys();
+        let arguments = match call.remove(arguments) {
             Some(Value::Object(arguments)) => arguments,
             None => Map::new(),
             Some(_) => return None,
         };
-        self.call(call.get("name")?.as_str()?, arguments)
+        self.call(call.get(name)?.as_str()?, arguments)
     }
 
     /// Names, each with an object after it.
@@ -360,36 +464,85 @@ impl Calls {
             let (name, after) = rest.split_once(ARGUMENTS)?;
             // a number of the call's own, which clients get another for
             let name = name.split_once(ID).map_or(name, |(name, _)| name).trim();
-            let mut read = serde_json::Deserializer::from_str(after).into_iter();
-            let arguments = read.next()?.ok()?;
+            let (arguments, after) = first(after)?;
             calls.push(self.call(name, arguments)?);
-            rest = after[read.byte_offset()..].trim_start();
+            rest = after.trim_start();
             rest = rest.strip_prefix(LIST).unwrap_or(rest);
+        }
+        Some(calls)
+    }
+
+    /// Names between marks, each with an object after the mark that ends it, in a block of code or not.
+    fn deepseek(&self, body: &str, after_name: &str) -> Option<Vec<Call>> {
+        let (mut calls, mut rest) = (Vec::new(), body);
+        while !rest.is_empty() {
+            rest = rest.strip_prefix(DEEPSEEK_CALL.0).unwrap_or(rest);
+            if after_name == BLOCK.0 {
+                // a tool's kind, of which there is one
+                rest =
+                    rest.strip_prefix("function").and_then(|r| r.strip_prefix(DEEPSEEK_NAME)).unwrap_or(rest);
+            }
+            let (name, after) = rest.split_once(after_name)?;
+            let (arguments, after) = first(after)?;
+            calls.push(self.call(name.trim(), arguments)?);
+            rest = after.trim_start();
+            rest = rest.strip_prefix(BLOCK.1).unwrap_or(rest).trim_start();
+            rest = rest.strip_prefix(DEEPSEEK_CALL.1).unwrap_or(rest).trim_start();
+        }
+        Some(calls)
+    }
+
+    /// Numbers in which the names stand, each with an object after it.
+    fn kimi(&self, body: &str) -> Option<Vec<Call>> {
+        let (mut calls, mut rest) = (Vec::new(), body);
+        while !rest.is_empty() {
+            rest = rest.strip_prefix(KIMI_CALL.0).unwrap_or(rest);
+            let (number, after) = rest.split_once(KIMI_ARGUMENTS)?;
+            let name = number.trim().strip_prefix("functions.")?.rsplit_once(':')?.0;
+            let (arguments, after) = first(after)?;
+            calls.push(self.call(name, arguments)?);
+            rest = after.trim_start();
+            rest = rest.strip_prefix(KIMI_CALL.1).unwrap_or(rest).trim_start();
         }
         Some(calls)
     }
 
     /// Functions, each with its parameters in tags.
     fn parameters(&self, body: &str) -> Option<Vec<Call>> {
+        self.tagged(body, (FUNCTION, ">"), (PARAMETER, ">"))
+    }
+
+    /// The same with names in quotes.
+    fn invoked(&self, body: &str) -> Option<Vec<Call>> {
+        self.tagged(body, (INVOKE, "\">"), (NAMED, "\">"))
+    }
+
+    /// Functions and parameters in tags, each with what ends its name.
+    fn tagged(
+        &self,
+        body: &str,
+        (function, named): ((&str, &str), &str),
+        (parameter, keyed): ((&str, &str), &str),
+    ) -> Option<Vec<Call>> {
         let (mut calls, mut rest) = (Vec::new(), body);
         while !rest.is_empty() {
-            let (name, after) = rest.strip_prefix(FUNCTION.0)?.split_once('>')?;
+            let (name, after) = rest.strip_prefix(function.0)?.split_once(named)?;
             let (tool, mut arguments) = (self.tool(name.trim())?, Map::new());
             rest = after.trim_start();
-            while let Some(parameter) = rest.strip_prefix(PARAMETER.0) {
-                let (key, after) = parameter.split_once('>')?;
+            while let Some(after) = rest.strip_prefix(parameter.0) {
+                let (key, after) = after.split_once(keyed)?;
                 // a value may have the tag that ends it, if something else comes after that
                 let ends = |&(at, tag): &(usize, &str)| {
                     let next = after[at + tag.len()..].trim_start();
-                    next.starts_with(PARAMETER.0) || next.starts_with(FUNCTION.1)
+                    next.starts_with(parameter.0) || next.starts_with(function.1)
                 };
-                let (end, tag) = after.match_indices(PARAMETER.1).find(ends)?;
+                let (end, tag) = after.match_indices(parameter.1).find(ends)?;
                 let value = after[..end].strip_prefix('\n').unwrap_or(&after[..end]);
                 let value = value.strip_suffix('\n').unwrap_or(value);
                 arguments.insert(key.trim().to_owned(), tool.value(key.trim(), value));
                 rest = after[end + tag.len()..].trim_start();
             }
-            rest = rest.strip_prefix(FUNCTION.1)?.trim_start();
+            rest = rest.strip_prefix(function.1)?.trim_start();
             calls.push(self.call(&tool.name, arguments)?);
         }
         Some(calls)
@@ -444,11 +597,19 @@ impl Calls {
     }
 }
 
+/// The JSON that a text begins with, and what comes after it.
+fn first<T: DeserializeOwned>(text: &str) -> Option<(T, &str)> {
+    let mut read = serde_json::Deserializer::from_str(text).into_iter();
+    let value = read.next()?.ok()?;
+    Some((value, &text[read.byte_offset()..]))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    use super::super::super::chat::conversation::Role;
     use super::*;
 
     fn tools() -> Arc<[Function]> {
@@ -492,7 +653,7 @@ mod tests {
         all
     }
 
-    const TEXTS: [(Format, &str, &[&str]); 39] = [
+    const TEXTS: [(Format, &str, &[&str]); 57] = [
         (
             Format::Hermes,
             "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
@@ -624,6 +785,90 @@ mod tests {
         (Format::Gemma, "<|tool_call>call:h{}<tool_call|>", &["<|tool_call>call:h{}<tool_call|>"]),
         (Format::Gemma, "<|tool_call>call:f{a:1", &["<|tool_call>call:f{a:1"]),
         (Format::Gemma, "a <|tool", &["a <|tool"]),
+        (
+            Format::DeepSeek,
+            "<\u{ff5c}tool\u{2581}calls\u{2581}begin\u{ff5c}><\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>function<\u{ff5c}tool\u{2581}sep\u{ff5c}>f\n```json\n{\"a\": 1}\n```<\u{ff5c}tool\u{2581}call\u{2581}end\u{ff5c}><\u{ff5c}tool\u{2581}calls\u{2581}end\u{ff5c}>",
+            &["f({\"a\":1})"],
+        ),
+        (
+            Format::DeepSeek,
+            "I look.\n<\u{ff5c}tool\u{2581}calls\u{2581}begin\u{ff5c}><\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>function<\u{ff5c}tool\u{2581}sep\u{ff5c}>f\n```json\n{\"b\": \"``` is text\"}```<\u{ff5c}tool\u{2581}call\u{2581}end\u{ff5c}>\n<\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>function<\u{ff5c}tool\u{2581}sep\u{ff5c}>g\n```json\n{}\n```<\u{ff5c}tool\u{2581}call\u{2581}end\u{ff5c}><\u{ff5c}tool\u{2581}calls\u{2581}end\u{ff5c}>",
+            &["I look.", "f({\"b\":\"``` is text\"})", "g({})"],
+        ),
+        (
+            Format::DeepSeek,
+            "<\u{ff5c}tool\u{2581}calls\u{2581}begin\u{ff5c}><\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>function<\u{ff5c}tool\u{2581}sep\u{ff5c}>h\n```json\n{}\n```<\u{ff5c}tool\u{2581}call\u{2581}end\u{ff5c}><\u{ff5c}tool\u{2581}calls\u{2581}end\u{ff5c}>",
+            &[
+                "<\u{ff5c}tool\u{2581}calls\u{2581}begin\u{ff5c}><\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>function<\u{ff5c}tool\u{2581}sep\u{ff5c}>h\n```json\n{}\n```<\u{ff5c}tool\u{2581}call\u{2581}end\u{ff5c}><\u{ff5c}tool\u{2581}calls\u{2581}end\u{ff5c}>",
+            ],
+        ),
+        (Format::DeepSeek, "a <\u{ff5c}tool", &["a <\u{ff5c}tool"]),
+        (
+            Format::DeepSeekBare,
+            "So:<\u{ff5c}tool\u{2581}calls\u{2581}begin\u{ff5c}><\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>f<\u{ff5c}tool\u{2581}sep\u{ff5c}>{\"a\": 1}<\u{ff5c}tool\u{2581}call\u{2581}end\u{ff5c}><\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>g<\u{ff5c}tool\u{2581}sep\u{ff5c}>{}<\u{ff5c}tool\u{2581}call\u{2581}end\u{ff5c}><\u{ff5c}tool\u{2581}calls\u{2581}end\u{ff5c}>",
+            &["So:", "f({\"a\":1})", "g({})"],
+        ),
+        (
+            Format::DeepSeekBare,
+            "<\u{ff5c}tool\u{2581}calls\u{2581}begin\u{ff5c}><\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>f<\u{ff5c}tool\u{2581}sep\u{ff5c}>{\"a\"",
+            &[
+                "<\u{ff5c}tool\u{2581}calls\u{2581}begin\u{ff5c}><\u{ff5c}tool\u{2581}call\u{2581}begin\u{ff5c}>f<\u{ff5c}tool\u{2581}sep\u{ff5c}>{\"a\"",
+            ],
+        ),
+        (
+            Format::Kimi,
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_calls_section_end|>",
+            &["f({\"a\":1})"],
+        ),
+        (
+            Format::Kimi,
+            "I look. <|tool_calls_section_begin|><|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>{\"b\": \"<|tool_call_end|>\"}<|tool_call_end|><|tool_call_begin|>functions.g:4<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+            &["I look.", "f({\"b\":\"<|tool_call_end|>\"})", "g({})"],
+        ),
+        (
+            Format::Kimi,
+            "<|tool_calls_section_begin|><|tool_call_begin|>f<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+            &[
+                "<|tool_calls_section_begin|><|tool_call_begin|>f<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+            ],
+        ),
+        (
+            Format::MiniMax,
+            "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"a\">1</parameter>\n<parameter name=\"b\">1</parameter>\n<parameter name=\"c\">[1, \"x\"]</parameter>\n<parameter name=\"d\">true</parameter>\n</invoke>\n</minimax:tool_call>",
+            &["f({\"a\":1,\"b\":\"1\",\"c\":[1,\"x\"],\"d\":true})"],
+        ),
+        (
+            Format::MiniMax,
+            "I look.\n<minimax:tool_call>\n<invoke name=\"f\">\n</invoke>\n<invoke name=\"g\">\n<parameter name=\"b\">a </parameter> \"b\"</parameter>\n</invoke>\n</minimax:tool_call>",
+            &["I look.", "f({})", "g({\"b\":\"a </parameter> \\\"b\\\"\"})"],
+        ),
+        (
+            Format::MiniMax,
+            "<minimax:tool_call>\n<invoke name=\"h\">\n</invoke>\n</minimax:tool_call>",
+            &["<minimax:tool_call>\n<invoke name=\"h\">\n</invoke>\n</minimax:tool_call>"],
+        ),
+        (
+            Format::Action,
+            "Action:\n```json\n[\n    {\n        \"tool_name\": \"f\",\n        \"parameters\": {\"b\": \"```\"}\n    },\n    {\"tool_name\": \"g\", \"parameters\": {}}\n]```\n",
+            &["f({\"b\":\"```\"})", "g({})"],
+        ),
+        (Format::Action, "So.\nAction:\n```json\n[{\"tool_name\": \"f\"}]\n```", &["So.", "f({})"]),
+        (
+            Format::Action,
+            "Action:\n```json\n[{\"tool_name\": \"directly-answer\", \"parameters\": {}}]```",
+            &["Action:\n```json\n[{\"tool_name\": \"directly-answer\", \"parameters\": {}}]```"],
+        ),
+        (Format::Action, "Action: none.", &["Action: none."]),
+        (
+            Format::Command,
+            "I look.<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"a\": 1}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \"parameters\": {}}\n]<|END_ACTION|>",
+            &["I look.", "f({\"a\":1})", "g({})"],
+        ),
+        (
+            Format::Command,
+            "<|START_ACTION|>[{\"tool_name\": \"f\", \"parameters\": [1]}]<|END_ACTION|>",
+            &["<|START_ACTION|>[{\"tool_name\": \"f\", \"parameters\": [1]}]<|END_ACTION|>"],
+        ),
     ];
 
     proptest! {
@@ -632,7 +877,8 @@ mod tests {
             for (format, text, expected) in TEXTS {
                 let (mut pieces, mut rest, mut cuts) = (Vec::new(), text, cuts.iter().cycle());
                 while !rest.is_empty() {
-                    let (piece, other) = rest.split_at((*cuts.next().unwrap()).min(rest.len()));
+                    let cut = rest.char_indices().nth(*cuts.next().unwrap()).map_or(rest.len(), |(at, _)| at);
+                    let (piece, other) = rest.split_at(cut);
                     pieces.push(piece);
                     rest = other;
                 }
@@ -642,20 +888,23 @@ mod tests {
 
         #[test]
         fn nothing_of_a_text_is_lost(
-            format in 0_usize..9,
+            format in 0_usize..15,
             words in prop::collection::vec(
                 prop::sample::select(vec![
                     "<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=a>", "</parameter>", "\n", "f", "g", "(",
                     ")", "[", "]", "{", "}", "a", "=", ":", "1", ",", "<|\"|>", "'", "<arg_key>", "</arg_key>", "<arg_value>",
                     "</arg_value>", "<|tool_call_start|>", "<|tool_call_end|>", "<|tool_call>", "<tool_call|>", "call:", "[TOOL_CALLS]",
-                    "[ARGS]", "{}", " ", "\"", "\\",
+                    "[ARGS]", "{}", " ", "\"", "\\", DEEPSEEK.0, DEEPSEEK.1, DEEPSEEK_CALL.0, DEEPSEEK_CALL.1, DEEPSEEK_NAME, "function",
+                    "```json", "```", KIMI.0, KIMI.1, KIMI_CALL.0, KIMI_CALL.1, KIMI_ARGUMENTS, "functions.", ":0", MINIMAX.0, MINIMAX.1,
+                    "<invoke name=\"", "</invoke>", "<parameter name=\"", "\">", "Action:", COMMAND.0, COMMAND.1, "\"tool_name\"", "\"f\"",
                 ]),
                 0..24,
             ),
         ) {
             let formats = [
                 Format::Hermes, Format::Granite, Format::Nemotron, Format::Mistral, Format::Named, Format::Parameters, Format::Glm,
-                Format::Python, Format::Gemma,
+                Format::Python, Format::Gemma, Format::DeepSeek, Format::DeepSeekBare, Format::Kimi, Format::MiniMax, Format::Action,
+                Format::Command,
             ];
             let format = formats[format];
             let text = words.concat();
@@ -686,8 +935,24 @@ mod tests {
             (Format::Glm, "g", "g<arg_key>a</arg_key><arg_value>2</arg_value></tool_call>", "g({\"a\":2})"),
             (Format::Python, "g", "g(a=2)", "g({\"a\":2})"),
             (Format::Gemma, "g", "call:g{a:2}", "g({\"a\":2})"),
+            (Format::DeepSeek, "g", "g\n```json\n{\"a\": 2}", "g({\"a\":2})"),
+            (Format::DeepSeekBare, "g", "g<\u{ff5c}tool\u{2581}sep\u{ff5c}>{\"a\": 2}", "g({\"a\":2})"),
+            (Format::Kimi, "g", "functions.g:0<|tool_call_argument_begin|>{\"a\": 2}", "g({\"a\":2})"),
+            (
+                Format::MiniMax,
+                "g",
+                "<invoke name=\"g\">\n<parameter name=\"a\">2</parameter>\n</invoke>",
+                "g({\"a\":2})",
+            ),
+            (Format::Action, "g", "{\"tool_name\": \"g\", \"parameters\": {\"a\": 2}}", "g({\"a\":2})"),
+            (
+                Format::Command,
+                "g",
+                "{\"tool_call_id\": \"0\", \"tool_name\": \"g\", \"parameters\": {\"a\": 2}}",
+                "g({\"a\":2})",
+            ),
         ] {
-            let (first, second) = text.split_at(3);
+            let (first, second) = text.split_at(text.find(|c: char| !c.is_ascii()).unwrap_or(3));
             assert_eq!(read(format, Some(name), &[first, second]), [call], "{format:?}");
             // one that was cut off is text
             assert_eq!(read(format, Some(name), &[first]), [first], "{format:?}");
@@ -720,6 +985,12 @@ mod tests {
             ("glm47", "<tool_call>", "<|observation|>"),
             ("lfm25", "<|tool_call_start|>", "<|im_end|>"),
             ("gemma4", "<|tool_call>", "<|tool_response>"),
+            ("deepseek-r1", DEEPSEEK.0, "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>"),
+            ("deepseek-v31", DEEPSEEK.0, "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>"),
+            ("kimi-k2", KIMI.0, "<|im_end|>"),
+            ("minimax-m2", "<minimax:tool_call>", "[e~["),
+            ("command-r", "\nAction:", "<|START_OF_TURN_TOKEN|>"),
+            ("command-r7b", "<|START_ACTION|>", "<|END_OF_TURN_TOKEN|>"),
         ] {
             let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/chat/tools");
             let format =
@@ -745,13 +1016,31 @@ mod tests {
             name: name.to_owned(),
             arguments: arguments.clone(),
         });
-        for format in [Format::Python, Format::Granite] {
-            let written = format.written(&calls).unwrap().concat();
+        for format in [Format::Python, Format::Granite, Format::Hermes] {
+            let written = format.written(&calls).unwrap().concat().concat();
             let expected = ["f", "g"].map(|name| format!("{name}({})", Value::Object(arguments.clone())));
             assert_eq!(read(format, None, &[&written]), expected, "{written}");
         }
-        assert!(Format::Python.written(&calls).unwrap()[1].contains("c=[True, None, {\"x\": 2.5}]"));
-        assert_eq!(Format::Hermes.written(&calls), None);
+        assert!(Format::Python.written(&calls).unwrap()[0][1].contains("c=[True, None, {\"x\": 2.5}]"));
+        assert_eq!(Format::Kimi.written(&calls), None);
+        assert_eq!(Format::Kimi.number("f", 2), Some("functions.f:2".to_owned()));
+    }
+
+    #[test]
+    fn what_came_of_a_call_is_told_by_the_number_that_its_model_gave_it() {
+        let call =
+            |id: &str, name: &str| Call { id: id.to_owned(), name: name.to_owned(), arguments: Map::new() };
+        let messages = [
+            Message { calls: vec![call("x", "f"), call("y", "g")], ..Message::new(Role::Assistant, "") },
+            Message { answers: Some("y".to_owned()), ..Message::new(Role::Tool, "1") },
+            Message { answers: Some("z".to_owned()), ..Message::new(Role::Tool, "2") },
+        ];
+        let kimi = numbered(Format::Kimi, &messages);
+        let ids: Vec<&str> = kimi[0].calls.iter().map(|call| call.id.as_str()).collect();
+        assert_eq!(ids, ["functions.f:0", "functions.g:1"]);
+        assert_eq!(kimi[1].answers.as_deref(), Some("functions.g:1"));
+        assert_eq!(kimi[2].answers.as_deref(), Some("z"), "nobody called it");
+        assert_eq!(numbered(Format::Hermes, &messages), messages);
     }
 
     #[test]
@@ -770,6 +1059,13 @@ mod tests {
             ("tools/glm47", Some(Format::Glm)),
             ("tools/lfm25", Some(Format::Python)),
             ("tools/gemma4", Some(Format::Gemma)),
+            ("tools/deepseek-r1", Some(Format::DeepSeek)),
+            ("tools/deepseek-v31", Some(Format::DeepSeekBare)),
+            ("tools/kimi-k2", Some(Format::Kimi)),
+            ("tools/minimax-m2", Some(Format::MiniMax)),
+            ("tools/command-r", Some(Format::Action)),
+            ("tools/command-r7b", Some(Format::Command)),
+            ("tools/smollm3", Some(Format::Hermes)),
             ("chatml", None),
             ("gemma", None),
         ] {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Told;
 use super::answer::{Event, Form, Whole};
-use super::request::{Ask, Input, Keys, Options, Refusal, AnswerRequest};
+use super::request::{AnswerRequest, Ask, Input, Keys, Options, Refusal};
 
 /// Texts of a request, at most; `OpenAI` takes as many.
 const INPUTS_MAX: usize = 2048;

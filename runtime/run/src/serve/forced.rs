@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::calls::Format;
+use super::calls::{DEEPSEEK_NAME, Format, KIMI_ARGUMENTS};
 use super::literal::QUOTES;
 use super::schema::{self, NOTES};
 use super::tools::Function;
@@ -88,12 +88,25 @@ impl Written {
                 after: "}",
                 text: Text::Quoted,
             },
+            Format::MiniMax => Self {
+                before: format!("<invoke name=\"{name}\">\n"),
+                key: ("<parameter name=\"", "\">"),
+                after_value: "</parameter>\n",
+                between: "",
+                after: "</invoke>",
+                text: Text::Bare,
+            },
             Format::Hermes
             | Format::Granite
             | Format::Nemotron
             | Format::Mistral
             | Format::Named
             | Format::Llama
+            | Format::DeepSeek
+            | Format::DeepSeekBare
+            | Format::Kimi
+            | Format::Action
+            | Format::Command
             | Format::Harmony => return None,
         })
     }
@@ -151,7 +164,14 @@ impl Rules {
         let (before, after) = match format {
             Format::Harmony => return Ok(arguments),
             Format::Named => (format!("{}[ARGS]", tool.name), ""),
-            _ => (format!("{{\"name\": \"{}\", \"{}\": ", tool.name, format.arguments()), "}"),
+            Format::DeepSeek => (format!("{}\n```json\n", tool.name), ""),
+            Format::DeepSeekBare => (format!("{}{DEEPSEEK_NAME}", tool.name), ""),
+            Format::Kimi => (format!("functions.{}:0{KIMI_ARGUMENTS}", tool.name), ""),
+            _ => {
+                let (name, arguments) = format.keys();
+                let number = if format == Format::Command { "\"tool_call_id\": \"0\", " } else { "" };
+                (format!("{{{number}\"{name}\": \"{}\", \"{arguments}\": ", tool.name), "}")
+            }
         };
         Ok(self.add(&format!("{} {arguments} {}", quoted(&before), quoted(after)), false))
     }
@@ -377,7 +397,7 @@ mod tests {
     use super::super::grammar::tests::{takes, tokenizer, written};
     use super::*;
 
-    const FORMATS: [Format; 11] = [
+    const FORMATS: [Format; 17] = [
         Format::Hermes,
         Format::Granite,
         Format::Nemotron,
@@ -389,6 +409,12 @@ mod tests {
         Format::Glm,
         Format::Python,
         Format::Gemma,
+        Format::DeepSeek,
+        Format::DeepSeekBare,
+        Format::Kimi,
+        Format::MiniMax,
+        Format::Action,
+        Format::Command,
     ];
 
     fn tool(name: &str, parameters: &Value) -> Function {
@@ -549,6 +575,48 @@ mod tests {
                 ],
                 &["call:say{}", "call:say{text:\"a\"}", "call:say{text:<|\"|>a<|\"|>,to:a}", "say{}"],
             ),
+            (
+                Format::MiniMax,
+                &[
+                    "<invoke name=\"say\">\n<parameter name=\"text\">if a < b:\n  </parameter> c</parameter>\n<parameter name=\"times\">3</parameter>\n</invoke>",
+                    "<invoke name=\"say\">\n<parameter name=\"text\"></parameter>\n<parameter name=\"to\">1</parameter>\n</invoke>",
+                ],
+                &[
+                    "<invoke name=\"say\">\n</invoke>",
+                    "<invoke name=\"say\">\n<parameter name=\"text\">a</parameter>\n<parameter name=\"times\">x</parameter>\n</invoke>",
+                ],
+            ),
+            (
+                Format::DeepSeek,
+                &["say\n```json\n{\"text\": \"a\"}"],
+                &["say\n```json\n{}", "no\n```json\n{}", "say{\"text\": \"a\"}"],
+            ),
+            (
+                Format::DeepSeekBare,
+                &["say<\u{ff5c}tool\u{2581}sep\u{ff5c}>{\"text\": \"a\"}"],
+                &["say<\u{ff5c}tool\u{2581}sep\u{ff5c}>{}", "say\n```json\n{\"text\": \"a\"}"],
+            ),
+            (
+                Format::Kimi,
+                &["functions.say:0<|tool_call_argument_begin|>{\"text\": \"a\"}"],
+                &[
+                    "functions.say:0<|tool_call_argument_begin|>{}",
+                    "say<|tool_call_argument_begin|>{\"text\": \"a\"}",
+                ],
+            ),
+            (
+                Format::Action,
+                &["{\"tool_name\": \"say\", \"parameters\": {\"text\": \"a\"}}"],
+                &[
+                    "{\"tool_name\": \"say\", \"parameters\": {}}",
+                    "{\"name\": \"say\", \"arguments\": {\"text\": \"a\"}}",
+                ],
+            ),
+            (
+                Format::Command,
+                &["{\"tool_call_id\": \"0\", \"tool_name\": \"say\", \"parameters\": {\"text\": \"a\"}}"],
+                &["{\"tool_call_id\": \"0\", \"tool_name\": \"say\", \"parameters\": {}}"],
+            ),
             (Format::Named, &["say[ARGS]{\"text\": \"a\"}"], &["say[ARGS]{}", "no[ARGS]{}"]),
             (
                 Format::Hermes,
@@ -572,10 +640,11 @@ mod tests {
             "f",
             &json!({ "properties": { "a": { "type": "integer" } }, "additionalProperties": false }),
         );
-        for format in [Format::Hermes, Format::Named] {
+        for format in [Format::Hermes, Format::Named, Format::Kimi] {
             let grammar = of(format, &[&bare]).unwrap();
             let call = |arguments: &str| match format {
                 Format::Named => format!("f[ARGS]{arguments}"),
+                Format::Kimi => format!("functions.f:0<|tool_call_argument_begin|>{arguments}"),
                 _ => format!("{{\"name\": \"f\", \"arguments\": {arguments}}}"),
             };
             assert!(takes(&grammar, &call("{\"a\": 1}")), "{format:?}");

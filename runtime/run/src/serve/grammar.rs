@@ -11,7 +11,7 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use super::super::reasoning::{Parts, NextText, opens};
+use super::super::reasoning::{NextText, Parts, opens};
 
 /// The token of the grammar's own vocabulary that is no byte: the end.
 const END: u32 = 256;

@@ -35,7 +35,7 @@ use super::log::Log;
 use super::metrics::Metrics;
 use super::openai::{self, OpenAi};
 use super::queue::{Queue, Refused};
-use super::request::{Refusal, AnswerRequest};
+use super::request::{AnswerRequest, Refusal};
 use super::responses::{self, Responses};
 use super::{Job, STOPPING, Told};
 

@@ -60,7 +60,14 @@ impl Log {
     }
 
     /// An answer is over, so long after it was begun.
-    pub(super) fn answered(self, number: u64, sequence: usize, work: &AnswerFigures, time: Duration, end: End) {
+    pub(super) fn answered(
+        self,
+        number: u64,
+        sequence: usize,
+        work: &AnswerFigures,
+        time: Duration,
+        end: End,
+    ) {
         let usage = work.usage;
         let (steps, decoding) = work.decoded;
         let speed = (steps > 0).then(|| steps as f64 / decoding.as_secs_f64());

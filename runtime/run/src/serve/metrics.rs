@@ -35,6 +35,8 @@ struct Numbers {
     kept_tokens: u64,
     decode_seconds: f64,
     first_token_seconds: f64,
+    read_beside_seconds: f64,
+    answered_beside_seconds: f64,
     requested_neurons: u64,
     missing_neurons: u64,
     read_bytes: u64,
@@ -88,6 +90,14 @@ impl Metrics {
             numbers.decode_steps += 1;
             numbers.decode_seconds += time.as_secs_f64();
             numbers.stages.add(stages);
+        });
+    }
+
+    /// Those who answer waited so long for others' prompts, and then went on for such a time.
+    pub(super) fn shared(&self, read: Duration, answered: Duration) {
+        self.change(|numbers| {
+            numbers.read_beside_seconds += read.as_secs_f64();
+            numbers.answered_beside_seconds += answered.as_secs_f64();
         });
     }
 
@@ -155,6 +165,16 @@ impl Metrics {
                 "first_token_seconds_total",
                 "Seconds to the first token, over all answers.",
                 n.first_token_seconds,
+            ),
+            (
+                "prompt_wait_seconds_total",
+                "Seconds that answers under way waited for prompts of others.",
+                n.read_beside_seconds,
+            ),
+            (
+                "prompt_share_seconds_total",
+                "Seconds that they had after each piece of such a prompt.",
+                n.answered_beside_seconds,
             ),
             ("neurons_requested_total", "Neurons requested by decoding.", n.requested_neurons as f64),
             (

@@ -9,8 +9,8 @@ use super::super::chat::conversation::{Call, Message, Role};
 use super::super::reasoning::Channel;
 use super::answer::{Event, Form, Head, Whole};
 use super::likelihood::{Likelihood, lossy};
-use super::request::{Ask, Fields, Keys, Refusal, AnswerRequest, arguments_of, text_of};
-use super::tools::{ToolChoice, Function, Tools};
+use super::request::{AnswerRequest, Ask, Fields, Keys, Refusal, arguments_of, text_of};
+use super::tools::{Function, Tools};
 use super::{Told, Usage, schema};
 
 /// A request to `/v1/chat/completions`.
@@ -44,7 +44,14 @@ pub(super) fn chat(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> 
     }
     let (stream, usage) = keys.stream()?;
     keys.finish()?;
-    Ok(AnswerRequest { ask: Ask::Conversation(messages), options, tools, stream, usage, repeated: Value::Null })
+    Ok(AnswerRequest {
+        ask: Ask::Conversation(messages),
+        options,
+        tools,
+        stream,
+        usage,
+        repeated: Value::Null,
+    })
 }
 
 /// The tools that the model may call; none where it may not.

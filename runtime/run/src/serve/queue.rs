@@ -105,7 +105,7 @@ mod tests {
 
     use super::super::Told;
     use super::super::http::tests::metrics;
-    use super::super::request::{Ask, Options, AnswerRequest};
+    use super::super::request::{AnswerRequest, Ask, Options};
     use super::*;
 
     fn job(said: &str) -> (Job, UnboundedReceiver<Told>) {

@@ -225,7 +225,8 @@ const CHOICES_MAX: usize = 16;
 const LIKELIHOODS_MAX: usize = 20;
 
 /// Keys that change nothing here whatever they say.
-const WITHOUT_EFFECT: [&str; 4] = ["user", "metadata", "prompt_cache_key", "safety_identifier"];
+const WITHOUT_EFFECT: [&str; 5] =
+    ["user", "metadata", "prompt_cache_key", "safety_identifier", "cache_control"];
 
 /// Keys of what is not done, each with the value that asks for nothing.
 fn neutral(key: &str, value: &Value) -> Option<bool> {
@@ -261,8 +262,8 @@ enum OneOrMany {
 struct StreamOptions {
     #[serde(default)]
     include_usage: bool,
-    #[serde(default, rename = "include_obfuscation")]
-    _include_obfuscation: Option<bool>,
+    #[serde(default)]
+    include_obfuscation: bool,
 }
 
 /// The keys of a request, taken one by one: those that are left in the end are unknown.
@@ -410,6 +411,10 @@ impl Keys {
                 Some("stream_options"),
                 "`stream_options` without `stream` says nothing; leave it away",
             ));
+        }
+        if options.as_ref().is_some_and(|options| options.include_obfuscation) {
+            let message = "`include_obfuscation` of `stream_options` is not implemented here; leave it away";
+            return Err(Refusal::invalid(Some("stream_options"), message));
         }
         Ok((stream, options.is_some_and(|options| options.include_usage)))
     }

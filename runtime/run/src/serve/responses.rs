@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::super::chat::conversation::{Call, Message, Role};
 use super::super::reasoning::Channel;
 use super::answer::{Event, Form, Head, Heard, Whole};
-use super::request::{Ask, Fields, Keys, Refusal, AnswerRequest, arguments_of, text_of};
-use super::tools::{ToolChoice, Function, Tools};
+use super::request::{AnswerRequest, Ask, Fields, Keys, Refusal, arguments_of, text_of};
+use super::tools::{Function, Tools};
 use super::{Told, Usage, schema};
 
 /// Keys of its request that a response repeats.
@@ -376,6 +376,7 @@ impl Form for Responses {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tools::ToolChoice;
     use super::*;
 
     fn read(body: &Value) -> Result<AnswerRequest, Refusal> {

@@ -89,7 +89,11 @@ impl Tools {
     }
 
     /// Tools with names that can be told apart, of which the choice is one; `None` where there are none.
-    pub(super) fn new(all: Vec<Function>, choice: ToolChoice, parallel: bool) -> Result<Option<Self>, Refusal> {
+    pub(super) fn new(
+        all: Vec<Function>,
+        choice: ToolChoice,
+        parallel: bool,
+    ) -> Result<Option<Self>, Refusal> {
         let wrong = |message: String| Err(Refusal::invalid(Some("tools"), message));
         if all.is_empty() {
             let message = "`tool_choice` without `tools` cannot be; name them";

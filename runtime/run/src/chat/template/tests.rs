@@ -133,15 +133,31 @@ fn texts_with_tools_are_those_of_jinja() {
     let now = now.to_zoned(jiff::tz::TimeZone::UTC).unwrap();
     let tokenizer = tokenizer();
     let messages = called(&golden.tools.messages);
-    assert!(golden.tools.templates.len() >= 12);
+    assert!(golden.tools.templates.len() >= 19);
     for (name, expected) in &golden.tools.templates {
         let template = Template::at(&source(&format!("tools/{name}")), &tokenizer, now.clone()).unwrap();
-        let (found, _) = template.render(&messages, &golden.tools.tools, &|_| None, true).unwrap();
+        assert!(template.takes_objects, "{name}");
+        // Jinja has not been told what the model said in a template that knows of no calls
+        let (found, _) =
+            template.render(&messages, &golden.tools.tools, &|_| Some(Vec::new()), true).unwrap();
         assert_eq!(found, *expected, "{name}");
         let prompt =
-            template.prompt_with(&tokenizer, &messages, &golden.tools.tools, &|_| None, true).unwrap();
-        let tokens = shown(&tokenizer, &prompt.tokens);
+            template.prompt_with(&tokenizer, &messages, &golden.tools.tools, &|_| Some(Vec::new()), true);
+        if name == "deepseek-v31" {
+            assert_eq!(prompt, Err(TemplateError::NoTools), "it names a tool in a call alone");
+            continue;
+        }
+        let tokens = shown(&tokenizer, &prompt.unwrap().tokens);
         assert!(tokens.contains("not of <|im_end|>") && !tokens.contains("not of \u{ab}"), "{tokens}");
+    }
+    // as DeepSeek publishes its own
+    for name in ["deepseek-r1", "deepseek-v31"] {
+        let source = source(&format!("tools/{name}")).replace("tool_args | tojson", "tool_args");
+        let source = source.replace("['arguments'] | tojson", "['arguments']");
+        let template = Template::at(&source, &tokenizer, now.clone()).unwrap();
+        assert!(!template.takes_objects, "{name}");
+        let (found, _) = template.render(&messages, &golden.tools.tools, &|_| None, true).unwrap();
+        assert_eq!(found, golden.tools.templates[name], "{name}");
     }
     let none = Template::new(&source("chatml"), &tokenizer).unwrap();
     let refused = none.prompt_with(&tokenizer, &messages[..1], &golden.tools.tools, &|_| None, true);
@@ -184,7 +200,7 @@ fn calls_that_a_template_knows_nothing_of_are_said_by_the_model_with_its_own_mar
         Message { calls: vec![call], ..Message::new(Role::Assistant, "I look.") },
     ];
     let written =
-        |calls: &[Call]| Some(["<|start|>".to_owned(), calls[0].name.clone(), "<|end|>".to_owned()]);
+        |calls: &[Call]| Some(vec![["<|start|>".to_owned(), calls[0].name.clone(), "<|end|>".to_owned()]]);
     let prompt = template.prompt_with(&tokenizer, &messages, &[], &written, true).unwrap();
     assert_eq!(
         shown(&tokenizer, &prompt.tokens),
@@ -241,6 +257,28 @@ fn what_is_said_without_special_text_has_the_tokens_of_the_whole_text() {
 }
 
 #[test]
+fn who_names_a_tool_has_not_told_the_model_of_it() {
+    let tokenizer = tokenizer();
+    let template = Template::new("{% for m in messages %}{{ m.content }}{% endfor %}", &tokenizer).unwrap();
+    let tools =
+        [json!({ "type": "function", "function": { "name": "look", "description": "", "parameters": {} } })];
+    let messages = [Message::new(Role::User, "look")];
+    let prompt = template.prompt_with(&tokenizer, &messages, &tools, &|_| None, true);
+    assert_eq!(prompt, Err(TemplateError::NoTools));
+}
+
+#[test]
+fn objects_are_text_as_python_shows_them() {
+    let value = json!({ "a": ["it's", "\"so\"", "it's \"so\"", "b\\\n\t"], "c": { "d": [true, null, 1, 2.5] }, "e": {} });
+    let shown = python(&value);
+    assert_eq!(
+        shown,
+        r#"{'a': ["it's", '"so"', 'it\'s "so"', 'b\\\n\t'], 'c': {'d': [True, None, 1, 2.5]}, 'e': {}}"#
+    );
+    assert_eq!(spaced(value.as_object().unwrap()), value.to_string().replace(":", ": ").replace(",", ", "));
+}
+
+#[test]
 fn a_text_that_opens_the_reasoning_is_known_and_the_user_cannot_open_it() {
     let tokenizer = tokenizer();
     let opens = |source: &str, said: &str, answer: bool| {
@@ -265,6 +303,8 @@ fn a_template_that_never_ends_or_eats_memory_is_stopped() {
         "{{ 'a' * 99999999 }}",
         "{{ (['a'] * 99999999) | list | length }}",
         "{% for a in range(99999) %}{{ messages[0].content * 999 }}{% endfor %}",
+        "{% set x = range(9999) | list %}{% for a in range(9999) %}{{ x | tojson | length }}{% endfor %}",
+        "{% set x = range(9999) | list %}{% for a in range(9999) %}{{ x | string | length }}{% endfor %}",
         "{{ range(99999) | list | tojson | length }}{% for a in range(99999) %}{{ range(99999) | list }}{% endfor %}",
     ] {
         let error = Template::new(source, &tokenizer).unwrap_err();
