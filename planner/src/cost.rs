@@ -772,6 +772,11 @@ impl PromptPrice {
         self.chunks.iter().map(chunk).sum()
     }
 
+    /// Seconds with everything pinned.
+    pub fn computing(&self) -> f64 {
+        self.least.computing
+    }
+
     /// Seconds that no way of sharing so many pinned neurons among the layers can be below.
     pub fn seconds_least(&self, pinned: f64) -> f64 {
         let LeastReading { computing, neuron_seconds, steps } = &self.least;

@@ -16,12 +16,12 @@ use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
 use crate::queue::{Bound, Prompts, Queue};
 use crate::reads::LayerReads;
-use crate::request::{DIGITS, Limits, PromptLimit, Question};
+use crate::request::{DIGITS, PromptLimit, Question};
 use crate::room::{Need, Room};
 use crate::rules::Prompt;
 use crate::simple_rule::{self, Simple};
 use crate::space::{Space, Way, Work};
-use crate::split::{Budget, Found, Item, LIMITS, NEVER, Split, quick_split, soonest, split};
+use crate::split::{Budget, Found, Item, LIMITS, NEVER, Split, any_split, quick_split, soonest, split};
 use crate::ways::{Compute, Read, Ways};
 
 /// Parts of the time of a prompt that is limited.
@@ -235,39 +235,42 @@ impl<'a> Field<'a> {
     }
 
     /// The prompts worth looking at with a way of reading, and for each the fewest bytes of pinned neurons with which it keeps
-    /// the limits. The first that keeps them with none leaves no reason for those that take more memory; without limits that
-    /// is the smallest.
+    /// the limits. One that keeps them with none leaves no reason for those that take more memory; without limits that is the
+    /// smallest.
     fn useful_prompts(&self, level: usize, read: usize, embedding_rows: bool) -> Prompts {
         let known = self.useful.borrow().get(&(level, read, embedding_rows)).cloned();
         known.unwrap_or_else(|| {
             let neuron = self.ways[level].slot_bytes.iter().copied().min().unwrap_or(1) as f64;
             let none = vec![0; self.ways[level].slot_bytes.len()];
-            let price = |prompt: usize, limit: &PromptLimit| {
+            let limits = &self.question.limits.prompts_max;
+            let prices = |prompt: usize| {
                 let of_decoding = (level, read, embedding_rows);
-                self.space.prompt_price(self.question, of_decoding, prompt, limit.tokens)
-            };
-            // a chunk longer than all prompts takes more memory, and where there is no unit beside the CPU nothing else
-            let alike = |prompt: usize, other: usize| {
-                let mut limits = self.question.limits.prompts_max.iter();
-                limits.all(|limit| price(prompt, limit).is_alike(&price(other, limit)))
-            };
-            let limited = !self.question.limits.prompts_max.is_empty();
-            let mut useful = Vec::new();
-            for prompt in 0..self.prompts.len() {
-                let prices = || {
-                    let limits = self.question.limits.prompts_max.iter();
-                    limits.map(|limit| (price(prompt, limit), limit.seconds_max * DIGITS))
+                let price = |limit: &PromptLimit| {
+                    self.space.prompt_price(self.question, of_decoding, prompt, limit.tokens)
                 };
-                if limited && (0..prompt).any(|other| alike(prompt, other)) {
+                limits.iter().map(|limit| (price(limit), limit.seconds_max * DIGITS)).collect::<Vec<_>>()
+            };
+            // each with what it costs, and whether it keeps the limits with nothing pinned
+            let mut seen: Vec<(&Prompt, Vec<(Rc<PromptPrice>, f64)>, bool)> = Vec::new();
+            let mut useful = Vec::new();
+            for (place, prompt) in self.prompts.iter().enumerate() {
+                let prices = prices(place);
+                // a chunk longer than all prompts takes more memory, and where there is no unit beside the CPU nothing else
+                let no_better = |(other, of_other, keeps): &(&Prompt, Vec<(Rc<PromptPrice>, f64)>, bool)| {
+                    let mut both = prices.iter().zip(of_other);
+                    other.rows_bytes <= prompt.rows_bytes
+                        && other.cores.len() <= prompt.cores.len()
+                        && (*keeps || both.all(|((price, _), (other, _))| price.is_alike(other)))
+                };
+                if seen.iter().any(no_better) {
                     continue;
                 }
-                let pinned = prices().map(|(price, most)| price.pinned_least(most));
+                let pinned = prices.iter().map(|(price, most)| price.pinned_least(*most));
                 if let Some(pinned) = pinned.reduce(|a, b| Some(a?.max(b?))).unwrap_or(Some(0.0)) {
-                    useful.push((prompt, (pinned * neuron * (1.0 - 1e-9)) as i64));
-                    if prices().all(|(price, most)| price.seconds(&none) <= most) {
-                        break;
-                    }
+                    useful.push((place, (pinned * neuron * (1.0 - 1e-9)) as i64));
                 }
+                let keeps = prices.iter().all(|(price, most)| price.seconds(&none) <= *most);
+                seen.push((prompt, prices, keeps));
             }
             let useful: Prompts = useful.into();
             self.useful.borrow_mut().insert((level, read, embedding_rows), Rc::clone(&useful));
@@ -395,13 +398,21 @@ impl<'a> Field<'a> {
     }
 
     /// The exact split of a way, if it keeps the limits and takes at most `worst` ticks; and ticks that no split of it can be
-    /// below.
-    pub fn candidate(&self, way: Way, regions: i64, worst: i64) -> (Option<Candidate>, i64) {
+    /// below. With `any` the first split that does will do.
+    pub fn candidate(&self, way: Way, regions: i64, worst: i64, any: bool) -> (Option<Candidate>, i64) {
         let Some((items, budget)) = self.layers(way, regions, worst, false) else { return (None, worst + 1) };
         let serial = self.serial(way);
-        let Some(split) = split(&items, &budget, Some(worst + 1 - serial)) else { return (None, worst + 1) };
+        let to_beat = worst + 1 - serial;
+        let split =
+            if any { any_split(&items, &budget, to_beat) } else { split(&items, &budget, Some(to_beat)) };
+        let Some(split) = split else { return (None, worst + 1) };
         let found = self.of_split(way, regions, &items, &budget, &split);
         (found.filter(|found| found.ticks <= worst), serial + split.least)
+    }
+
+    /// A split of a way that keeps the limits and takes at most `worst` ticks: the best, unless prompts are limited.
+    pub fn as_fast(&self, way: Way, regions: i64, worst: i64) -> Option<Candidate> {
+        self.candidate(way, regions, worst, !self.question.limits.prompts_max.is_empty()).0
     }
 
     fn of_split(
@@ -424,17 +435,23 @@ impl<'a> Field<'a> {
     /// The fastest plan within so many bytes, and the nearest ways that may be as fast; `None` where no way keeps the limits.
     /// With `any` the first plan that keeps them will do. It is no slower than the simple rule within the same limits.
     pub fn fastest(&self, regions: i64, any: bool) -> Option<Fastest> {
+        if !any && !self.question.limits.prompts_max.is_empty() {
+            let question = self.question.within(self.question.limits.without_prompts());
+            let free = Field::new(&question, self.space).fastest(regions, false)?;
+            return self.fastest_beside(&free, regions);
+        }
         let simple = self.simple(regions);
         if any && let Some(simple) = simple {
             return Some(Fastest::of(simple));
         }
-        if !any && !self.question.limits.prompts_max.is_empty() {
-            let most = simple.as_ref().map_or(NEVER, |simple| simple.ticks);
-            if let Some(of_free) = self.fastest_of_free(regions, most)? {
-                return Some(of_free);
-            }
-        }
         self.searched(regions, any, simple)
+    }
+
+    /// [`Self::fastest`] where it is known what would be without limits on prompts.
+    pub fn fastest_beside(&self, free: &Fastest, regions: i64) -> Option<Fastest> {
+        let simple = self.simple(regions);
+        let most = simple.as_ref().map_or(NEVER, |simple| simple.ticks);
+        self.as_fast_as_free(free, regions, most).or_else(|| self.searched(regions, false, simple))
     }
 
     /// The plan of the best simple rule, where it is one of the ways and keeps the limits within so many bytes.
@@ -466,7 +483,7 @@ impl<'a> Field<'a> {
     }
 
     /// Whether it keeps the limits on prompts.
-    fn keeps_prompts(&self, candidate: &Candidate) -> bool {
+    pub fn keeps_prompts(&self, candidate: &Candidate) -> bool {
         let mut limits = self.question.limits.prompts_max.iter();
         limits.all(|limit| self.prompt_seconds(candidate, limit.tokens) <= limit.seconds_max * DIGITS)
     }
@@ -499,7 +516,8 @@ impl<'a> Field<'a> {
             // where prompts cost a token nothing, those that take more memory do; but the bound stays that of both
             let beats = |(free, _): &&(Room, i64)| free.bytes >= room.bytes && free.rows <= room.rows;
             if let Some((_, bound)) = of_way.iter().find(beats) {
-                least = least.min(*bound);
+                // it matters where the other's split is not as fast as the bound of both
+                near.push((*bound, way));
                 continue;
             }
             let [_, beside] = room.budgets();
@@ -532,8 +550,26 @@ impl<'a> Field<'a> {
         near.sort_unstable();
         for (bound, way) in &mut near {
             let to_beat = best.as_ref().map_or(most + 1, |best| best.ticks);
-            if *bound + *bound / OPEN < to_beat && !(any && best.is_some()) {
-                let (found, proven) = self.candidate(*way, regions, to_beat - 1);
+            let first = best.is_none();
+            if first || *bound + *bound / OPEN < to_beat && !any {
+                let beside = self.room(*way, regions).budgets()[1];
+                if self.prompts_refused(*way, beside) {
+                    *bound = to_beat.max(*bound);
+                    continue;
+                }
+                // whether there is any, before the best is sought
+                let (mut found, mut proven) = self.candidate(*way, regions, to_beat - 1, any || first);
+                if found.is_none() && proven >= to_beat && to_beat > NEVER {
+                    self.refuse_prompts(*way, beside);
+                }
+                if first
+                    && !any
+                    && let Some(one) = found.take()
+                {
+                    let faster;
+                    (faster, proven) = self.candidate(*way, regions, one.ticks - 1, false);
+                    found = faster.or(Some(one));
+                }
                 *bound = proven.max(*bound);
                 better(found, &mut best);
             }
@@ -547,25 +583,19 @@ impl<'a> Field<'a> {
     }
 
     /// Plans that keep the limits on prompts, of those that are as fast as the fastest that need not and take at most `most`
-    /// ticks. The inner `None`: none was found. The outer one: there is not even the fastest.
-    fn fastest_of_free(&self, regions: i64, most: i64) -> Option<Option<Fastest>> {
-        let limits = Limits { prompts_max: Vec::new(), ..self.question.limits.clone() };
-        let question = self.question.within(limits);
-        let free = Field::new(&question, self.space);
-        let mut fastest = free.fastest(regions, false)?;
-        if !self.keeps_prompts(&fastest.best) {
-            let most = alike(fastest.standard).min(self.time_max.unwrap_or(NEVER)).min(most);
-            let prompts = |&(_, way): &(i64, Way)| {
-                let useful = self.useful_prompts(way.level, way.read, self.embedding_rows(way));
-                useful.iter().map(|&(prompt, _)| Way { prompt, ..way }).collect::<Vec<_>>()
-            };
-            let mut ways = fastest.near.iter().flat_map(prompts).take(TRIES_MAX);
-            let Some(found) = ways.find_map(|way| self.quick_candidate(way, regions, most)) else {
-                return Some(None);
-            };
-            fastest.best = found;
+    /// ticks, if any is found.
+    fn as_fast_as_free(&self, free: &Fastest, regions: i64, most: i64) -> Option<Fastest> {
+        if self.keeps_prompts(&free.best) {
+            return Some(free.clone());
         }
-        Some(Some(fastest))
+        let most = alike(free.standard).min(self.time_max.unwrap_or(NEVER)).min(most);
+        let prompts = |&(_, way): &(i64, Way)| {
+            let useful = self.useful_prompts(way.level, way.read, self.embedding_rows(way));
+            useful.iter().map(|&(prompt, _)| Way { prompt, ..way }).collect::<Vec<_>>()
+        };
+        let mut ways = free.near.iter().flat_map(prompts).take(TRIES_MAX);
+        let best = ways.find_map(|way| self.quick_candidate(way, regions, most))?;
+        Some(Fastest { best, ..free.clone() })
     }
 
     /// A split of a way, if one is found quickly that keeps the limits and takes at most `worst` ticks.
@@ -619,7 +649,7 @@ impl<'a> Field<'a> {
                 return Some(regions - room.bytes + room.taken(found.need));
             }
             let split = if exact {
-                split(&items, &budget, Some(to_beat))
+                any_split(&items, &budget, to_beat)
             } else {
                 quick_split(&items, &budget, Some(to_beat), [0.0; LIMITS])
             };
@@ -672,8 +702,11 @@ fn near_enough(near: &[(i64, Way)], bound: i64) -> bool {
         if !ways.contains(&way) {
             ways.push(way);
         }
+        if ways.len() >= NEAR_MAX {
+            return true;
+        }
     }
-    ways.len() >= NEAR_MAX
+    false
 }
 
 /// The most ticks that are as fast, or bytes that are as small.

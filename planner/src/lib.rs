@@ -12,7 +12,7 @@
 //! room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
 //! tables, encode -> problem -> solve    the choice among plans that decode alike
 //! assemble -> verify     the plan, checked by the plain cost functions
-//! explain   where there is no plan: which limits are to blame (blame), and what would do (offer)
+//! explain   where there is no plan: which limits are to blame (blame), and what would do (offer, faster)
 //! ```
 //!
 //! Who decides what. **Branch and bound**: the quality level, policy, cores and reads; what it proves holds for all plans:
@@ -68,6 +68,7 @@ pub mod chart;
 pub mod check;
 pub mod cli;
 pub mod explain;
+pub mod faster;
 pub mod frontier;
 pub mod offer;
 pub mod report;

@@ -283,7 +283,7 @@ pub fn down(rate: f64) -> f64 {
 }
 
 /// Three and more digits of seconds, rounded up, so that they can be requested.
-fn up(seconds: f64) -> f64 {
+pub fn up(seconds: f64) -> f64 {
     let scale = 10f64.powi(2 - seconds.log10().floor().clamp(-9.0, 1.0) as i32);
     (seconds * scale).ceil() / scale
 }

@@ -123,6 +123,12 @@ impl Limits {
         !self.without.contains(&feature)
     }
 
+    /// The same with prompts that may take any time.
+    #[must_use]
+    pub fn without_prompts(&self) -> Self {
+        Self { prompts_max: Vec::new(), ..self.clone() }
+    }
+
     /// Whether any limit is on time.
     pub fn on_time(&self) -> bool {
         self.speed_min.is_some() || !self.prompts_max.is_empty()

@@ -143,18 +143,45 @@ impl Search<'_> {
 
     /// The fastest plan within so many bytes of regions, and of those that are as fast the one with the fastest prompts, then
     /// the smallest.
+    ///
+    /// Where prompts are limited that is the same plan as without, if it keeps the limits.
     fn fastest(&self, regions: i64) -> Result<Option<Solved>, PlanError> {
-        let Some(fastest) = self.field.fastest(regions, false) else { return Ok(None) };
         let simple = simple_rule::best(self.question, self.space).map(|simple| simple.rule);
-        let slowest = self.slowest(&fastest, simple.as_ref());
-        let offers = self.offers(&fastest, slowest, regions);
+        let fastest = if self.question.limits.prompts_max.is_empty() {
+            self.field.fastest(regions, false)
+        } else {
+            let question = self.question.within(self.question.limits.without_prompts());
+            let field = Field::new(&question, self.space);
+            let free = Search { question: &question, field: &field, ..*self };
+            let simple = simple_rule::best(&question, self.space).map(|simple| simple.rule);
+            let Some(fastest) = field.fastest(regions, false) else { return Ok(None) };
+            let chosen = free.chosen(fastest, simple.as_ref(), regions)?;
+            if self.field.keeps_prompts(&chosen.offer.candidate) {
+                return self.solved(chosen, simple, regions).map(Some);
+            }
+            self.field.fastest_beside(&chosen.fastest, regions)
+        };
+        let Some(fastest) = fastest else { return Ok(None) };
+        let chosen = self.chosen(fastest, simple.as_ref(), regions)?;
+        self.solved(chosen, simple, regions).map(Some)
+    }
+
+    /// Of the plans that are as fast as the fastest the one that Z3 chooses.
+    fn chosen(
+        &self,
+        fastest: Fastest,
+        simple: Option<&SimpleRule>,
+        regions: i64,
+    ) -> Result<Chosen, PlanError> {
+        let slowest = self.slowest(&fastest, simple);
+        let mut offers = self.offers(&fastest, slowest, regions);
         let tables = self.tables(&offers, slowest - fastest.best.ticks, regions);
         let encoded = encode(&tables);
         let Outcome::Best(values) = solve::solve(&encoded.problem, None)? else {
             return Err(PlanError::Unverified("the solver does not find the plan that is known".to_owned()));
         };
-        let offer = &offers[encoded.choice(&values).mode];
-        self.solved(&fastest, offer, tables, simple, regions).map(Some)
+        let offer = offers.swap_remove(encoded.choice(&values).mode);
+        Ok(Chosen { fastest, offer, tables })
     }
 
     /// Ticks of a plan that is as fast as the fastest, and no slower than the simple rule.
@@ -207,11 +234,11 @@ impl Search<'_> {
             let found = ways
                 .into_iter()
                 .take(TRIES_MAX)
-                .find_map(|(_, _, way)| self.field.candidate(way, regions, slowest).0);
+                .find_map(|(_, _, way)| self.field.as_fast(way, regions, slowest));
             // what costs nothing, if all else is too much
             let found = found.or_else(|| {
                 let own = (0..self.space.prompts.len()).rev().map(|prompt| Way { prompt, ..way });
-                own.filter(may).find_map(|way| self.field.candidate(way, regions, slowest).0)
+                own.filter(may).find_map(|way| self.field.as_fast(way, regions, slowest))
             });
             if let Some(found) = found.map(offer) {
                 best = best.min(found.prompt);
@@ -261,9 +288,7 @@ impl Search<'_> {
 
     fn solved(
         &self,
-        fastest: &Fastest,
-        offer: &Offer,
-        tables: Tables,
+        Chosen { fastest, offer, tables }: Chosen,
         simple: Option<SimpleRule>,
         regions: i64,
     ) -> Result<Solved, PlanError> {
@@ -285,7 +310,7 @@ impl Search<'_> {
             tick_seconds: field.tick_seconds,
             ways: field.count(),
             priced: fastest.priced,
-            levels: self.fates(fastest, candidate.way),
+            levels: self.fates(&fastest, candidate.way),
             drafts,
             tables,
         })
@@ -304,6 +329,13 @@ impl Search<'_> {
         };
         self.space.ways.iter().enumerate().map(fate).collect()
     }
+}
+
+/// The plan that was chosen, and among which.
+struct Chosen {
+    fastest: Fastest,
+    offer: Offer,
+    tables: Tables,
 }
 
 /// A plan that decodes as fast as any.

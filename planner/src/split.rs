@@ -7,15 +7,19 @@
 //!    layers' lower hulls add up, steepest step first, which is the linear relaxation of the first limit. What comes out
 //!    is below every split.
 //! 2. *The split.* The hull's own choice, filled up item by item. Where that is above the bound, a dynamic programme over
-//!    the layers, in 4096ths of the memory: with bytes rounded down it raises the bound, with true bytes it finds the
+//!    the layers, in parts of the memory: with bytes rounded down it raises the bound, with true bytes it finds the
 //!    split. Only what could still be better is looked at: choices whose *reduced cost*, the ticks by which they lie
-//!    above the dual, is less than the gap.
+//!    above the dual, is less than the gap. Where other limits have a price, a programme that has all of them (`meeting.rs`)
+//!    decides whether there is a split of so many ticks, until that is known closely enough.
 
 use crate::room::{Need, Room};
 
+mod meeting;
 mod soonest;
 
 pub use soonest::soonest;
+
+use self::meeting::{Decided, LITTLE_WORK, MUCH_WORK, Meeting, SOME_WORK, Surrogate};
 
 /// Limits: all bytes, bytes beside the slots, and the time of two prompts.
 pub const LIMITS: usize = 4;
@@ -27,9 +31,6 @@ const UNITS: [i64; 3] = [256, 2048, 16384];
 pub const CLOSE: i64 = 4096;
 /// Splits of different sizes that the programme offers.
 const ENDS_MAX: usize = 16;
-/// Where limits besides memory have a price: the programme is run with these times as much, so that one of its splits
-/// keeps them.
-const DEARER: [f64; 4] = [1.0, 1.05, 1.3, 2.0];
 /// Changes of each layer, on average, after which no repair of a split is hoped for.
 const REPAIRS_PER_LAYER: usize = 4;
 /// A bound is lowered by such a share, whatever was rounded.
@@ -114,12 +115,30 @@ impl Budget {
 ///
 /// With `to_beat` nothing is sought that takes as many ticks.
 pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>) -> Option<Split> {
+    closed(items, budget, to_beat, false)
+}
+
+/// [`split`], but any that takes fewer ticks than `to_beat` will do.
+pub fn any_split(items: &[Vec<Item>], budget: &Budget, to_beat: i64) -> Option<Split> {
+    closed(items, budget, Some(to_beat), true)
+}
+
+fn closed(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, any: bool) -> Option<Split> {
     let (point, quick) = relaxed(items, budget, to_beat, [0.0; LIMITS])?;
-    let known = quick.found.as_ref().map_or(NEVER, |found| found.ticks).min(to_beat.unwrap_or(NEVER));
-    if known <= quick.least + quick.least / CLOSE {
+    let to_beat = to_beat.unwrap_or(NEVER);
+    let known = quick.found.as_ref().map_or(NEVER, |found| found.ticks).min(to_beat);
+    // where any will do nobody knows that there is one of so many ticks
+    let close = if any { known < to_beat } else { known <= quick.least + quick.least / CLOSE };
+    if close || quick.least >= to_beat {
         return Some(quick);
     }
-    let (better, dropped) = programme(items, budget, &point, known);
+    let limited = budget.prompts.iter().any(|&most| most < NEVER);
+    let of_memory = !limited && point.prices[1..].iter().all(|&price| price == 0.0);
+    let (mut better, mut dropped) =
+        if of_memory { programme(items, budget, &point, known) } else { (None, quick.least) };
+    if !of_memory || any && better.is_none() && dropped < known {
+        (better, dropped) = decided(items, budget, &point, (dropped, known), any);
+    }
     let least = dropped.max(quick.least).min(better.as_ref().map_or(known, |found| found.ticks));
     Some(Split { found: better.or(quick.found), least, ..quick })
 }
@@ -159,7 +178,8 @@ fn relaxed(
             return beaten(tried, false);
         }
     }
-    let sooner = if limited { soonest(items, budget)? } else { None };
+    // most of what cannot be kept is refused by its bounds
+    let mut sooner = if limited { soonest::of_prompts(items, budget)?.1 } else { None };
     // where a step of any size breaks a limit there may be no prices that keep all of them
     let best = if limited { dual.best() } else { Some(of_memory.clone()) };
     let priced = best.is_some();
@@ -171,6 +191,9 @@ fn relaxed(
     let repaired = |chosen: Vec<usize>| Found::of(items, chosen).repaired(items, budget);
     let smallest = || repaired(vec![0; items.len()]);
     let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?)).or_else(smallest);
+    if limited && found.is_none() && sooner.is_none() {
+        sooner = soonest::with_work(items, budget, LITTLE_WORK)?;
+    }
     let found = found.into_iter().chain(sooner).map(|found| found.filled(items, budget));
     let found = found.min_by_key(|found| (found.ticks, found.need.bytes()));
     // without prices of prompts nobody knows what they cost
@@ -583,29 +606,57 @@ fn programme(items: &[Vec<Item>], budget: &Budget, point: &Point, known: i64) ->
             return (None, known);
         }
     }
-    let exact = Programme::new(items, limits, point.prices, gap, UNITS[2]);
-    let simple = point.prices[1..].iter().all(|&price| price == 0.0);
-    let mut best: Option<Found> = None;
-    for dearer in if simple { &DEARER[..1] } else { &DEARER[..] } {
-        let mut prices = point.prices.map(|price| price * dearer);
-        prices[0] = point.prices[0];
-        let programme = if *dearer == 1.0 {
-            None
-        } else {
-            Some(Programme::new(items, limits, prices, f64::INFINITY, UNITS[1]))
-        };
-        let splits = programme.as_ref().unwrap_or(&exact).splits();
-        let found = splits.into_iter().map(|chosen| Found::of(items, chosen));
-        let kept = found.filter(|found| found.keeps(items, budget)).map(|found| found.filled(items, budget));
-        let fastest =
-            kept.min_by_key(|found| (found.ticks, found.need.bytes())).filter(|found| found.ticks < known);
-        if let Some(found) = fastest
-            && best.as_ref().is_none_or(|best| found.ticks < best.ticks)
-        {
-            best = Some(found);
+    let splits = Programme::new(items, limits, point.prices, gap, UNITS[2]).splits();
+    let found = splits.into_iter().map(|chosen| Found::of(items, chosen));
+    let kept = found.filter(|found| found.keeps(items, budget)).map(|found| found.filled(items, budget));
+    let best = kept.min_by_key(|found| (found.ticks, found.need.bytes())).filter(|found| found.ticks < known);
+    (best, least)
+}
+
+/// The same where limits besides all bytes have a price: what lies between the bound and what is known is decided, a little above the
+/// bound first, until both are close; with `any` until there is a split.
+fn decided(
+    items: &[Vec<Item>],
+    budget: &Budget,
+    point: &Point,
+    (mut least, mut known): (i64, i64),
+    any: bool,
+) -> (Option<Found>, i64) {
+    let Some((mut surrogates, _)) = soonest::of_prompts(items, budget) else { return (None, known) };
+    let of_prompts = surrogates.len();
+    let mut best = None;
+    if known >= NEVER / 2 {
+        // whatever a token takes
+        match soonest(items, budget) {
+            None => return (None, known),
+            Some(found) => best = found.map(|found| found.filled(items, budget)),
         }
-        if best.as_ref().is_some_and(|best| best.ticks <= least + least / CLOSE) {
-            break;
+        known = best.as_ref().map_or(known, |found| found.ticks);
+        if best.is_none() || any {
+            return (best, least);
+        }
+    }
+    let work_max = if any { MUCH_WORK } else { SOME_WORK };
+    let mut step = if any { known } else { (least / CLOSE).max(1) };
+    while known > if any { least } else { least + least / CLOSE } {
+        let most = least.saturating_add(step).min(known - 1);
+        surrogates.truncate(of_prompts);
+        surrogates.push(Surrogate::of_token(most, point.prices, budget.limits(items)));
+        match Meeting::new(items, budget, most, &surrogates).decide(work_max) {
+            Decided::Found(found) => {
+                let found = found.filled(items, budget);
+                known = found.ticks;
+                step = (known - least) / 2;
+                best = Some(found);
+                if any {
+                    break;
+                }
+            }
+            Decided::Never => {
+                least = most + 1;
+                step = step.saturating_mul(2);
+            }
+            Decided::Open => break,
         }
     }
     (best, least)
