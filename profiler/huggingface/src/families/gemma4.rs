@@ -46,7 +46,6 @@ pub(super) const GEMMA4: Family = Family {
     keys,
     layer: &[LAYER, EXPERTS],
     computed: divisors,
-    space_prefix: Some(false),
     spaced: true,
     ..PLAIN
 };

@@ -1,5 +1,7 @@
 //! LFM 2, dense and with experts: short convolutions, and now and then attention.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use crate::config::Config;
@@ -94,6 +96,7 @@ fn sizes(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError
             });
         }
     } else if let Some(with_attention) = config.wholes("full_attn_idxs")? {
+        let with_attention = BTreeSet::from_iter(with_attention);
         let of_layer = |layer| if with_attention.contains(&layer) { heads as i32 } else { 0 };
         of_layers.extend((0..layers).map(of_layer));
     } else {

@@ -2,8 +2,6 @@
 
 use std::f32::consts::PI;
 
-use serde_json::json;
-
 use crate::config::Config;
 use crate::error::FolderError;
 use crate::keys::Keys;
@@ -46,7 +44,7 @@ pub(super) const MIXTRAL: Family = Family {
 
 pub(super) const MINISTRAL: Family = Family {
     classes: &["Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"],
-    fits: |config| matches!(config.text("model_type"), Ok(None | Some("ministral3"))),
+    fits: |config| Ok(matches!(config.text("model_type")?, None | Some("ministral3"))),
     name: "mistral3",
     usual: Usual { norm_epsilon: 1e-5, ..LLAMA.usual },
     keys: ministral_keys,
@@ -57,7 +55,7 @@ pub(super) const MINISTRAL: Family = Family {
 /// Mistral beside a part that sees pictures.
 pub(super) const MISTRAL3: Family = Family {
     classes: &["Mistral3ForConditionalGeneration"],
-    fits: |config| matches!(config.text("model_type"), Ok(Some("mistral"))),
+    fits: |config| Ok(config.text("model_type")? == Some("mistral")),
     name: "mistral3",
     keys: |config, keys| windowed("mistral3", config, keys),
     defaults: MISTRAL.defaults,
@@ -75,7 +73,7 @@ pub(super) const BAMBOO: Family = Family {
     classes: &["BambooForCausalLM"],
     name: "bamboo",
     usual: Usual { activation: "relu", ..PLAIN.usual },
-    keys: bamboo,
+    keys: |config, keys| windowed("bamboo", config, keys),
     layer: &[PREDICTORS],
     defaults: MISTRAL.defaults,
     ..LLAMA
@@ -93,12 +91,6 @@ fn windowed(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderEr
         keys.whole(&format!("{name}.attention.sliding_window"), window as u32);
     }
     Ok(())
-}
-
-/// The keys of a Mistral whose networks are `down (relu(gate x) * relu(up x))`.
-fn bamboo(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
-    config.neutral("hidden_act", &json!("relu"))?;
-    windowed("bamboo", config, keys)
 }
 
 /// The keys of a llama and of what was made of it.

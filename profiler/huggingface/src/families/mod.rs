@@ -39,7 +39,7 @@ pub(crate) struct Family {
     /// The names of its classes in transformers.
     classes: &'static [&'static str],
     /// Whether a model of such a class is of this architecture, where one class is of several.
-    fits: fn(&Config) -> bool,
+    fits: fn(&Config) -> Result<bool, FolderError>,
     /// Name of the architecture in GGUF.
     pub(crate) name: &'static str,
     /// What transformers takes where the file does not say it.
@@ -84,7 +84,7 @@ pub(crate) struct Family {
 /// What most architectures have.
 const PLAIN: Family = Family {
     classes: &[],
-    fits: |_| true,
+    fits: |_| Ok(true),
     name: "",
     usual: Usual { rope_theta: 10_000.0, norm_epsilon: 1e-6, tied: false, activation: "silu" },
     defaults: &[],
@@ -237,6 +237,7 @@ const FAMILIES: [&Family; 26] = [
     &llama::MISTRAL,
     &llama::MIXTRAL,
     &llama::MINISTRAL,
+    &llama::MISTRAL3,
     &qwen::QWEN2,
     &qwen::QWEN3,
     &qwen::QWEN3MOE,
@@ -257,29 +258,29 @@ const FAMILIES: [&Family; 26] = [
     &deepseek2::DEEPSEEK_V3,
     &gemma4::GEMMA4,
     &smallthinker::SMALLTHINKER,
-    &llama::MISTRAL3,
     &llama::BAMBOO,
 ];
 
 /// The family of a model.
 pub(crate) fn of(config: &Config) -> Result<&'static Family, FolderError> {
     let class = config.architecture()?;
-    let found = FAMILIES.into_iter().find(|family| family.classes.contains(&class) && (family.fits)(config));
-    found.ok_or_else(|| {
-        if FAMILIES.iter().any(|family| family.classes.contains(&class)) {
-            let kind = config.value("model_type").map(ToString::to_string).unwrap_or_default();
-            return FolderError::unsupported(
-                config.path(),
-                format!("{} of type {}", quote(class), quote(&kind)),
-            );
+    let of_class: Vec<_> = FAMILIES.into_iter().filter(|family| family.classes.contains(&class)).collect();
+    for family in &of_class {
+        if (family.fits)(config)? {
+            return Ok(family);
         }
-        let mut known: Vec<_> = FAMILIES.iter().flat_map(|family| family.classes).copied().collect();
-        known.dedup();
-        FolderError::Unsupported {
-            path: config.path().to_owned(),
-            what: format!("architecture {} (read are {})", quote(class), known.join(", ")),
-            remedy: "give a model of one of these",
-        }
+    }
+    if !of_class.is_empty() {
+        let kind = config.text("model_type")?.unwrap_or_default();
+        let what = format!("architecture {} of type {}", quote(class), quote(kind));
+        return Err(FolderError::unsupported(config.path(), what));
+    }
+    let mut known: Vec<_> = FAMILIES.iter().flat_map(|family| family.classes).copied().collect();
+    known.dedup();
+    Err(FolderError::Unsupported {
+        path: config.path().to_owned(),
+        what: format!("architecture {} (read are {})", quote(class), known.join(", ")),
+        remedy: "give a model of one of these",
     })
 }
 

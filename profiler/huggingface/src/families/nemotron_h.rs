@@ -68,7 +68,7 @@ pub(super) const NEMOTRON_H: Family = Family {
 };
 
 pub(super) const NEMOTRON_H_MOE: Family = Family {
-    fits: |config| blocks(config).is_ok_and(|blocks| blocks.contains(&Block::Experts)),
+    fits: |config| Ok(blocks(config)?.contains(&Block::Experts)),
     name: "nemotron_h_moe",
     aliases: &[("attention_head_dim", "head_dim"), ("n_routed_experts", "num_experts")],
     keys: experts,
