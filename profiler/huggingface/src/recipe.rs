@@ -29,7 +29,7 @@ pub(crate) struct Recipe {
 #[derive(Debug)]
 pub(crate) enum Content {
     /// Rows of tensors, one part after another, and what is done to every value.
-    Rows { parts: Vec<Rows>, change: Change },
+    Rows { parts: Vec<Rows>, change: ValueChange },
     /// Rows of MXFP4, of every `step`-th row of these tensors from `first` on.
     Blocks { blocks: String, scales: String, first: u64, step: u64 },
     /// Values that were computed.
@@ -38,7 +38,7 @@ pub(crate) enum Content {
 
 /// What is done to every value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Change {
+pub(crate) enum ValueChange {
     /// Nothing.
     None,
     /// 1 is added: norms lack it.
@@ -47,7 +47,7 @@ pub(crate) enum Change {
     MinusExp,
 }
 
-impl Change {
+impl ValueChange {
     fn of(self, value: f32) -> f32 {
         match self {
             Self::None => value,
@@ -61,13 +61,13 @@ impl Change {
 /// Another order of rows or columns: runs of `width` of them, which lie as `[first][second]`, come as `[second][first]`, again and
 /// again.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Turn {
+pub(crate) struct HeadOrder {
     pub(crate) first: u64,
     pub(crate) second: u64,
     pub(crate) width: u64,
 }
 
-impl Turn {
+impl HeadOrder {
     /// The two halves of each head, which rotate together, become neighbours; `None`: the rows are no such heads.
     pub(crate) fn halves(rows: u64, heads: u64) -> Option<Self> {
         let halves = heads.checked_mul(2).filter(|&halves| halves > 0 && rows.is_multiple_of(halves))?;
@@ -131,8 +131,8 @@ pub(crate) struct Rows {
     pub(crate) matrix_step: u64,
     pub(crate) row_step: u64,
     pub(crate) column_step: u64,
-    pub(crate) row_turn: Option<Turn>,
-    pub(crate) column_turn: Option<Turn>,
+    pub(crate) row_order: Option<HeadOrder>,
+    pub(crate) column_order: Option<HeadOrder>,
 }
 
 impl Rows {
@@ -153,8 +153,8 @@ impl Rows {
             matrix_step: 0,
             row_step: columns,
             column_step: 1,
-            row_turn: None,
-            column_turn: None,
+            row_order: None,
+            column_order: None,
         }
     }
 
@@ -165,20 +165,20 @@ impl Rows {
         let last = steps.into_iter().try_fold(start, |last, (count, step)| {
             last.checked_add(count.checked_sub(1)?.checked_mul(step)?)
         });
-        let whole = |turn: Option<Turn>, count| turn.is_none_or(|turn| turn.fits(count));
+        let whole = |order: Option<HeadOrder>, count| order.is_none_or(|order| order.fits(count));
         last.is_some_and(|last| last < values)
-            && whole(self.row_turn, rows)
-            && whole(self.column_turn, columns)
+            && whole(self.row_order, rows)
+            && whole(self.column_order, columns)
     }
 
     /// Where the row of a matrix lies that is the `row`-th.
     fn row_place(&self, row: u64) -> u64 {
-        self.row_turn.map_or(row, |turn| turn.place(row)) * self.row_step
+        self.row_order.map_or(row, |order| order.place(row)) * self.row_step
     }
 
     /// Where the value of a row lies that is the `column`-th.
     fn column_place(&self, column: u64) -> u64 {
-        self.column_turn.map_or(column, |turn| turn.place(column)) * self.column_step
+        self.column_order.map_or(column, |order| order.place(column)) * self.column_step
     }
 }
 
@@ -243,9 +243,9 @@ impl Recipe {
                             wanted(written)?;
                         }
                         let bytes = source.row(row)?;
-                        let in_order = part.column_step == 1 && part.column_turn.is_none();
+                        let in_order = part.column_step == 1 && part.column_order.is_none();
                         let alike = is_alike(tensor.kind, self.format) && in_order;
-                        let bytes = if alike && *change == Change::None {
+                        let bytes = if alike && *change == ValueChange::None {
                             if !all_finite(tensor.kind, bytes) {
                                 return Err(Failure::NotFinite);
                             }

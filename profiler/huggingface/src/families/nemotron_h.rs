@@ -57,7 +57,7 @@ pub(super) const NEMOTRON_H: Family = Family {
     rope: |_, _, _| Ok(()),
     keys: |config, keys| {
         let neurons = config.size("intermediate_size")?;
-        sizes("nemotron_h", Block::Dense, neurons, config, keys)
+        sizes("nemotron_h", Purpose::Dense, neurons, config, keys)
     },
     body: "backbone.",
     outside: OUTSIDE,
@@ -68,7 +68,7 @@ pub(super) const NEMOTRON_H: Family = Family {
 };
 
 pub(super) const NEMOTRON_H_MOE: Family = Family {
-    fits: |config| Ok(blocks(config)?.contains(&Block::Experts)),
+    fits: |config| Ok(blocks(config)?.contains(&Purpose::Experts)),
     name: "nemotron_h_moe",
     aliases: &[("attention_head_dim", "head_dim"), ("n_routed_experts", "num_experts")],
     keys: experts,
@@ -78,7 +78,7 @@ pub(super) const NEMOTRON_H_MOE: Family = Family {
 
 /// The purpose of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Block {
+enum Purpose {
     StateSpace,
     Attention,
     Dense,
@@ -86,21 +86,21 @@ enum Block {
 }
 
 /// The purpose of every block: a letter for each, or a name.
-fn blocks(config: &Config) -> Result<Vec<Block>, FolderError> {
+fn blocks(config: &Config) -> Result<Vec<Purpose>, FolderError> {
     let unknown =
         |name: &str| FolderError::unsupported(config.path(), format!("a block of type {}", quote(name)));
     let of_name = |name: &str| match name {
-        "linear_attention" | "mamba" => Ok(Block::StateSpace),
-        "full_attention" | "attention" => Ok(Block::Attention),
-        "mlp" => Ok(Block::Dense),
-        "moe" => Ok(Block::Experts),
+        "linear_attention" | "mamba" => Ok(Purpose::StateSpace),
+        "full_attention" | "attention" => Ok(Purpose::Attention),
+        "mlp" => Ok(Purpose::Dense),
+        "moe" => Ok(Purpose::Experts),
         _ => Err(unknown(name)),
     };
     let of_letter = |letter: char| match letter {
-        'M' => Ok(Block::StateSpace),
-        '*' => Ok(Block::Attention),
-        '-' => Ok(Block::Dense),
-        'E' => Ok(Block::Experts),
+        'M' => Ok(Purpose::StateSpace),
+        '*' => Ok(Purpose::Attention),
+        '-' => Ok(Purpose::Dense),
+        'E' => Ok(Purpose::Experts),
         _ => Err(unknown(&letter.to_string())),
     };
     match (config.names("layers_block_type")?, config.text("hybrid_override_pattern")?) {
@@ -113,14 +113,14 @@ fn blocks(config: &Config) -> Result<Vec<Block>, FolderError> {
 /// The keys of state spaces and of attention, and the width of the networks, which are all of one kind.
 fn sizes(
     name: &str,
-    network: Block,
+    network: Purpose,
     neurons: u64,
     config: &Config,
     keys: &mut Keys,
 ) -> Result<(), FolderError> {
     let blocks = blocks(config)?;
     let refused = |what: &str| Err(FolderError::unsupported(config.path(), what));
-    if network == Block::Experts && blocks.contains(&Block::Dense) {
+    if network == Purpose::Experts && blocks.contains(&Purpose::Dense) {
         return refused("a model with dense networks and with experts");
     }
     if config.size("num_hidden_layers")? != blocks.len() as u64 {
@@ -129,10 +129,10 @@ fn sizes(
     }
     let heads = config.size("num_attention_heads")?;
     let of_keys = config.whole("num_key_value_heads")?.unwrap_or(heads);
-    let of = |kind: Block, value: u64| -> Vec<i32> {
+    let of = |kind: Purpose, value: u64| -> Vec<i32> {
         blocks.iter().map(|block| if *block == kind { value as i32 } else { 0 }).collect()
     };
-    keys.wholes(&format!("{name}.attention.head_count_kv"), &of(Block::Attention, of_keys));
+    keys.wholes(&format!("{name}.attention.head_count_kv"), &of(Purpose::Attention, of_keys));
     keys.wholes(&format!("{name}.feed_forward_length"), &of(network, neurons));
     let space_heads = config.size("mamba_num_heads")?;
     let inner = space_heads.saturating_mul(config.size("mamba_head_dim")?);
@@ -168,7 +168,7 @@ fn sizes(
 
 fn experts(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     let neurons = config.size("moe_intermediate_size")?;
-    sizes("nemotron_h_moe", Block::Experts, neurons, config, keys)?;
+    sizes("nemotron_h_moe", Purpose::Experts, neurons, config, keys)?;
     let name = |key: &str| format!("nemotron_h_moe.{key}");
     let shared = config.whole("n_shared_experts")?.unwrap_or(1);
     for (key, value) in [

@@ -8,7 +8,7 @@ use kernels::Format;
 use crate::config::Config;
 use crate::error::{FolderError, Problems, quote};
 use crate::index::Weights;
-use crate::recipe::{BLOCK, Change, Content, Recipe, Rows, Turn};
+use crate::recipe::{BLOCK, Content, HeadOrder, Recipe, Rows, ValueChange};
 use crate::safetensors::{Kind, Tensor};
 
 use super::common::is_of_pictures;
@@ -178,7 +178,7 @@ fn recipe(
     let own = given.format()?;
     let all = || Rows::all(name, tensor);
     let one = |shape: Vec<u64>, rows: Rows| (shape, vec![rows]);
-    let heads = |turn: Option<Turn>| turn.ok_or_else(|| given.shaped("which does not fit its heads"));
+    let heads = |order: Option<HeadOrder>| order.ok_or_else(|| given.shaped("which does not fit its heads"));
     // of a bias, too, which has one value for each row
     let run = || Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
     let (made, parts) = match make {
@@ -187,8 +187,8 @@ fn recipe(
             let of_queries = config.size("num_attention_heads")?;
             let of_keys = config.whole("num_key_value_heads")?.unwrap_or(of_queries);
             let count = if make == Make::Query { of_queries } else { of_keys };
-            let row_turn = Some(heads(Turn::halves(shape[0], count))?);
-            one(shape.to_vec(), Rows { row_turn, ..run() })
+            let row_order = Some(heads(HeadOrder::halves(shape[0], count))?);
+            one(shape.to_vec(), Rows { row_order, ..run() })
         }
         Make::Query | Make::Key => one(shape.to_vec(), all()),
         Make::Halves => {
@@ -238,13 +238,13 @@ fn recipe(
         }
         Make::Latent => latent(config, given, part)?,
         Make::ValueHeads | Make::DecayHeads => {
-            let row_turn = Some(heads(value_heads(config, shape[0])?)?);
-            one(shape.to_vec(), Rows { row_turn, ..run() })
+            let row_order = Some(heads(value_heads(config, shape[0])?)?);
+            one(shape.to_vec(), Rows { row_order, ..run() })
         }
         Make::ValueColumns => {
             let [_, columns] = *shape else { return Err(given.shaped("which has no rows")) };
-            let column_turn = Some(heads(value_heads(config, columns)?)?);
-            one(shape.to_vec(), Rows { column_turn, ..all() })
+            let column_order = Some(heads(value_heads(config, columns)?)?);
+            one(shape.to_vec(), Rows { column_order, ..all() })
         }
         Make::MixedHeads => {
             let shape = squeezed(given)?;
@@ -253,10 +253,10 @@ fn recipe(
             let others =
                 keys.and_then(|keys| keys.checked_mul(2)).filter(|&others| (1..shape[0]).contains(&others));
             let others = others.ok_or_else(|| given.shaped("which does not fit its heads"))?;
-            let row_turn = Some(heads(value_heads(config, shape[0] - others)?)?);
+            let row_order = Some(heads(value_heads(config, shape[0] - others)?)?);
             let before = Rows::run(name, 0, others, columns);
             let after = Rows::run(name, others * columns, shape[0] - others, columns);
-            (shape, vec![before, Rows { row_turn, ..after }])
+            (shape, vec![before, Rows { row_order, ..after }])
         }
         // of several tensors, or of none
         Make::Expert | Make::Blocks | Make::Scales | Make::LeftOut => return Err(given.unknown()),
@@ -266,15 +266,15 @@ fn recipe(
     }
     let format = if is_exact(to, shape) { Format::F32 } else { own };
     let change = match make {
-        Make::PlusOne => Change::PlusOne,
-        Make::DecayColumn | Make::DecayHeads => Change::MinusExp,
-        _ => Change::None,
+        Make::PlusOne => ValueChange::PlusOne,
+        Make::DecayColumn | Make::DecayHeads => ValueChange::MinusExp,
+        _ => ValueChange::None,
     };
     Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts, change } })
 }
 
 /// A shape without the dimension of one value between rows and columns, where there is one.
-fn squeezed(given: Given<'_>) -> Result<Vec<u64>, FolderError> {
+fn squeezed(given: FolderTensor<'_>) -> Result<Vec<u64>, FolderError> {
     match *given.tensor.shape {
         [rows, 1, columns] | [rows, columns] => Ok(vec![rows, columns]),
         _ => Err(given.shaped("which is none of a convolution of its own for each row")),
@@ -282,13 +282,13 @@ fn squeezed(given: Given<'_>) -> Result<Vec<u64>, FolderError> {
 }
 
 /// The order of so many rows or columns of the delta net's values, by heads; `None`: they are no such heads.
-fn value_heads(config: &Config, count: u64) -> Result<Option<Turn>, FolderError> {
+fn value_heads(config: &Config, count: u64) -> Result<Option<HeadOrder>, FolderError> {
     let (groups, heads) = (config.size("linear_num_key_heads")?, config.size("linear_num_value_heads")?);
-    Ok(Turn::groups(count, groups, heads))
+    Ok(HeadOrder::groups(count, groups, heads))
 }
 
 /// The rows of latent attention's second matrix that make plain keys, transposed, or those that make values.
-fn latent(config: &Config, given: Given<'_>, part: u64) -> Result<(Vec<u64>, Vec<Rows>), FolderError> {
+fn latent(config: &Config, given: FolderTensor<'_>, part: u64) -> Result<(Vec<u64>, Vec<Rows>), FolderError> {
     let heads = config.size("num_attention_heads")?;
     let (plain, value) = (config.size("qk_nope_head_dim")?, config.size("v_head_dim")?);
     let [rows, rank] = *given.tensor.shape else { return Err(given.shaped("which has no rows")) };
@@ -321,7 +321,11 @@ pub(crate) fn is_exact(name: &str, shape: &[u64]) -> bool {
 }
 
 /// All experts of a role as one tensor.
-fn stacked(to: &str, experts: &BTreeMap<u64, FolderTensor<'_>>, config: &Config) -> Result<Recipe, FolderError> {
+fn stacked(
+    to: &str,
+    experts: &BTreeMap<u64, FolderTensor<'_>>,
+    config: &Config,
+) -> Result<Recipe, FolderError> {
     let damaged =
         |fact: &str| FolderError::damaged(config.path(), format!("experts of {}: {fact}", quote(to)));
     let Some((_, first)) = experts.first_key_value() else { return Err(damaged("there are none")) };
@@ -339,7 +343,12 @@ fn stacked(to: &str, experts: &BTreeMap<u64, FolderTensor<'_>>, config: &Config)
         parts.push(Rows::all(given.name, given.tensor));
     }
     let shape = [&[parts.len() as u64], first.tensor.shape.as_slice()].concat();
-    Ok(Recipe { name: to.to_owned(), shape, format, content: Content::Rows { parts, change: Change::None } })
+    Ok(Recipe {
+        name: to.to_owned(),
+        shape,
+        format,
+        content: Content::Rows { parts, change: ValueChange::None },
+    })
 }
 
 /// A tensor of MXFP4, whose scales lie in another of the folder.
