@@ -262,19 +262,21 @@ fn a_configuration_as_it_was_written_for_years_says_the_same() {
     }
 }
 
+/// The values of a tensor.
+fn values(gguf: &Gguf<'_>, name: &str) -> Vec<f32> {
+    let tensor = gguf.tensor(name).unwrap();
+    let mut values = vec![0.0; tensor.dims.iter().product::<u64>() as usize];
+    let (format, row) = (tensor.format().unwrap(), tensor.dims[0] as usize);
+    let rows = gguf.tensor_bytes(tensor).chunks(format.row_bytes(row));
+    rows.zip(values.chunks_mut(row)).for_each(|(bytes, values)| dequantise(format, bytes, values));
+    values
+}
+
 #[test]
 fn weights_keep_their_type_or_take_the_one_asked_for() {
     let folder = golden("folders/qwen3");
     let (_place, exact) = converted(&folder, None);
     let exact = Gguf::open(&exact).unwrap();
-    let values = |gguf: &Gguf<'_>, name: &str| {
-        let tensor = gguf.tensor(name).unwrap();
-        let mut values = vec![0.0; tensor.dims.iter().product::<u64>() as usize];
-        let (format, row) = (tensor.format().unwrap(), tensor.dims[0] as usize);
-        let rows = gguf.tensor_bytes(tensor).chunks(format.row_bytes(row));
-        rows.zip(values.chunks_mut(row)).for_each(|(bytes, values)| dequantise(format, bytes, values));
-        values
-    };
     for (quantisation, expected, embedding, far) in [
         (Quantisation::F16, Format::F16, Format::F16, 0.0),
         (Quantisation::Q8_0, Format::Q8_0, Format::Q8_0, 0.01),

@@ -53,7 +53,7 @@ pub(crate) struct Family {
     /// The key of the norms' epsilon, and its name in GGUF.
     epsilon: (&'static str, &'static str),
     /// Writes the keys of the rotary embedding.
-    rope: fn(&Family, &Config, &mut Keys) -> Result<(), FolderError>,
+    rope: fn(&Self, &Config, &mut Keys) -> Result<(), FolderError>,
     /// Keys of its own, beside those that all have.
     keys: fn(&Config, &mut Keys) -> Result<(), FolderError>,
     /// What stands before all names of the text's part.

@@ -343,3 +343,36 @@ fn glm_has_tokens_with_roles_that_no_file_tells() {
     assert_eq!((tokenizer.bos, tokenizer.eos, tokenizer.eot), (Some(3), Some(2), Some(4)));
     assert!(!tokenizer.add_bos, "texts begin with no token of its own accord");
 }
+
+#[test]
+fn later_architectures_are_quantised_too() {
+    for name in ["qwen35moe", "lfm2moe", "nemotron_h_moe", "deepseek2", "gemma4moe", "smallthinker"] {
+        let (_place, path) = converted(&golden(&format!("folders/{name}")), Some(Quantisation::Q8_0));
+        let (made, exact) = (Gguf::open(&path).unwrap(), Gguf::open(converters(name)).unwrap());
+        let mut quantised = 0;
+        for tensor in made.tensors() {
+            let far = match tensor.format().unwrap() {
+                Format::Q8_0 => 0.01,
+                // rows that are no blocks of 32, and what is small
+                format => {
+                    assert_eq!(
+                        format,
+                        exact.tensor(&tensor.name).unwrap().format().unwrap(),
+                        "{}",
+                        tensor.name
+                    );
+                    0.0
+                }
+            };
+            quantised += usize::from(far > 0.0);
+            let (own, other) = (values(&made, &tensor.name), values(&exact, &tensor.name));
+            let (largest, differs) = (compare::largest(&other), compare::largest_difference(&own, &other));
+            assert!(differs <= far * largest, "{name}: {}: {differs} of {largest}", tensor.name);
+        }
+        assert!(3 * quantised > made.tensors().len(), "{name}: {quantised} tensors of Q8_0");
+        let (made, exact) = (SourceModel::from_gguf(made).unwrap(), SourceModel::from_gguf(exact).unwrap());
+        assert_eq!(made.config(), exact.config(), "{name}");
+        let logits = Reference::new(&made, kernels::best()).step(5, &mut ());
+        assert!(logits.iter().all(|logit| logit.is_finite()), "{name}");
+    }
+}
