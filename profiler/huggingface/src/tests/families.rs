@@ -246,6 +246,10 @@ fn latent_attention_of_deepseek_has_its_scaling() {
     assert!((attention.scale - expected).abs() < 1e-6 * expected, "{} for {expected}", attention.scale);
     assert_eq!(source.config().ropes[0].magnitude, 1.0);
 
+    let folder = Folder::of("deepseek2");
+    folder.edit("config.json", |it| it["architectures"] = json!(["DeepseekV3ForCausalLM"]));
+    assert_same(&folder, "deepseek2");
+
     for (refusal, expected) in [
         (
             yarn(|it| it["rope_scaling"]["mscale_all_dim"] = json!(1.0)).refusal(),
