@@ -1,5 +1,6 @@
 //! `config.json`: keys that a family asks for, and keys that must not change anything.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -24,9 +25,10 @@ pub(crate) struct RopeKeys {
 }
 
 impl Config {
-    /// The keys of a file; those of a model's text part stand before those of the whole.
+    /// The keys of a file; those of a model's text part stand before those of the whole. Numbers that are none, which Python writes
+    /// and JSON has not, are null.
     pub(crate) fn read(bytes: &[u8], path: &Path) -> Result<Self, FolderError> {
-        let mut keys: Map<String, Value> = serde_json::from_slice(bytes)
+        let mut keys: Map<String, Value> = serde_json::from_slice(&without_infinities(bytes))
             .map_err(|error| FolderError::Json { path: path.to_owned(), error })?;
         if let Some(Value::Object(text)) = keys.remove("text_config") {
             let architectures = keys.get("architectures").cloned();
@@ -50,6 +52,13 @@ impl Config {
     /// Adds a key that is not there; one that is null stays so.
     pub(crate) fn add(&mut self, key: &str, value: u64) {
         self.keys.entry(key).or_insert_with(|| value.into());
+    }
+
+    /// Has a key under another name, where it is there and not null.
+    pub(crate) fn rename(&mut self, from: &str, to: &str) {
+        if let Some(value) = self.value(from).cloned() {
+            self.keys.insert(to.to_owned(), value);
+        }
     }
 
     /// A value that is not null.
@@ -115,14 +124,34 @@ impl Config {
         }
     }
 
+    /// Names, if they are there.
+    pub(crate) fn names(&self, key: &str) -> Result<Option<Vec<&str>>, FolderError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let names: Option<Vec<&str>> =
+            value.as_array().and_then(|names| names.iter().map(Value::as_str).collect());
+        names.map(Some).ok_or_else(|| self.mistyped(key, "an array of names"))
+    }
+
+    /// Whole numbers, if they are there.
+    pub(crate) fn wholes(&self, key: &str) -> Result<Option<Vec<u64>>, FolderError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let wholes: Option<Vec<u64>> = value.as_array().and_then(|wholes| {
+            wholes.iter().map(|whole| whole.as_u64().filter(|&whole| whole <= WHOLE_MAX)).collect()
+        });
+        wholes.map(Some).ok_or_else(|| self.mistyped(key, "an array of whole numbers of 0 or more"))
+    }
+
     /// The type of each of so many layers, where the file says it.
     pub(crate) fn layer_types(&self, layers: u64) -> Result<Option<Vec<&str>>, FolderError> {
-        let Some(value) = self.value("layer_types") else { return Ok(None) };
-        let types: Option<Vec<&str>> =
-            value.as_array().and_then(|types| types.iter().map(Value::as_str).collect());
-        match types.filter(|types| types.len() as u64 == layers) {
-            Some(types) => Ok(Some(types)),
-            None => Err(self.mistyped("layer_types", "a name for each layer")),
+        self.names_of_layers("layer_types", layers)
+    }
+
+    /// A name for each of so many layers, where the file says it.
+    pub(crate) fn names_of_layers(&self, key: &str, layers: u64) -> Result<Option<Vec<&str>>, FolderError> {
+        match self.names(key) {
+            Ok(None) => Ok(None),
+            Ok(Some(names)) if names.len() as u64 == layers => Ok(Some(names)),
+            _ => Err(self.mistyped(key, "a name for each layer")),
         }
     }
 
@@ -199,4 +228,28 @@ impl Config {
             }
         }
     }
+}
+
+/// JSON in which numbers that Python writes and JSON has not are null.
+fn without_infinities(bytes: &[u8]) -> Cow<'_, [u8]> {
+    const NONE: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let mut made: Option<Vec<u8>> = None;
+    let (mut at, mut in_text) = (0, false);
+    while let Some(&byte) = bytes.get(at) {
+        let none = NONE.into_iter().find(|none| !in_text && bytes[at..].starts_with(none));
+        let count = match (byte, none) {
+            (_, Some(none)) => none.len(),
+            (b'\\', None) if in_text => 2,
+            _ => 1,
+        };
+        in_text ^= byte == b'"';
+        let end = bytes.len().min(at + count);
+        match (none, &mut made) {
+            (Some(_), made) => made.get_or_insert_with(|| bytes[..at].to_vec()).extend(b"null"),
+            (None, Some(made)) => made.extend(&bytes[at..end]),
+            (None, None) => {}
+        }
+        at = end;
+    }
+    made.map_or(Cow::Borrowed(bytes), Cow::Owned)
 }

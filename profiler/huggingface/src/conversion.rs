@@ -116,8 +116,9 @@ impl Conversion {
             family.complete(&mut config);
         }
         let keys = family.and_then(|family| problems.note(family.keys(&config)));
-        let mut remarks = problems.note(families::remarks(&config)).unwrap_or_default();
         let weights = problems.note(Weights::open(&folder));
+        let told = families::remarks(family, &config, weights.as_ref());
+        let mut remarks = problems.note(told).unwrap_or_default();
         let recipes = family.zip(weights.as_ref()).map(|(family, weights)| {
             let before = problems.count();
             let recipes = family.recipes(&config, weights, &mut problems);

@@ -45,6 +45,10 @@ impl Keys {
         self.array(key, 6, values.len(), values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
+    pub(crate) fn flags(&mut self, key: &str, values: &[bool]) {
+        self.array(key, 7, values.len(), values.iter().map(|&value| value.into()));
+    }
+
     pub(crate) fn wholes(&mut self, key: &str, values: &[i32]) {
         self.array(key, 5, values.len(), values.iter().flat_map(|value| value.to_le_bytes()));
     }
@@ -115,6 +119,7 @@ impl Keys {
                 Value::Array(Array::String(values)) => keys.texts(key, values.iter().map(String::as_str)),
                 Value::Array(Array::F32(values)) => keys.numbers(key, values),
                 Value::Array(Array::I32(values)) => keys.wholes(key, values),
+                Value::Array(Array::Boolean(values)) => keys.flags(key, values),
                 Value::Array(other) => panic!("{key}: {other:?}"),
             }
         }

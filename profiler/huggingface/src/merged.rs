@@ -90,7 +90,7 @@ fn is_of_spaces(step: &Value) -> bool {
 }
 
 /// Whether a space is put before a text; `None` where text is changed or cut otherwise than by SentencePiece.
-fn space_prefix(json: &TokenizerJson) -> Option<bool> {
+pub(crate) fn space_prefix(json: &TokenizerJson) -> Option<bool> {
     let space = SPACE.to_string();
     let replaces = |step: &Value| {
         text(step, "type") == "Replace" && is_of_spaces(step) && text(step, "content") == space
@@ -119,7 +119,7 @@ fn space_prefix(json: &TokenizerJson) -> Option<bool> {
 }
 
 /// Whether a piece is named as one of a byte.
-fn is_byte(text: &str) -> bool {
+pub(crate) fn is_byte(text: &str) -> bool {
     let digits = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
     digits.is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
 }

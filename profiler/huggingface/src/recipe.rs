@@ -1,8 +1,9 @@
 //! A tensor of the GGUF file as rows of tensors of the folder.
 //!
 //! Whatever a converter does to weights (joins experts, takes fused matrices apart, turns rotated heads, transposes) is an order in
-//! which values are read: every row of the new tensor is a run of values of an old one, `column_step` apart. The exceptions are
-//! Gemma's norms, which lack 1, and blocks of MXFP4, whose bytes are woven otherwise in GGUF.
+//! which values are read: every row of the new tensor is a run of values of an old one, `column_step` apart, or such a run in turns.
+//! The exceptions are norms that lack 1, decays that are stored as logarithms, and blocks of MXFP4, whose bytes are woven otherwise in
+//! GGUF.
 
 use std::io::{self, Write};
 
@@ -27,12 +28,72 @@ pub(crate) struct Recipe {
 /// What a tensor is made of.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// Rows of tensors, one part after another, and what is added to every value.
-    Rows { parts: Vec<Rows>, plus: f32 },
+    /// Rows of tensors, one part after another, and what is done to every value.
+    Rows { parts: Vec<Rows>, change: ValueChange },
     /// Rows of MXFP4, of every `step`-th row of these tensors from `first` on.
     Blocks { blocks: String, scales: String, first: u64, step: u64 },
     /// Values that were computed.
     Values(Vec<f32>),
+}
+
+/// What is done to every value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum ValueChange {
+    /// Nothing.
+    None,
+    /// 1 is added: norms lack it.
+    PlusOne,
+    /// `-exp(x)`: a decay is stored as the logarithm of its size.
+    MinusExp,
+}
+
+impl ValueChange {
+    fn of(self, value: f32) -> f32 {
+        match self {
+            Self::None => value,
+            Self::PlusOne => value + 1.0,
+            // rounded once, so that all machines agree
+            Self::MinusExp => -f64::from(value).exp() as f32,
+        }
+    }
+}
+
+/// Another order of rows or columns: runs of `width` of them, which lie as `[first][second]`, come as `[second][first]`, again and
+/// again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct HeadOrder {
+    pub(crate) first: u64,
+    pub(crate) second: u64,
+    pub(crate) width: u64,
+}
+
+impl HeadOrder {
+    /// The two halves of each head, which rotate together, become neighbours; `None`: the rows are no such heads.
+    pub(crate) fn halves(rows: u64, heads: u64) -> Option<Self> {
+        let halves = heads.checked_mul(2).filter(|&halves| halves > 0 && rows.is_multiple_of(halves))?;
+        Some(Self { first: 2, second: rows / halves, width: 1 })
+    }
+
+    /// Heads that lie by the group that they share come as the first of each group, the second of each group and so on; `None`: so
+    /// many rows or columns are no such heads.
+    pub(crate) fn groups(count: u64, groups: u64, heads: u64) -> Option<Self> {
+        let whole = groups > 0 && heads > 0 && heads.is_multiple_of(groups) && count.is_multiple_of(heads);
+        whole.then(|| Self { first: groups, second: heads / groups, width: count / heads })
+    }
+
+    /// Whether so many rows or columns are whole turns.
+    fn fits(self, count: u64) -> bool {
+        let turn = self.first.checked_mul(self.second).and_then(|runs| runs.checked_mul(self.width));
+        turn.is_some_and(|turn| turn > 0 && count.is_multiple_of(turn))
+    }
+
+    /// Where the one lies that comes at a place.
+    fn place(self, at: u64) -> u64 {
+        let Self { first, second, width } = self;
+        let turn = first * second * width;
+        let (before, run, within) = (at / turn * turn, at % turn / width, at % width);
+        before + (run % first * second + run / first) * width + within
+    }
 }
 
 /// Why a tensor is not written.
@@ -59,7 +120,7 @@ impl From<FolderError> for Failure {
 }
 
 /// Rows of the matrices of one tensor: value `c` of row `r` of matrix `m` lies at
-/// `start + m matrix_step + order(r) row_step + c column_step`.
+/// `start + m matrix_step + r row_step + c column_step`, where `r` and `c` are the places that turns give.
 #[derive(Debug, Clone)]
 pub(crate) struct Rows {
     pub(crate) tensor: String,
@@ -70,8 +131,8 @@ pub(crate) struct Rows {
     pub(crate) matrix_step: u64,
     pub(crate) row_step: u64,
     pub(crate) column_step: u64,
-    /// Heads whose rows are permuted: the two halves of each, which rotate together, become neighbours.
-    pub(crate) permuted_heads: Option<u64>,
+    pub(crate) row_order: Option<HeadOrder>,
+    pub(crate) column_order: Option<HeadOrder>,
 }
 
 impl Rows {
@@ -92,29 +153,32 @@ impl Rows {
             matrix_step: 0,
             row_step: columns,
             column_step: 1,
-            permuted_heads: None,
+            row_order: None,
+            column_order: None,
         }
     }
 
-    /// Whether all of it lies within so many values, and heads have two halves.
+    /// Whether all of it lies within so many values, and turns are whole.
     pub(crate) fn fits(&self, values: u64) -> bool {
-        let Self { start, matrices, rows, columns, permuted_heads, .. } = *self;
+        let Self { start, matrices, rows, columns, .. } = *self;
         let steps = [(matrices, self.matrix_step), (rows, self.row_step), (columns, self.column_step)];
         let last = steps.into_iter().try_fold(start, |last, (count, step)| {
             last.checked_add(count.checked_sub(1)?.checked_mul(step)?)
         });
-        let halves = permuted_heads.is_none_or(|heads| {
-            heads > 0 && heads.checked_mul(2).is_some_and(|halves| rows.is_multiple_of(halves))
-        });
-        last.is_some_and(|last| last < values) && halves
+        let whole = |order: Option<HeadOrder>, count| order.is_none_or(|order| order.fits(count));
+        last.is_some_and(|last| last < values)
+            && whole(self.row_order, rows)
+            && whole(self.column_order, columns)
     }
 
-    /// The row of a matrix that is the `row`-th.
-    fn order(&self, row: u64) -> u64 {
-        let Some(heads) = self.permuted_heads else { return row };
-        let of_head = self.rows / heads;
-        let (head, within) = (row / of_head, row % of_head);
-        head * of_head + within % 2 * (of_head / 2) + within / 2
+    /// Where the row of a matrix lies that is the `row`-th.
+    fn row_place(&self, row: u64) -> u64 {
+        self.row_order.map_or(row, |order| order.place(row)) * self.row_step
+    }
+
+    /// Where the value of a row lies that is the `column`-th.
+    fn column_place(&self, column: u64) -> u64 {
+        self.column_order.map_or(column, |order| order.place(column)) * self.column_step
     }
 }
 
@@ -165,10 +229,10 @@ impl Recipe {
                 }
                 Ok(())
             }
-            Content::Rows { parts, plus } => {
+            Content::Rows { parts, change } => {
                 let mut written = 0;
                 for part in parts {
-                    // as many as a row of the tensor; of a bias whose heads are permuted, one
+                    // as many as a row of the tensor; of a bias whose heads take turns, one
                     let columns = part.columns as usize;
                     let mut values = vec![0.0_f32; columns];
                     let mut stored = vec![0; self.format.row_bytes(columns)];
@@ -179,15 +243,16 @@ impl Recipe {
                             wanted(written)?;
                         }
                         let bytes = source.row(row)?;
-                        let alike = is_alike(tensor.kind, self.format) && part.column_step == 1;
-                        let bytes = if alike && *plus == 0.0 {
+                        let in_order = part.column_step == 1 && part.column_order.is_none();
+                        let alike = is_alike(tensor.kind, self.format) && in_order;
+                        let bytes = if alike && *change == ValueChange::None {
                             if !all_finite(tensor.kind, bytes) {
                                 return Err(Failure::NotFinite);
                             }
                             bytes
                         } else {
-                            decode(tensor.kind, bytes, part.column_step as usize, &mut values);
-                            values.iter_mut().for_each(|value| *value += plus);
+                            decode(tensor.kind, bytes, part, &mut values);
+                            values.iter_mut().for_each(|value| *value = change.of(*value));
                             if !values.iter().all(|value| value.is_finite()) {
                                 return Err(Failure::NotFinite);
                             }
@@ -234,7 +299,7 @@ impl<'w> Source<'w> {
     fn row(&mut self, row: u64) -> Result<&[u8], FolderError> {
         let (matrix, row) = (row / self.part.rows, row % self.part.rows);
         let start = self.part.start + matrix * self.part.matrix_step;
-        let place = self.part.order(row) * self.part.row_step;
+        let place = self.part.row_place(row);
         if !is_woven(self.part) {
             self.weights.read(&self.part.tensor, (start + place) * self.value_bytes, &mut self.bytes)?;
             return Ok(&self.bytes);
@@ -274,20 +339,20 @@ fn all_finite(kind: Kind, bytes: &[u8]) -> bool {
     }
 }
 
-/// The values of a row, `step` apart.
-fn decode(kind: Kind, bytes: &[u8], step: usize, values: &mut [f32]) {
+/// The values of a row.
+fn decode(kind: Kind, bytes: &[u8], part: &Rows, values: &mut [f32]) {
     match kind {
-        Kind::F32 => gather(bytes, step, values, f32::from_le_bytes),
-        Kind::F16 => gather(bytes, step, values, |value| f16::from_le_bytes(value).to_f32()),
-        Kind::BF16 => gather(bytes, step, values, |value| bf16::from_le_bytes(value).to_f32()),
+        Kind::F32 => gather(bytes, part, values, f32::from_le_bytes),
+        Kind::F16 => gather(bytes, part, values, |value| f16::from_le_bytes(value).to_f32()),
+        Kind::BF16 => gather(bytes, part, values, |value| bf16::from_le_bytes(value).to_f32()),
         Kind::U8 | Kind::Other(_) => unreachable!("recipes are made of floating-point tensors"),
     }
 }
 
-fn gather<const N: usize>(bytes: &[u8], step: usize, values: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+fn gather<const N: usize>(bytes: &[u8], part: &Rows, values: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
     let (all, _) = bytes.as_chunks::<N>();
-    for (column, value) in values.iter_mut().enumerate() {
-        *value = decode(all[column * step]);
+    for (column, value) in (0..).zip(values) {
+        *value = decode(all[part.column_place(column) as usize]);
     }
 }
 

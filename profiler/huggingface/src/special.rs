@@ -97,7 +97,7 @@ impl TokenizerConfig {
 }
 
 /// The tokens of these roles, in llama.cpp's order, with their names in GGUF.
-const ROLES: [(&str, &str); 8] = [
+const ROLES: [(&str, &str); 9] = [
     ("bos", "bos"),
     ("eos", "eos"),
     ("unk", "unknown"),
@@ -106,15 +106,17 @@ const ROLES: [(&str, &str); 8] = [
     ("cls", "cls"),
     ("mask", "mask"),
     ("eot", "eot"),
+    ("eom", "eom"),
 ];
 
-/// Writes the ids of tokens with a role, whether they are added to a text, and the template; remarks on what GGUF has no key for.
+/// Writes the ids of tokens with a role, of which the architecture knows some by their text, whether they are added to a text, and the template; remarks on what GGUF has no key for.
 pub(crate) fn keys(
     folder: &Folder,
     config: &Config,
     json: Option<&TokenizerJson>,
     tokenizer_config: Option<&TokenizerConfig>,
     tokens: &[Token],
+    roles: &[(&'static str, &str)],
     keys: &mut Keys,
 ) -> Result<Vec<String>, FolderError> {
     let named = |role: &str| {
@@ -159,6 +161,12 @@ pub(crate) fn keys(
             ids.entry(role).or_insert(id);
         }
     }
+    for &(role, text) in roles {
+        let found = json.and_then(|json| json.added_tokens.iter().find(|token| token.content == text));
+        if let Some(token) = found {
+            ids.entry(role).or_insert(token.id.into());
+        }
+    }
     let ends = ends(folder, config)?;
     if let Some(&first) = ends.first() {
         ids.entry("eos").or_insert(first);
@@ -169,7 +177,8 @@ pub(crate) fn keys(
         text.is_some_and(flashplan::internals::model::tokenizer::ends_by_its_text)
     };
     let eos = ids.get("eos").copied();
-    for id in ends.into_iter().filter(|id| eos != Some(*id) && !known(id)) {
+    let eom = ids.get("eom").copied();
+    for id in ends.into_iter().filter(|id| eos != Some(*id) && eom != Some(*id) && !known(id)) {
         if *ids.entry("eot").or_insert(id) != id {
             remarks.push(format!("token {id} ends a generation by generation_config.json, and GGUF has no key for a third such token"));
         }

@@ -14,8 +14,10 @@ use tempfile::TempDir;
 use crate::conversion::{Conversion, Quantisation, quantised};
 use crate::keys::Keys;
 
+mod families;
+
 /// The models of `fixtures/golden/folders`.
-const MODELS: [&str; 18] = [
+const MODELS: [&str; 28] = [
     "llama3",
     "llama-linear",
     "llama-yarn",
@@ -34,10 +36,26 @@ const MODELS: [&str; 18] = [
     "gpt-oss",
     "gpt-oss-mxfp4",
     "mixtral",
+    "qwen35moe",
+    "qwen35",
+    "lfm2",
+    "lfm2moe",
+    "nemotron_h_moe",
+    "nemotron_h",
+    "deepseek2",
+    "gemma4",
+    "gemma4moe",
+    "smallthinker",
 ];
 
 fn golden(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden").join(path)
+}
+
+/// The file that llama.cpp's converter made of a model.
+fn converters(name: &str) -> PathBuf {
+    let beside = golden(&format!("folders/{name}/converted.gguf"));
+    if beside.exists() { beside } else { golden(&format!("architectures/{name}.gguf")) }
 }
 
 /// A folder that can be changed.
@@ -127,7 +145,7 @@ fn tokens(source: &SourceModel<'_>) -> [Vec<u32>; 4] {
 fn a_folder_becomes_what_llama_cpps_converter_makes_of_it() {
     for name in MODELS {
         let (_place, path) = converted(&golden(&format!("folders/{name}")), None);
-        let expected = Gguf::open(golden(&format!("architectures/{name}.gguf"))).unwrap();
+        let expected = Gguf::open(converters(name)).unwrap();
         let made = Gguf::open(&path).unwrap();
         for tensor in expected.tensors() {
             let own = made.tensor(&tensor.name).unwrap_or_else(|| panic!("{name} lacks {}", tensor.name));
@@ -192,7 +210,7 @@ fn split(whole: &Path, folder: &Path) -> PathBuf {
 fn a_file_a_split_file_and_a_folder_go_on_with_the_same_tokens() {
     for name in MODELS {
         let (place, of_folder) = converted(&golden(&format!("folders/{name}")), None);
-        let whole = golden(&format!("architectures/{name}.gguf"));
+        let whole = converters(name);
         let greedy = |path: &Path| {
             let source = SourceModel::open(path).unwrap();
             let mut model = Reference::new(&source, kernels::best());
@@ -244,19 +262,21 @@ fn a_configuration_as_it_was_written_for_years_says_the_same() {
     }
 }
 
+/// The values of a tensor.
+fn values(gguf: &Gguf<'_>, name: &str) -> Vec<f32> {
+    let tensor = gguf.tensor(name).unwrap();
+    let mut values = vec![0.0; tensor.dims.iter().product::<u64>() as usize];
+    let (format, row) = (tensor.format().unwrap(), tensor.dims[0] as usize);
+    let rows = gguf.tensor_bytes(tensor).chunks(format.row_bytes(row));
+    rows.zip(values.chunks_mut(row)).for_each(|(bytes, values)| dequantise(format, bytes, values));
+    values
+}
+
 #[test]
 fn weights_keep_their_type_or_take_the_one_asked_for() {
     let folder = golden("folders/qwen3");
     let (_place, exact) = converted(&folder, None);
     let exact = Gguf::open(&exact).unwrap();
-    let values = |gguf: &Gguf<'_>, name: &str| {
-        let tensor = gguf.tensor(name).unwrap();
-        let mut values = vec![0.0; tensor.dims.iter().product::<u64>() as usize];
-        let (format, row) = (tensor.format().unwrap(), tensor.dims[0] as usize);
-        let rows = gguf.tensor_bytes(tensor).chunks(format.row_bytes(row));
-        rows.zip(values.chunks_mut(row)).for_each(|(bytes, values)| dequantise(format, bytes, values));
-        values
-    };
     for (quantisation, expected, embedding, far) in [
         (Quantisation::F16, Format::F16, Format::F16, 0.0),
         (Quantisation::Q8_0, Format::Q8_0, Format::Q8_0, 0.01),

@@ -1,5 +1,5 @@
 //! The tokenizer's keys: byte-level BPE out of `tokenizer.json`, or SentencePiece's BPE out of `tokenizer.model`, or out of
-//! `tokenizer.json` where that is all there is.
+//! `tokenizer.json` where that is all there is, or Gemma 4's BPE with spaces as a letter.
 //!
 //! Source: `get_vocab_base` and `_create_vocab_sentencepiece` of llama.cpp's converter.
 
@@ -18,6 +18,7 @@ use crate::keys::Keys;
 use crate::merged;
 use crate::pre_tokenizer;
 use crate::sentencepiece;
+use crate::spaced;
 use crate::special::{self, TokenizerConfig};
 
 /// Tokens of a vocabulary, at most.
@@ -26,8 +27,8 @@ const TOKENS_MAX: u64 = 1 << 22;
 /// GGUF's numbers of the types of tokens.
 pub(crate) const NORMAL: i32 = 1;
 pub(crate) const UNKNOWN: i32 = 2;
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
+pub(crate) const CONTROL: i32 = 3;
+pub(crate) const USER_DEFINED: i32 = 4;
 pub(crate) const UNUSED: i32 = 5;
 pub(crate) const BYTE: i32 = 6;
 
@@ -74,7 +75,7 @@ pub(crate) struct Model {
     #[serde(default)]
     pub(crate) ignore_merges: bool,
     #[serde(default)]
-    byte_fallback: bool,
+    pub(crate) byte_fallback: bool,
     pub(crate) unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
     end_of_word_suffix: Option<String>,
@@ -134,6 +135,7 @@ pub(crate) fn read_any(bytes: &[u8], path: &Path) -> Result<(), FolderError> {
     let size = json.model.vocab.len() + json.added_tokens.len();
     let mut tokens = tokens(&json, path, size as u64, None)?;
     if json.model.byte_fallback {
+        drop(spaced::tokens(&json, path, size as u64, None));
         return merged::score(&json, path, &mut tokens).map(drop);
     }
     let rule = pre_tokenizer::rule(&json, path)?;
@@ -161,8 +163,21 @@ pub(crate) fn keys(
             format!("a vocabulary of {size} tokens is outside 1 to {TOKENS_MAX}"),
         ));
     }
+    let roles = family.map_or(&[][..], |family| family.roles);
     let json = folder.read("tokenizer.json", LARGE_MAX)?;
     let json_path = named("tokenizer.json");
+    if family.is_some_and(|family| family.spaced) {
+        let bytes = json
+            .ok_or_else(|| FolderError::Lacks { path: folder.path().to_owned(), what: "tokenizer.json" })?;
+        let json = TokenizerJson::read(&bytes, &json_path)?;
+        drop(bytes);
+        let own = tokenizer_config.as_ref();
+        let tokens = spaced::tokens(&json, &json_path, size, own)?;
+        spaced::keys(&json, &tokens, keys);
+        let remarks = special::keys(folder, config, Some(&json), own, &tokens, roles, keys)?;
+        keys.flag("tokenizer.ggml.add_bos_token", true);
+        return Ok(remarks);
+    }
     if let Some(bytes) = folder.read("tokenizer.model", LARGE_MAX)? {
         let model = sentencepiece::Model::read(&bytes, &named("tokenizer.model"))?;
         let json = json.map(|bytes| TokenizerJson::read(&bytes, &json_path)).transpose()?;
@@ -170,7 +185,8 @@ pub(crate) fn keys(
         let own = tokenizer_config.as_ref().and_then(|config| config.add_prefix_space);
         let space_prefix = space_prefix.or(own).or((!model.space_prefix).then_some(false));
         sentencepiece_keys(&tokens, space_prefix, keys);
-        return special::keys(folder, config, json.as_ref(), tokenizer_config.as_ref(), &tokens, keys);
+        let own = tokenizer_config.as_ref();
+        return special::keys(folder, config, json.as_ref(), own, &tokens, roles, keys);
     }
     let Some(bytes) = json else {
         return Err(FolderError::Lacks {
@@ -186,9 +202,10 @@ pub(crate) fn keys(
         let prefixed = merged::score(&json, path, &mut tokens)?;
         let space_prefix = space_prefix.or((!prefixed).then_some(false));
         sentencepiece_keys(&tokens, space_prefix, keys);
-        return special::keys(folder, config, Some(&json), own, &tokens, keys);
+        return special::keys(folder, config, Some(&json), own, &tokens, roles, keys);
     }
-    byte_level(&json, path, size, folder, config, own, keys)
+    let tokens = byte_level(&json, path, size, family, own, keys)?;
+    special::keys(folder, config, Some(&json), own, &tokens, roles, keys)
 }
 
 /// The keys of SentencePiece's BPE.
@@ -203,16 +220,15 @@ fn sentencepiece_keys(tokens: &[Token], space_prefix: Option<bool>, keys: &mut K
     }
 }
 
-/// The keys of byte-level BPE.
+/// The keys of byte-level BPE; its tokens.
 fn byte_level(
     json: &TokenizerJson,
     path: &Path,
     size: u64,
-    folder: &Folder,
-    config: &Config,
+    family: Option<&Family>,
     tokenizer_config: Option<&TokenizerConfig>,
     keys: &mut Keys,
-) -> Result<Vec<String>, FolderError> {
+) -> Result<Vec<Token>, FolderError> {
     let model = &json.model;
     for (key, text) in [
         ("continuing_subword_prefix", &model.continuing_subword_prefix),
@@ -237,12 +253,16 @@ fn byte_level(
         );
         FolderError::unsupported(path, format!("cutting text into words by {cuts}{nfc}{whole}"))
     })?;
+    let pre = match family.and_then(|family| family.alike) {
+        Some((found, own)) if found == pre => own,
+        _ => pre,
+    };
     keys.text("tokenizer.ggml.model", "gpt2");
     keys.text("tokenizer.ggml.pre", pre);
     keys.texts("tokenizer.ggml.tokens", tokens.iter().map(|token| token.text.as_str()));
     keys.wholes("tokenizer.ggml.token_type", &tokens.iter().map(|token| token.kind).collect::<Vec<_>>());
     keys.texts("tokenizer.ggml.merges", merges.iter().map(String::as_str));
-    special::keys(folder, config, Some(json), tokenizer_config, &tokens, keys)
+    Ok(tokens)
 }
 
 /// The rule's name. Whether words that are tokens are taken whole may differ where every token is what its merges make of it.
@@ -263,7 +283,7 @@ fn name(rule: &PublishedRule, tokens: &[Token], merges: &[String]) -> Option<&'s
 }
 
 /// Merges as GGUF writes them, with a space between left and right: a space within is written as a letter.
-fn merges(merges: &[Merge]) -> Vec<String> {
+pub(crate) fn merges(merges: &[Merge]) -> Vec<String> {
     let spaced = |text: &str| text.replace(' ', "\u{120}");
     let text = |merge: &Merge| match merge {
         Merge::Text(text) => text.clone(),
@@ -273,7 +293,7 @@ fn merges(merges: &[Merge]) -> Vec<String> {
 }
 
 /// The tokens of a vocabulary of so many.
-fn tokens(
+pub(crate) fn tokens(
     json: &TokenizerJson,
     path: &Path,
     size: u64,

@@ -11,12 +11,33 @@ use super::{Computed, Family};
 /// Values of a head, at most.
 pub(super) const HEAD_MAX: u64 = 1 << 12;
 
+/// Layers of a model whose layers differ, at most: published ones have some hundred.
+const LAYERS_MAX: u64 = 1 << 10;
+
 /// Whether a tensor is of a model's part for pictures or sound, which its text does not need.
 pub(super) fn is_of_pictures(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    ["vision_tower.", "multi_modal_projector.", "vision_model.", "audio_tower."]
-        .iter()
-        .any(|part| name.starts_with(part))
+    let parts = [
+        "vision_tower.",
+        "multi_modal_projector.",
+        "vision_model.",
+        "visual.",
+        "audio_tower.",
+        "embed_vision.",
+        "embed_audio.",
+    ];
+    parts.iter().any(|part| name.starts_with(part))
+}
+
+/// The number of layers, of a model whose layers are told one by one.
+pub(super) fn layers(config: &Config) -> Result<u64, FolderError> {
+    match config.size("num_hidden_layers")? {
+        layers @ 1..=LAYERS_MAX => Ok(layers),
+        layers => {
+            let fact = format!("{layers} layers that differ are outside 1 to {LAYERS_MAX}");
+            Err(FolderError::damaged(config.path(), fact))
+        }
+    }
 }
 
 /// The keys that every architecture has.
@@ -29,22 +50,32 @@ pub(super) fn keys(family: &Family, config: &Config, keys: &mut Keys) -> Result<
     whole(keys, "block_count", Some(config.size("num_hidden_layers")?));
     whole(keys, "context_length", Some(config.size("max_position_embeddings")?));
     whole(keys, "embedding_length", Some(config.size("hidden_size")?));
-    whole(keys, "feed_forward_length", Some(config.size("intermediate_size")?));
+    // a model of experts alone has no width of another kind
+    let neurons = match config.whole("intermediate_size")? {
+        None if config.whole("moe_intermediate_size")?.is_some() => None,
+        _ => Some(config.size("intermediate_size")?),
+    };
+    whole(keys, "feed_forward_length", neurons);
     let heads = config.size("num_attention_heads")?;
     whole(keys, "attention.head_count", Some(heads));
     whole(keys, "attention.head_count_kv", Some(config.whole("num_key_value_heads")?.unwrap_or(heads)));
-    let epsilon = config.number("rms_norm_eps")?.unwrap_or(family.usual.norm_epsilon);
-    keys.number(&format!("{}.attention.layer_norm_rms_epsilon", family.name), epsilon);
+    let (own, name) = family.epsilon;
+    let epsilon = config.number(own)?.unwrap_or(family.usual.norm_epsilon);
+    keys.number(&format!("{}.{name}", family.name), epsilon);
     whole(keys, "expert_count", config.whole_of(&["num_local_experts", "num_experts"])?);
     whole(keys, "expert_used_count", config.whole_of(&["num_experts_per_tok", "experts_per_token"])?);
     if let Some(width) = config.whole("head_dim")? {
         whole(keys, "attention.key_length", Some(width));
         whole(keys, "attention.value_length", Some(width));
     }
-    rope(family, config, keys)?;
+    (family.rope)(family, config, keys)?;
     activation(family, config, keys)?;
     config.neutral("is_causal", &json!(true))?;
-    config.neutral("use_bidirectional_attention", &json!(false))?;
+    // of pictures alone
+    let of_pictures = config.value("use_bidirectional_attention") == Some(&json!("vision"));
+    if !(family.name == "gemma4" && of_pictures) {
+        config.neutral("use_bidirectional_attention", &json!(false))?;
+    }
     match config.value("quantization_config") {
         None => Ok(()),
         Some(quantisation) => {
@@ -66,8 +97,11 @@ pub(super) fn keys(family: &Family, config: &Config, keys: &mut Keys) -> Result<
 /// Architectures of which llama.cpp, too, reads divisors of rotary frequencies.
 const DIVIDED: [&str; 4] = ["llama", "mistral3", "granite", "granitemoe"];
 
+/// Architectures that rotate a part of each head where the file says so.
+const PARTIAL: [&str; 3] = ["phi3", "qwen35", "qwen35moe"];
+
 /// The scaling of rotary frequencies, and their base.
-fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+pub(super) fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     let rope = config.rope()?;
     let name = |key: &str| format!("{}.rope.{key}", family.name);
     let number = |key: &str| config.rope_number(&rope.full, key);
@@ -85,7 +119,9 @@ fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderE
         (kind, _) => return refused(format!("rotary scaling {} of a {} model", quote(kind), family.name)),
     }
     let partial = |keys: &Map<String, Value>| config.rope_number(keys, "partial_rotary_factor");
-    if let Some(partial) = partial(&rope.full)?.filter(|&partial| partial != 1.0 && !phi) {
+    if let Some(partial) =
+        partial(&rope.full)?.filter(|&partial| partial != 1.0 && !PARTIAL.contains(&family.name))
+    {
         return refused(format!("key `partial_rotary_factor` with {partial}"));
     }
     let base = number("rope_theta")?.unwrap_or(family.usual.rope_theta);
@@ -128,18 +164,24 @@ fn yarn(
     };
     let growth = |slope: f64| if factor > 1.0 { 1.0 + 0.1 * slope * factor.ln() } else { 1.0 };
     let mut magnitude = growth(1.0);
-    for key in ["mscale", "mscale_all_dim"] {
-        match number(key)? {
-            Some(found) if family.name != "mistral3" => return refused(key, found, ""),
-            Some(found) if key == "mscale" && found != 1.0 => {
-                return refused(key, found, ", where it is not 1,");
-            }
-            _ => {}
+    let (own, all) = (number("mscale")?, number("mscale_all_dim")?);
+    match (family.name, own, all) {
+        // cosines and sines stay as they are, and scores grow; a tenth of the slope, as llama.cpp's files have it
+        ("deepseek2", Some(own), Some(all)) if own == all && all > 0.0 => {
+            magnitude = 1.0;
+            keys.number(&name("yarn_log_multiplier"), 0.1 * all);
         }
-    }
-    if let (Some(_), Some(slope)) = (number("mscale")?, number("mscale_all_dim")?) {
-        magnitude /= growth(slope);
-        keys.number(&name("yarn_log_multiplier"), slope);
+        ("deepseek2", own, _) => {
+            return refused("mscale", own.unwrap_or(0.0), ", where `mscale_all_dim` is another number,");
+        }
+        ("mistral3", Some(own), _) if own != 1.0 => return refused("mscale", own, ", where it is not 1,"),
+        ("mistral3", Some(_), Some(slope)) => {
+            magnitude /= growth(slope);
+            keys.number(&name("yarn_log_multiplier"), slope);
+        }
+        ("mistral3", ..) | (_, None, None) => {}
+        (_, Some(own), _) => return refused("mscale", own, ""),
+        (_, None, Some(all)) => return refused("mscale_all_dim", all, ""),
     }
     if let Some(found) = number("attention_factor")?
         && (found - magnitude).abs() > 1e-4 * magnitude
@@ -183,21 +225,29 @@ pub(super) fn original_context(config: &Config) -> Result<u64, FolderError> {
     }
 }
 
+/// Architectures whose networks are no others with another function in them.
+const OWN_ACTIVATION: [&str; 5] = ["gpt-oss", "bamboo", "nemotron_h", "nemotron_h_moe", "smallthinker"];
+
 /// Our own key for a function between gate and up that the architecture does not imply.
 ///
 /// Transformers asks Gemma 3 for `hidden_activation` alone, and takes "gelu" for the exact one; llama.cpp's converter asks nothing.
 fn activation(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
-    let key = if family.name == "gemma3" { "hidden_activation" } else { "hidden_act" };
+    let key = match family.name {
+        "gemma3" | "gemma4" => "hidden_activation",
+        "nemotron_h" | "nemotron_h_moe" => "mlp_hidden_act",
+        _ => "hidden_act",
+    };
     let Some(found) = config.text(key)? else { return Ok(()) };
     let plain = match found {
         "silu" | "swish" => "silu",
         "gelu_pytorch_tanh" | "gelu_new" => "gelu",
         "relu" => "relu",
+        "relu2" => "relu2",
         _ => "", // the exact "gelu", too
     };
     match plain {
         _ if plain == family.usual.activation => Ok(()),
-        "relu" | "silu" if family.name != "gpt-oss" => {
+        "relu" | "silu" if !OWN_ACTIVATION.contains(&family.name) => {
             keys.text("flashplan.activation", plain);
             Ok(())
         }

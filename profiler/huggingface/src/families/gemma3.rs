@@ -6,20 +6,15 @@ use crate::config::Config;
 use crate::error::{FolderError, quote};
 use crate::keys::Keys;
 
-use super::common::nothing;
-use super::{Family, Make, Rule, Usual};
-
-const fn norm(from: &'static str, to: &'static [&'static str]) -> Rule {
-    Rule { from, to, make: Make::PlusOne }
-}
+use super::{Family, OUTSIDE_PLUS_ONE, PLAIN, Rule, Usual, plus_one};
 
 const LAYER: &[Rule] = &[
-    norm("input_layernorm.weight", &["attn_norm.weight"]),
-    norm("post_attention_layernorm.weight", &["post_attention_norm.weight"]),
-    norm("pre_feedforward_layernorm.weight", &["ffn_norm.weight"]),
-    norm("post_feedforward_layernorm.weight", &["post_ffw_norm.weight"]),
-    norm("self_attn.q_norm.weight", &["attn_q_norm.weight"]),
-    norm("self_attn.k_norm.weight", &["attn_k_norm.weight"]),
+    plus_one("input_layernorm.weight", &["attn_norm.weight"]),
+    plus_one("post_attention_layernorm.weight", &["post_attention_norm.weight"]),
+    plus_one("pre_feedforward_layernorm.weight", &["ffn_norm.weight"]),
+    plus_one("post_feedforward_layernorm.weight", &["post_ffw_norm.weight"]),
+    plus_one("self_attn.q_norm.weight", &["attn_q_norm.weight"]),
+    plus_one("self_attn.k_norm.weight", &["attn_k_norm.weight"]),
 ];
 
 pub(super) const GEMMA3: Family = Family {
@@ -27,12 +22,9 @@ pub(super) const GEMMA3: Family = Family {
     name: "gemma3",
     usual: Usual { rope_theta: 1e6, norm_epsilon: 1e-6, tied: true, activation: "gelu" },
     keys,
-    layer: LAYER,
-    computed: nothing,
-    permuted: false,
-    norm_plus: 1.0,
+    layer: &[LAYER],
+    outside: OUTSIDE_PLUS_ONE,
     space_prefix: Some(false),
-    typed_tokens: false,
     defaults: &[
         ("num_attention_heads", 8),
         ("num_key_value_heads", 4),
@@ -42,6 +34,7 @@ pub(super) const GEMMA3: Family = Family {
         ("sliding_window", 4096),
         ("vocab_size", 262_208),
     ],
+    ..PLAIN
 };
 
 /// Layers from one that sees everything to the next.

@@ -6,8 +6,8 @@ use crate::config::Config;
 use crate::error::{FolderError, quote};
 use crate::keys::Keys;
 
-use super::common::{is_scaled, nothing};
-use super::{Family, Make, Rule, Usual, same};
+use super::common::is_scaled;
+use super::{Family, Make, PLAIN, Rule, Usual, same};
 
 const LAYER: &[Rule] = &[
     same("post_attention_layernorm.weight", &["post_attention_norm.weight"]),
@@ -41,13 +41,8 @@ pub(super) const GPT_OSS: Family = Family {
     name: "gpt-oss",
     usual: Usual { rope_theta: 150_000.0, norm_epsilon: 1e-5, tied: false, activation: "silu" },
     keys,
-    layer: LAYER,
-    computed: nothing,
-    permuted: false,
-    norm_plus: 0.0,
-    space_prefix: None,
-    typed_tokens: false,
-    defaults: &[],
+    layer: &[LAYER],
+    ..PLAIN
 };
 
 fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {

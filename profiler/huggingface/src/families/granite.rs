@@ -6,7 +6,7 @@ use crate::keys::Keys;
 
 use super::common::head_width;
 use super::llama::{rope_freqs, sizes};
-use super::{Family, Make, Rule, Usual, same};
+use super::{Family, Make, PLAIN, Rule, same};
 
 /// Experts of all kinds; a network beside them has the same halves.
 const LAYER: &[Rule] = &[
@@ -28,15 +28,10 @@ const LAYER: &[Rule] = &[
 pub(super) const GRANITE: Family = Family {
     classes: &["GraniteForCausalLM"],
     name: "granite",
-    usual: Usual { rope_theta: 10_000.0, norm_epsilon: 1e-6, tied: false, activation: "silu" },
     keys: |config, keys| factors("granite", config, keys),
-    layer: &[],
     computed: rope_freqs,
     permuted: true,
-    norm_plus: 0.0,
-    space_prefix: None,
-    typed_tokens: false,
-    defaults: &[],
+    ..PLAIN
 };
 
 pub(super) const GRANITEMOE: Family = Family {
@@ -48,7 +43,7 @@ pub(super) const GRANITEMOE: Family = Family {
         }
         factors("granitemoe", config, keys)
     },
-    layer: LAYER,
+    layer: &[LAYER],
     ..GRANITE
 };
 

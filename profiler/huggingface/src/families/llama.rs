@@ -1,4 +1,4 @@
-//! Llama, Mistral and Mixtral, which are all `llama` in GGUF, and Ministral 3, which is `mistral3`.
+//! Llama, Mistral and Mixtral, which are all `llama` in GGUF, Mistral 3 and Ministral 3, which are `mistral3`, and Bamboo.
 
 use std::f32::consts::PI;
 
@@ -7,7 +7,7 @@ use crate::error::FolderError;
 use crate::keys::Keys;
 
 use super::common::{self, head_width, is_scaled, original_context};
-use super::{Computed, Family, Make, Rule, Usual, same};
+use super::{Computed, Family, Make, PLAIN, Rule, Usual, same};
 
 /// Mixtral's experts.
 const LAYER: &[Rule] = &[
@@ -20,20 +20,16 @@ const LAYER: &[Rule] = &[
 pub(super) const LLAMA: Family = Family {
     classes: &["LlamaForCausalLM", "LLaMAForCausalLM"],
     name: "llama",
-    usual: Usual { rope_theta: 10_000.0, norm_epsilon: 1e-6, tied: false, activation: "silu" },
     keys,
-    layer: LAYER,
+    layer: &[LAYER],
     computed: rope_freqs,
     permuted: true,
-    norm_plus: 0.0,
-    space_prefix: None,
-    typed_tokens: false,
-    defaults: &[],
+    ..PLAIN
 };
 
 pub(super) const MISTRAL: Family = Family {
     classes: &["MistralForCausalLM"],
-    keys: windowed,
+    keys: |config, keys| windowed("llama", config, keys),
     defaults: &[("num_key_value_heads", 8), ("sliding_window", 4096)],
     ..LLAMA
 };
@@ -41,13 +37,14 @@ pub(super) const MISTRAL: Family = Family {
 pub(super) const MIXTRAL: Family = Family {
     classes: &["MixtralForCausalLM"],
     usual: Usual { rope_theta: 1e6, norm_epsilon: 1e-5, ..LLAMA.usual },
-    keys: windowed,
+    keys: |config, keys| windowed("llama", config, keys),
     defaults: &[("num_key_value_heads", 8), ("num_local_experts", 8), ("num_experts_per_tok", 2)],
     ..LLAMA
 };
 
 pub(super) const MINISTRAL: Family = Family {
-    classes: &["Ministral3ForCausalLM"],
+    classes: &["Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"],
+    fits: |config| Ok(matches!(config.text("model_type")?, None | Some("ministral3"))),
     name: "mistral3",
     usual: Usual { norm_epsilon: 1e-5, ..LLAMA.usual },
     keys: ministral_keys,
@@ -55,16 +52,43 @@ pub(super) const MINISTRAL: Family = Family {
     ..LLAMA
 };
 
+/// Mistral beside a part that sees pictures.
+pub(super) const MISTRAL3: Family = Family {
+    classes: &["Mistral3ForConditionalGeneration"],
+    fits: |config| Ok(config.text("model_type")? == Some("mistral")),
+    name: "mistral3",
+    keys: |config, keys| windowed("mistral3", config, keys),
+    defaults: MISTRAL.defaults,
+    ..LLAMA
+};
+
+/// Predictors of neurons, without which a model is the same.
+const PREDICTORS: &[Rule] = &[
+    Rule { from: "mlp.predictor.fc1.weight", to: &[], make: Make::LeftOut },
+    Rule { from: "mlp.predictor.fc2.weight", to: &[], make: Make::LeftOut },
+];
+
+/// A llama with `ReLU` of gate and of up.
+pub(super) const BAMBOO: Family = Family {
+    classes: &["BambooForCausalLM"],
+    name: "bamboo",
+    usual: Usual { activation: "relu", ..PLAIN.usual },
+    keys: |config, keys| windowed("bamboo", config, keys),
+    layer: &[PREDICTORS],
+    defaults: MISTRAL.defaults,
+    ..LLAMA
+};
+
 fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     sizes("llama", config, keys)
 }
 
-fn windowed(config: &Config, own: &mut Keys) -> Result<(), FolderError> {
-    keys(config, own)?;
+fn windowed(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+    sizes(name, config, keys)?;
     // llama.cpp's converter leaves the window of early Mistral models out, and its text is another then
     let context = config.size("max_position_embeddings")?;
     if let Some(window) = config.whole("sliding_window")?.filter(|&window| window < context) {
-        own.whole("llama.attention.sliding_window", window as u32);
+        keys.whole(&format!("{name}.attention.sliding_window"), window as u32);
     }
     Ok(())
 }
@@ -72,7 +96,7 @@ fn windowed(config: &Config, own: &mut Keys) -> Result<(), FolderError> {
 /// The keys of a llama and of what was made of it.
 pub(super) fn sizes(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     let width = head_width(config)? as u32;
-    if name == "llama" || name == "mistral3" {
+    if ["llama", "mistral3", "bamboo"].contains(&name) {
         keys.whole(&format!("{name}.attention.key_length"), width);
         keys.whole(&format!("{name}.attention.value_length"), width);
     }

@@ -6,13 +6,19 @@
 mod common;
 mod tensors;
 
+mod deepseek2;
 mod gemma3;
+mod gemma4;
 mod gpt_oss;
 mod granite;
+mod lfm2;
 mod llama;
+mod nemotron_h;
 mod olmoe;
 mod phi3;
 mod qwen;
+mod qwen35;
+mod smallthinker;
 
 use std::path::Path;
 
@@ -32,27 +38,73 @@ type Computed = (&'static str, Vec<f32>);
 pub(crate) struct Family {
     /// The names of its classes in transformers.
     classes: &'static [&'static str],
+    /// Whether a model of such a class is of this architecture, where one class is of several.
+    fits: fn(&Config) -> Result<bool, FolderError>,
     /// Name of the architecture in GGUF.
     pub(crate) name: &'static str,
     /// What transformers takes where the file does not say it.
     usual: Usual,
+    /// Whole numbers that transformers takes where the file does not say them.
+    defaults: &'static [(&'static str, u64)],
+    /// Keys that have another name here, and the name that they usually have.
+    aliases: &'static [(&'static str, &'static str)],
+    /// The number of layers, where other keys say it and it may be missing.
+    layers: fn(&Config) -> Option<u64>,
+    /// The key of the norms' epsilon, and its name in GGUF.
+    epsilon: (&'static str, &'static str),
+    /// Writes the keys of the rotary embedding.
+    rope: fn(&Self, &Config, &mut Keys) -> Result<(), FolderError>,
     /// Keys of its own, beside those that all have.
     keys: fn(&Config, &mut Keys) -> Result<(), FolderError>,
+    /// What stands before all names of the text's part.
+    body: &'static str,
+    /// Tensors that are of no layer.
+    outside: &'static [Rule],
     /// Tensors of a layer, beside those that all have.
-    layer: &'static [Rule],
+    layer: &'static [&'static [Rule]],
     /// Divisors of rotary frequencies and the like, which are computed.
     computed: fn(&Config) -> Result<Vec<Computed>, FolderError>,
     /// Whether q and k are permuted: rotated values are neighbours in GGUF and half a head apart in the folder.
     permuted: bool,
-    /// What every norm of the final state lacks.
-    norm_plus: f32,
+    /// Whether there may be layers that guess further tokens, which the text does not need.
+    guesses: bool,
     /// Whether a space is put before a text, where the architecture decides it.
     pub(crate) space_prefix: Option<bool>,
     /// Whether tokens that are added to a SentencePiece model are control tokens or a user's by their `special` alone, and take the place of its own.
     pub(crate) typed_tokens: bool,
-    /// Whole numbers that transformers takes where the file does not say them.
-    defaults: &'static [(&'static str, u64)],
+    /// Whether text is joined by merges with its spaces as a letter.
+    pub(crate) spaced: bool,
+    /// The name of a rule that cuts text into words, and the name of the one that cuts alike and that the architecture has: the two
+    /// differ in whether texts begin with a token.
+    pub(crate) alike: Option<(&'static str, &'static str)>,
+    /// Tokens of a role by their text, where no file says it.
+    pub(crate) roles: &'static [(&'static str, &'static str)],
 }
+
+/// What most architectures have.
+const PLAIN: Family = Family {
+    classes: &[],
+    fits: |_| Ok(true),
+    name: "",
+    usual: Usual { rope_theta: 10_000.0, norm_epsilon: 1e-6, tied: false, activation: "silu" },
+    defaults: &[],
+    aliases: &[],
+    layers: |_| None,
+    epsilon: ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    rope: common::rope,
+    keys: |_, _| Ok(()),
+    body: "model.",
+    outside: OUTSIDE,
+    layer: &[],
+    computed: common::nothing,
+    permuted: false,
+    guesses: false,
+    space_prefix: None,
+    typed_tokens: false,
+    spaced: false,
+    alike: None,
+    roles: &[],
+};
 
 /// What transformers takes where the file does not say it.
 #[derive(Debug)]
@@ -99,7 +151,41 @@ enum Make {
     Blocks,
     /// The scales of those.
     Scales,
+    /// Nothing: the text does not need it.
+    LeftOut,
+    /// Without the dimension of one value between rows and columns.
+    Squeezed,
+    /// A row for each value.
+    Column,
+    /// A row for each value, which is a decay's logarithm.
+    DecayColumn,
+    /// A row for each group of the state space.
+    Groups,
+    /// Of each head the rows that make plain keys, transposed, and those that make values.
+    Latent,
+    /// With the heads of the delta net's values in turns.
+    ValueHeads,
+    /// The decays' logarithms of those heads.
+    DecayHeads,
+    /// Queries, keys and, with their heads in turns, values of the delta net.
+    MixedHeads,
+    /// As columns with the heads of the delta net's values in turns.
+    ValueColumns,
 }
+
+/// Tensors that are of no layer.
+const OUTSIDE: &[Rule] = &[
+    same("embed_tokens.weight", &["token_embd.weight"]),
+    same("norm.weight", &["output_norm.weight"]),
+    same("lm_head.weight", &["output.weight"]),
+];
+
+/// The same, of models whose norms lack 1.
+const OUTSIDE_PLUS_ONE: &[Rule] = &[
+    same("embed_tokens.weight", &["token_embd.weight"]),
+    plus_one("norm.weight", &["output_norm.weight"]),
+    same("lm_head.weight", &["output.weight"]),
+];
 
 /// Tensors of every layer.
 const LAYER: &[Rule] = &[
@@ -127,6 +213,10 @@ const fn same(from: &'static str, to: &'static [&'static str]) -> Rule {
     Rule { from, to, make: Make::Same }
 }
 
+const fn plus_one(from: &'static str, to: &'static [&'static str]) -> Rule {
+    Rule { from, to, make: Make::PlusOne }
+}
+
 /// Experts as `mlp.experts.E`, or two tensors with all of them.
 const EXPERTS: &[Rule] = &[
     same("mlp.gate.weight", &["ffn_gate_inp.weight"]),
@@ -142,11 +232,12 @@ const EXPERTS: &[Rule] = &[
 ];
 
 /// Every architecture that is read.
-const FAMILIES: [&Family; 13] = [
+const FAMILIES: [&Family; 26] = [
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::MIXTRAL,
     &llama::MINISTRAL,
+    &llama::MISTRAL3,
     &qwen::QWEN2,
     &qwen::QWEN3,
     &qwen::QWEN3MOE,
@@ -156,25 +247,48 @@ const FAMILIES: [&Family; 13] = [
     &granite::GRANITE,
     &granite::GRANITEMOE,
     &gpt_oss::GPT_OSS,
+    &qwen35::QWEN35,
+    &qwen35::QWEN35MOE,
+    &lfm2::LFM2,
+    &lfm2::LFM2MOE,
+    &nemotron_h::NEMOTRON_H_MOE,
+    &nemotron_h::NEMOTRON_H,
+    &deepseek2::GLM4_MOE_LITE,
+    &deepseek2::DEEPSEEK_V2,
+    &deepseek2::DEEPSEEK_V3,
+    &gemma4::GEMMA4,
+    &smallthinker::SMALLTHINKER,
+    &llama::BAMBOO,
 ];
 
 /// The family of a model.
 pub(crate) fn of(config: &Config) -> Result<&'static Family, FolderError> {
     let class = config.architecture()?;
-    let found = FAMILIES.into_iter().find(|family| family.classes.contains(&class));
-    found.ok_or_else(|| {
-        let known: Vec<_> = FAMILIES.iter().flat_map(|family| family.classes).copied().collect();
-        FolderError::Unsupported {
-            path: config.path().to_owned(),
-            what: format!("architecture {} (read are {})", quote(class), known.join(", ")),
-            remedy: "give a model of one of these",
+    let of_class: Vec<_> = FAMILIES.into_iter().filter(|family| family.classes.contains(&class)).collect();
+    for family in &of_class {
+        if (family.fits)(config)? {
+            return Ok(family);
         }
+    }
+    if !of_class.is_empty() {
+        let kind = config.text("model_type")?.unwrap_or_default();
+        let what = format!("architecture {} of type {}", quote(class), quote(kind));
+        return Err(FolderError::unsupported(config.path(), what));
+    }
+    let mut known: Vec<_> = FAMILIES.iter().flat_map(|family| family.classes).copied().collect();
+    known.dedup();
+    Err(FolderError::Unsupported {
+        path: config.path().to_owned(),
+        what: format!("architecture {} (read are {})", quote(class), known.join(", ")),
+        remedy: "give a model of one of these",
     })
 }
 
 /// The recipes of tensors of any names, types and shapes, of each family, for fuzzing.
 pub(crate) fn recipes_of_any(weights: &Weights, path: &Path) {
-    let keys = br#"{"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "max_position_embeddings": 64}"#;
+    let keys = br#"{"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "max_position_embeddings": 64,
+        "num_hidden_layers": 4, "num_nextn_predict_layers": 1, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16, "n_groups": 2, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 32}"#;
     let Ok(config) = Config::read(keys, path) else { return };
     for family in FAMILIES {
         drop(family.recipes(&config, weights, &mut Problems::default()));
@@ -182,10 +296,22 @@ pub(crate) fn recipes_of_any(weights: &Weights, path: &Path) {
 }
 
 /// Sentences on a model that its user should know.
-pub(crate) fn remarks(config: &Config) -> Result<Vec<String>, FolderError> {
+pub(crate) fn remarks(
+    family: Option<&Family>,
+    config: &Config,
+    weights: Option<&Weights>,
+) -> Result<Vec<String>, FolderError> {
     let mut remarks = Vec::new();
-    if config.value("vision_config").is_some() {
+    if ["vision_config", "audio_config"].into_iter().any(|key| config.value(key).is_some()) {
         remarks.push("of a model that sees pictures the part for text is taken, and nothing else".to_owned());
+    }
+    let is_guess = |name| family.is_some_and(|family| tensors::is_of_a_guess(family, config, name));
+    if weights.is_some_and(|weights| weights.tensors().any(|(name, _)| is_guess(name))) {
+        remarks.push("layers that guess further tokens are left out, which changes no text".to_owned());
+    }
+    let is_left_out = |name| family.is_some_and(|family| tensors::is_left_out(family, name));
+    if weights.is_some_and(|weights| weights.tensors().any(|(name, _)| is_left_out(name))) {
+        remarks.push("predictors of neurons are left out, which changes no text".to_owned());
     }
     if config.rope()?.full.get("truncate").and_then(serde_json::Value::as_bool) == Some(false) {
         remarks.push(
@@ -198,9 +324,13 @@ pub(crate) fn remarks(config: &Config) -> Result<Vec<String>, FolderError> {
 }
 
 impl Family {
-    /// Adds what transformers takes where the file does not say it.
+    /// Gives keys their usual names, and adds what transformers takes where the file does not say it.
     pub(crate) fn complete(&self, config: &mut Config) {
+        self.aliases.iter().for_each(|&(own, usual)| config.rename(own, usual));
         self.defaults.iter().for_each(|&(key, value)| config.add(key, value));
+        if let Some(layers) = (self.layers)(config) {
+            config.add("num_hidden_layers", layers);
+        }
     }
 
     /// The keys of the architecture.
@@ -218,9 +348,14 @@ impl Family {
         tensors::recipes(self, config, weights, problems)
     }
 
+    /// The rule for a tensor that is of no layer.
+    fn rule_outside(&self, name: &str) -> Option<&'static Rule> {
+        self.outside.iter().find(|rule| rule.from == name)
+    }
+
     /// The rule for a name behind `layers.N.`, and the expert's number where it has one.
     fn rule(&self, role: &str) -> Option<(&'static Rule, Option<u64>)> {
-        self.layer.iter().chain(LAYER).find_map(|rule| match rule.from.split_once('*') {
+        self.layer.iter().copied().chain([LAYER]).flatten().find_map(|rule| match rule.from.split_once('*') {
             None => (rule.from == role).then_some((rule, None)),
             Some((before, after)) => {
                 let number = role.strip_prefix(before)?.strip_suffix(after)?;

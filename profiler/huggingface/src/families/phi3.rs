@@ -5,7 +5,7 @@ use crate::error::{FolderError, quote};
 use crate::keys::Keys;
 
 use super::common::original_context;
-use super::{Computed, Family, Rule, Usual, same};
+use super::{Computed, Family, PLAIN, Rule, Usual, same};
 
 const LAYER: &[Rule] = &[
     same("self_attn.qkv_proj.weight", &["attn_qkv.weight"]),
@@ -17,13 +17,11 @@ pub(super) const PHI3: Family = Family {
     name: "phi3",
     usual: Usual { rope_theta: 10_000.0, norm_epsilon: 1e-5, tied: false, activation: "silu" },
     keys,
-    layer: LAYER,
+    layer: &[LAYER],
     computed: factors,
-    permuted: false,
-    norm_plus: 0.0,
-    space_prefix: None,
     typed_tokens: true,
     defaults: &[("original_max_position_embeddings", 4096)],
+    ..PLAIN
 };
 
 /// Values of a head that are rotated.

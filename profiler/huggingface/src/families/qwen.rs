@@ -6,28 +6,22 @@ use crate::config::Config;
 use crate::error::FolderError;
 use crate::keys::Keys;
 
-use super::common::{no_windows, nothing};
-use super::{EXPERTS, Family, Usual};
+use super::common::no_windows;
+use super::{EXPERTS, Family, PLAIN};
 
-pub(super) const QWEN2: Family = Family {
-    classes: &["Qwen2ForCausalLM"],
-    name: "qwen2",
-    usual: Usual { rope_theta: 10_000.0, norm_epsilon: 1e-6, tied: false, activation: "silu" },
-    keys: |config, _| no_windows(config),
-    layer: &[],
-    computed: nothing,
-    permuted: false,
-    norm_plus: 0.0,
-    space_prefix: None,
-    typed_tokens: false,
-    defaults: &[],
-};
+pub(super) const QWEN2: Family =
+    Family { classes: &["Qwen2ForCausalLM"], name: "qwen2", keys: |config, _| no_windows(config), ..PLAIN };
 
 pub(super) const QWEN3: Family =
     Family { classes: &["Qwen3ForCausalLM"], name: "qwen3", keys: qwen3, ..QWEN2 };
 
-pub(super) const QWEN3MOE: Family =
-    Family { classes: &["Qwen3MoeForCausalLM"], name: "qwen3moe", keys: qwen3moe, layer: EXPERTS, ..QWEN2 };
+pub(super) const QWEN3MOE: Family = Family {
+    classes: &["Qwen3MoeForCausalLM"],
+    name: "qwen3moe",
+    keys: qwen3moe,
+    layer: &[EXPERTS],
+    ..QWEN2
+};
 
 /// The width of a head, which is 128 where the file does not say it.
 fn head_width(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {

@@ -8,11 +8,11 @@ use kernels::Format;
 use crate::config::Config;
 use crate::error::{FolderError, Problems, quote};
 use crate::index::Weights;
-use crate::recipe::{BLOCK, Content, Recipe, Rows};
+use crate::recipe::{BLOCK, Content, HeadOrder, Recipe, Rows, ValueChange};
 use crate::safetensors::{Kind, Tensor};
 
 use super::common::is_of_pictures;
-use super::{Family, Make};
+use super::{Family, Make, Rule};
 
 /// Ends of names that are not weights.
 const LEFT_OUT: [&str; 3] = [".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq"];
@@ -48,24 +48,21 @@ impl FolderTensor<'_> {
 
     /// What it becomes, by its name.
     fn becomes(&self, family: &Family) -> Result<Vec<Becomes>, FolderError> {
-        let norm = if family.norm_plus == 0.0 { Make::Same } else { Make::PlusOne };
-        let whole =
-            |make, to: &str| Ok(vec![Becomes { make, expert: None, to: to.to_owned(), parts: (0, 1) }]);
-        match of_text(self.name) {
-            "embed_tokens.weight" => whole(Make::Same, "token_embd.weight"),
-            "norm.weight" => whole(norm, "output_norm.weight"),
-            "lm_head.weight" => whole(Make::Same, "output.weight"),
-            own => {
-                let (layer, role) = layer_of(own).ok_or_else(|| self.unknown())?;
-                let (rule, expert) = family.rule(role).ok_or_else(|| self.unknown())?;
-                let parts = rule.to.len() as u64;
-                let of = |(part, to): (u64, &&str)| {
-                    let to = format!("blk.{layer}.{to}");
-                    Becomes { make: rule.make, expert, to, parts: (part, parts) }
-                };
-                Ok((0..).zip(rule.to).map(of).collect())
-            }
+        let own = of_text(family, self.name);
+        let of = |rule: &Rule, expert, before: &str| {
+            let parts = rule.to.len() as u64;
+            let becomes = |(part, to): (u64, &&str)| {
+                let to = format!("{before}{to}");
+                Becomes { make: rule.make, expert, to, parts: (part, parts) }
+            };
+            (0..).zip(rule.to).map(becomes).collect()
+        };
+        if let Some(rule) = family.rule_outside(own) {
+            return Ok(of(rule, None, ""));
         }
+        let (layer, role) = layer_of(own).ok_or_else(|| self.unknown())?;
+        let (rule, expert) = family.rule(role).ok_or_else(|| self.unknown())?;
+        Ok(of(rule, expert, &format!("blk.{layer}.")))
     }
 
     /// The format that keeps its values as they are.
@@ -103,7 +100,8 @@ pub(super) fn recipes(
     let mut experts: BTreeMap<String, BTreeMap<u64, FolderTensor<'_>>> = BTreeMap::new();
     for (name, tensor) in weights.tensors() {
         let of_head = name == "lm_head.weight" || name.ends_with(".lm_head.weight");
-        if LEFT_OUT.iter().any(|end| name.ends_with(end)) || is_of_pictures(name) || (tied && of_head) {
+        let is_left_out = LEFT_OUT.iter().any(|end| name.ends_with(end)) || is_of_pictures(name);
+        if is_left_out || is_of_a_guess(family, config, name) || (tied && of_head) {
             continue;
         }
         let given = FolderTensor { name, tensor, path: weights.path_of(name).unwrap_or(config.path()) };
@@ -135,10 +133,27 @@ pub(super) fn recipes(
 }
 
 /// A name without what stands before all of the text's part.
-fn of_text(name: &str) -> &str {
-    ["model.", "language_model.", "model."]
+fn of_text<'n>(family: &Family, name: &'n str) -> &'n str {
+    [family.body, "language_model.", family.body]
         .into_iter()
         .fold(name, |name, part| name.strip_prefix(part).unwrap_or(name))
+}
+
+/// Whether a tensor is of a layer that guesses further tokens: such layers have a name of their own, or come after the last.
+pub(super) fn is_of_a_guess(family: &Family, config: &Config, name: &str) -> bool {
+    let whole = |key| config.whole(key).ok().flatten().unwrap_or(0);
+    let own = of_text(family, name);
+    let beyond = |layer: u64| {
+        let (layers, guesses) = (whole("num_hidden_layers"), whole("num_nextn_predict_layers"));
+        (layers..layers.saturating_add(guesses)).contains(&layer)
+    };
+    family.guesses && (own.starts_with("mtp.") || layer_of(own).is_some_and(|(layer, _)| beyond(layer)))
+}
+
+/// Whether a family's rules leave a tensor out.
+pub(super) fn is_left_out(family: &Family, name: &str) -> bool {
+    let rule = layer_of(of_text(family, name)).and_then(|(_, role)| family.rule(role));
+    rule.is_some_and(|(rule, _)| rule.make == Make::LeftOut)
 }
 
 /// A tensor of the GGUF file, of one of the folder: a part of so many.
@@ -162,16 +177,20 @@ fn recipe(
     // of these types the file has as many bytes as the shape says, so that no product of sizes overflows
     let own = given.format()?;
     let all = || Rows::all(name, tensor);
-    let (made, rows) = match make {
-        Make::Same | Make::PlusOne => (shape.to_vec(), all()),
+    let one = |shape: Vec<u64>, rows: Rows| (shape, vec![rows]);
+    let heads = |order: Option<HeadOrder>| order.ok_or_else(|| given.shaped("which does not fit its heads"));
+    // of a bias, too, which has one value for each row
+    let run = || Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
+    let (made, parts) = match make {
+        Make::Same | Make::PlusOne => one(shape.to_vec(), all()),
         Make::Query | Make::Key if family.permuted => {
-            let heads = config.size("num_attention_heads")?;
-            let own = config.whole("num_key_value_heads")?.unwrap_or(heads);
-            let permuted_heads = Some(if make == Make::Query { heads } else { own });
-            let run = Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
-            (shape.to_vec(), Rows { permuted_heads, ..run })
+            let of_queries = config.size("num_attention_heads")?;
+            let of_keys = config.whole("num_key_value_heads")?.unwrap_or(of_queries);
+            let count = if make == Make::Query { of_queries } else { of_keys };
+            let row_order = Some(heads(HeadOrder::halves(shape[0], count))?);
+            one(shape.to_vec(), Rows { row_order, ..run() })
         }
-        Make::Query | Make::Key => (shape.to_vec(), all()),
+        Make::Query | Make::Key => one(shape.to_vec(), all()),
         Make::Halves => {
             let [before @ .., rows, columns] = shape else { return Err(given.shaped("which has no rows")) };
             if !rows.is_multiple_of(parts) {
@@ -180,7 +199,7 @@ fn recipe(
             let (half, matrices) = (rows / parts, before.iter().product());
             let first = Rows::run(name, part * half * columns, half, *columns);
             let halves = Rows { matrices, matrix_step: rows * columns, ..first };
-            ([before, &[half, *columns]].concat(), halves)
+            one([before, &[half, *columns]].concat(), halves)
         }
         Make::Transposed | Make::TransposedPairs => {
             let [matrices, columns, rows] = *shape else {
@@ -192,7 +211,7 @@ fn recipe(
             let first = Rows::run(name, part, rows / parts, columns);
             let steps =
                 Rows { matrices, matrix_step: rows * columns, row_step: parts, column_step: rows, ..first };
-            (vec![matrices, rows / parts, columns], steps)
+            one(vec![matrices, rows / parts, columns], steps)
         }
         Make::Pairs => {
             let [rows, columns] = *shape else {
@@ -202,31 +221,111 @@ fn recipe(
                 return Err(given.shaped("whose values are no pairs"));
             }
             let run = Rows::run(name, part, rows, columns / parts);
-            (vec![rows, columns / parts], Rows { row_step: columns, column_step: parts, ..run })
+            one(vec![rows, columns / parts], Rows { row_step: columns, column_step: parts, ..run })
         }
-        Make::Expert | Make::Blocks | Make::Scales => return Err(given.unknown()), // of several tensors
+        Make::Squeezed => one(squeezed(given)?, all()),
+        Make::Column | Make::DecayColumn => {
+            let [rows] = *shape else { return Err(given.shaped("which is no list of values")) };
+            one(vec![rows, 1], all())
+        }
+        Make::Groups => {
+            let groups = config.size("n_groups")?;
+            let [values] = *shape else { return Err(given.shaped("which is no list of values")) };
+            if groups == 0 || !values.is_multiple_of(groups) {
+                return Err(given.shaped("which does not fit its groups"));
+            }
+            one(vec![groups, values / groups], all())
+        }
+        Make::Latent => latent(config, given, part)?,
+        Make::ValueHeads | Make::DecayHeads => {
+            let row_order = Some(heads(value_heads(config, shape[0])?)?);
+            one(shape.to_vec(), Rows { row_order, ..run() })
+        }
+        Make::ValueColumns => {
+            let [_, columns] = *shape else { return Err(given.shaped("which has no rows")) };
+            let column_order = Some(heads(value_heads(config, columns)?)?);
+            one(shape.to_vec(), Rows { column_order, ..all() })
+        }
+        Make::MixedHeads => {
+            let shape = squeezed(given)?;
+            let columns = tensor.values() / shape[0];
+            let keys = config.size("linear_num_key_heads")?.checked_mul(config.size("linear_key_head_dim")?);
+            let others =
+                keys.and_then(|keys| keys.checked_mul(2)).filter(|&others| (1..shape[0]).contains(&others));
+            let others = others.ok_or_else(|| given.shaped("which does not fit its heads"))?;
+            let row_order = Some(heads(value_heads(config, shape[0] - others)?)?);
+            let before = Rows::run(name, 0, others, columns);
+            let after = Rows::run(name, others * columns, shape[0] - others, columns);
+            (shape, vec![before, Rows { row_order, ..after }])
+        }
+        // of several tensors, or of none
+        Make::Expert | Make::Blocks | Make::Scales | Make::LeftOut => return Err(given.unknown()),
     };
-    if !rows.fits(tensor.values()) {
+    if !parts.iter().all(|rows| rows.fits(tensor.values())) {
         return Err(given.shaped("which does not fit its heads"));
     }
     let format = if is_exact(to, shape) { Format::F32 } else { own };
-    let plus = if make == Make::PlusOne { family.norm_plus } else { 0.0 };
-    Ok(Recipe {
-        name: to.to_owned(),
-        shape: made,
-        format,
-        content: Content::Rows { parts: vec![rows], plus },
-    })
+    let change = match make {
+        Make::PlusOne => ValueChange::PlusOne,
+        Make::DecayColumn | Make::DecayHeads => ValueChange::MinusExp,
+        _ => ValueChange::None,
+    };
+    Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts, change } })
+}
+
+/// A shape without the dimension of one value between rows and columns, where there is one.
+fn squeezed(given: FolderTensor<'_>) -> Result<Vec<u64>, FolderError> {
+    match *given.tensor.shape {
+        [rows, 1, columns] | [rows, columns] => Ok(vec![rows, columns]),
+        _ => Err(given.shaped("which is none of a convolution of its own for each row")),
+    }
+}
+
+/// The order of so many rows or columns of the delta net's values, by heads; `None`: they are no such heads.
+fn value_heads(config: &Config, count: u64) -> Result<Option<HeadOrder>, FolderError> {
+    let (groups, heads) = (config.size("linear_num_key_heads")?, config.size("linear_num_value_heads")?);
+    Ok(HeadOrder::groups(count, groups, heads))
+}
+
+/// The rows of latent attention's second matrix that make plain keys, transposed, or those that make values.
+fn latent(config: &Config, given: FolderTensor<'_>, part: u64) -> Result<(Vec<u64>, Vec<Rows>), FolderError> {
+    let heads = config.size("num_attention_heads")?;
+    let (plain, value) = (config.size("qk_nope_head_dim")?, config.size("v_head_dim")?);
+    let [rows, rank] = *given.tensor.shape else { return Err(given.shaped("which has no rows")) };
+    let of_head = plain + value; // of 32 bits both
+    if heads == 0 || plain == 0 || value == 0 || of_head.checked_mul(heads) != Some(rows) {
+        return Err(given.shaped("which does not fit its heads"));
+    }
+    // no overflow: all of it is within the tensor
+    let (matrices, matrix_step) = (heads, of_head * rank);
+    if part == 0 {
+        let run = Rows::run(given.name, 0, rank, plain);
+        let keys = Rows { matrices, matrix_step, row_step: 1, column_step: rank, ..run };
+        return Ok((vec![heads, rank, plain], vec![keys]));
+    }
+    let run = Rows::run(given.name, plain * rank, value, rank);
+    Ok((vec![heads, value, rank], vec![Rows { matrices, matrix_step, ..run }]))
 }
 
 /// Whether a tensor is stored as single-precision numbers whatever the others are.
 pub(crate) fn is_exact(name: &str, shape: &[u64]) -> bool {
     let ends = |end| name.ends_with(end);
-    shape.len() < 2 || !ends(".weight") || ends("_norm.weight") || ends("ffn_gate_inp.weight")
+    let small = [
+        "_norm.weight",
+        "ffn_gate_inp.weight",
+        "ffn_gate_inp_shexp.weight",
+        "conv1d.weight",
+        "conv.conv.weight",
+    ];
+    shape.len() < 2 || !ends(".weight") || small.into_iter().any(ends)
 }
 
 /// All experts of a role as one tensor.
-fn stacked(to: &str, experts: &BTreeMap<u64, FolderTensor<'_>>, config: &Config) -> Result<Recipe, FolderError> {
+fn stacked(
+    to: &str,
+    experts: &BTreeMap<u64, FolderTensor<'_>>,
+    config: &Config,
+) -> Result<Recipe, FolderError> {
     let damaged =
         |fact: &str| FolderError::damaged(config.path(), format!("experts of {}: {fact}", quote(to)));
     let Some((_, first)) = experts.first_key_value() else { return Err(damaged("there are none")) };
@@ -244,7 +343,12 @@ fn stacked(to: &str, experts: &BTreeMap<u64, FolderTensor<'_>>, config: &Config)
         parts.push(Rows::all(given.name, given.tensor));
     }
     let shape = [&[parts.len() as u64], first.tensor.shape.as_slice()].concat();
-    Ok(Recipe { name: to.to_owned(), shape, format, content: Content::Rows { parts, plus: 0.0 } })
+    Ok(Recipe {
+        name: to.to_owned(),
+        shape,
+        format,
+        content: Content::Rows { parts, change: ValueChange::None },
+    })
 }
 
 /// A tensor of MXFP4, whose scales lie in another of the folder.

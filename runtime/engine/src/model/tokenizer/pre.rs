@@ -127,7 +127,7 @@ const RULES: [Rule; 23] = [
     rule(&["dbrx", "smaug-bpe", "chatglm-bpe"], &[LLAMA3]),
     Rule { nfc: true, ..rule(&["qwen2"], &[QWEN2]) },
     rule(&["deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "kormo", "grok-2"], &[QWEN2]),
-    rule(&["qwen35"], &[QWEN35]),
+    Rule { nfc: true, ..rule(&["qwen35"], &[QWEN35]) },
     Rule { whole_words: true, bos: true, ..rule(&["tekken"], &[TEKKEN]) },
     rule(&["gpt-4o", "llama4", "kanana2", "minimax-m2"], &[GPT4O]),
     rule(&["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"], &DEEPSEEK3),
