@@ -145,7 +145,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             model_toml: origin.model_hash.to_owned(),
             calibration_toml: None,
             calibration_date: None,
-            level: level.name.clone(),
+            quality: String::new(), // below, of the whole
             model_folder: None,
         },
         request: origin.request.clone(),
@@ -199,6 +199,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
         speculation: speculation::priced(question, &d.decision(level), limits.draft_tokens),
         simple_rule: simple,
     };
+    plan.provenance.quality = plan.quality_hash();
     plan.expected.start_seconds = expectation::start_seconds(&plan, &Factors::NONE).map(digits);
     let routed = model.architecture.neurons_routed() as f64 * level.layers.len() as f64;
     let of_run = expectation::of(&plan, &Stream::measured(limits.context, routed));

@@ -33,7 +33,7 @@ enum Kind {
 
 /// The kind of thing at a path, links followed.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum PathKind {
     /// A regular file by this name, with these permissions; or none yet.
     File { target: PathBuf, mode: Option<u32> },
     /// A device, pipe or socket.
@@ -53,19 +53,19 @@ impl OutputFile {
             Self(Kind::Direct { file: BufWriter::new(file), is_file })
         };
         match place(path)? {
-            Place::File { target, mode } => {
+            PathKind::File { target, mode } => {
                 let file = BufWriter::new(temporary(&target, mode)?);
                 Ok(Self(Kind::Renamed { file, target }))
             }
-            Place::Special { path, .. } => OpenOptions::new().write(true).open(path).map(direct),
-            Place::Descriptor { number: 1, .. } => {
+            PathKind::Special { path, .. } => OpenOptions::new().write(true).open(path).map(direct),
+            PathKind::Descriptor { number: 1, .. } => {
                 io::stdout().flush()?;
                 Ok(direct(io::stdout().as_fd().try_clone_to_owned()?.into()))
             }
-            Place::Descriptor { number: 2, .. } => {
+            PathKind::Descriptor { number: 2, .. } => {
                 Ok(direct(io::stderr().as_fd().try_clone_to_owned()?.into()))
             }
-            Place::Descriptor { path, .. } => OpenOptions::new().append(true).open(path).map(direct),
+            PathKind::Descriptor { path, .. } => OpenOptions::new().append(true).open(path).map(direct),
         }
     }
 
@@ -122,15 +122,15 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Those of [`OutputFile::create`].
 pub fn writable(path: &Path) -> io::Result<()> {
     match place(path)? {
-        Place::File { target, mode } => temporary(&target, mode).map(drop),
-        Place::Special { is_pipe: true, .. } | Place::Descriptor { .. } => Ok(()),
-        Place::Special { path, .. } => OpenOptions::new().write(true).open(path).map(drop),
+        PathKind::File { target, mode } => temporary(&target, mode).map(drop),
+        PathKind::Special { is_pipe: true, .. } | PathKind::Descriptor { .. } => Ok(()),
+        PathKind::Special { path, .. } => OpenOptions::new().write(true).open(path).map(drop),
     }
 }
 
 /// Whether what is written there goes to a device, a pipe, a socket or a descriptor, so that no other file can stand beside it.
 pub fn is_special(path: &Path) -> bool {
-    matches!(place(path), Ok(Place::Special { .. } | Place::Descriptor { .. }))
+    matches!(place(path), Ok(PathKind::Special { .. } | PathKind::Descriptor { .. }))
 }
 
 /// Gives a complete file, which stands elsewhere on the disk, the name `to`: as an output file of the same bytes.
@@ -138,7 +138,7 @@ pub fn is_special(path: &Path) -> bool {
 /// # Errors
 /// The system's; `from` is still there then.
 pub fn deliver(from: &Path, to: &Path) -> io::Result<()> {
-    if let Place::File { target, mode } = place(to)? {
+    if let PathKind::File { target, mode } = place(to)? {
         if let Some(mode) = mode {
             fs::set_permissions(from, fs::Permissions::from_mode(mode))?;
         }
@@ -155,7 +155,7 @@ pub fn deliver(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Follows links to what the bytes of an output file go to.
-fn place(path: &Path) -> io::Result<Place> {
+fn place(path: &Path) -> io::Result<PathKind> {
     let descriptors = fs::canonicalize("/proc/self/fd").ok();
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -164,12 +164,12 @@ fn place(path: &Path) -> io::Result<Place> {
             && fs::canonicalize(folder).ok() == descriptors
             && let Some(number) = path.file_name().and_then(|name| name.to_str()?.parse().ok())
         {
-            return Ok(Place::Descriptor { path, number });
+            return Ok(PathKind::Descriptor { path, number });
         }
         let metadata = match fs::symlink_metadata(&path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Ok(Place::File { target: path, mode: None });
+                return Ok(PathKind::File { target: path, mode: None });
             }
             Err(error) => return Err(error),
         };
@@ -179,9 +179,9 @@ fn place(path: &Path) -> io::Result<Place> {
         } else if kind.is_dir() {
             return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder; name a file inside it"));
         } else if kind.is_file() {
-            return Ok(Place::File { target: path, mode: Some(metadata.permissions().mode()) });
+            return Ok(PathKind::File { target: path, mode: Some(metadata.permissions().mode()) });
         } else {
-            return Ok(Place::Special { path, is_pipe: kind.is_fifo() });
+            return Ok(PathKind::Special { path, is_pipe: kind.is_fifo() });
         }
     }
     Err(io::Error::other("its symbolic links go round in a circle"))

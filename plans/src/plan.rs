@@ -99,8 +99,8 @@ pub struct PlanProvenance {
     /// The day on which the calibration was measured; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_date: Option<String>,
-    /// The level whose loss and speed are in `[expected]`.
-    pub level: String,
+    /// [`Plan::quality_hash`]: what `[quality]` was when the losses in `[expected]` were taken from `model.toml`.
+    pub quality: String,
     /// The folder of the `model.toml`, as `plan` was given it; `run` looks there for the container, too. Absent: the plan's
     /// own, or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -638,6 +638,28 @@ impl Quality {
 }
 
 impl Plan {
+    /// BLAKE3 of `[quality]` and of the losses in `[expected]`, in 32 hexadecimal digits: neither is changed without the other.
+    pub fn quality_hash(&self) -> String {
+        let Quality { level, kind, always_on_neurons, kv_format, activations, instruction_set } = &self.quality;
+        let Expected {
+            perplexity_change_fraction,
+            perplexity_change_fraction_upper,
+            container_perplexity_change_fraction,
+            ..
+        } = &self.expected;
+        let losses = [
+            Some(*perplexity_change_fraction),
+            *perplexity_change_fraction_upper,
+            *container_perplexity_change_fraction,
+        ];
+        let text = format!(
+            "{level} {} {always_on_neurons:?} {kv_format} {activations} {instruction_set} {:?}",
+            kind.name(),
+            losses.map(|loss| loss.map(f64::to_bits)),
+        );
+        blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
+    }
+
     /// Slots of all layers.
     pub fn slots(&self) -> f64 {
         self.cache.cold_slots.iter().map(|&slots| f64::from(slots)).sum()

@@ -187,16 +187,20 @@ fn a_level_changed_by_name_does_not_keep_the_other_levels_kind_or_loss() {
             "plan.toml, line 25: `quality.level` is `low-rank-99`; a level of kind `dense` is called `dense` or `dense-...`"
         ],
     );
-    let low_rank = PLAN.replace("kind = \"dense\"", "kind = \"low-rank\"");
-    let low_rank = low_rank.replacen("level = \"dense\"", "level = \"low-rank-99\"", 1);
-    refused(
-        &low_rank.replace("level = \"dense\"", "level = \"low-rank-90\""),
-        expect![
-            "plan.toml, line 18: `provenance.level` is `low-rank-99`, whose loss and speed are in [expected], and `quality.level` is `low-rank-90`; plan with `--level low-rank-90`"
-        ],
-    );
-    let unstated = PLAN.replacen("level = \"dense\"\n", "", 1);
-    refused(&unstated, expect!["plan.toml, line 14: missing field `level`"]);
+    // both names changed, and each other value that has a loss
+    for (from, to) in [
+        ("level = \"dense\"\nkind = \"dense\"", "level = \"low-rank-90\"\nkind = \"low-rank\""),
+        ("kv_format = \"F32\"", "kv_format = \"F16\""),
+        ("activations = \"f32\"", "activations = \"q8\""),
+        ("perplexity_change_fraction = 0.0\n", "perplexity_change_fraction = -0.5\n"),
+    ] {
+        let changed = PLAN.replace(from, to);
+        assert_ne!(changed, PLAN, "{from}");
+        let message = parse::<Plan>(&changed, Path::new("plan.toml")).unwrap_err().to_string();
+        assert!(message.starts_with("plan.toml, line 18: `provenance.quality` is the hash of other values"), "{message}");
+    }
+    let unstated = PLAN.replacen("quality = \"", "# quality = \"", 1);
+    refused(&unstated, expect!["plan.toml, line 14: missing field `quality`"]);
 }
 
 #[test]

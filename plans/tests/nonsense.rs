@@ -106,7 +106,6 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ("calibration.measured.others_cpu_fraction", &["0"], "nobody else may have worked"),
     ("plan.expected.hit_fraction", &["0"], "everything may be missing"),
     ("plan.expected.active_true_fraction", &["0"], "none of those requested may be active"),
-    ("plan.expected.perplexity_change_fraction", &["0"], "a level may lose nothing measurable"),
 ];
 
 /// A value in a file.

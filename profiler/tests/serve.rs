@@ -483,11 +483,45 @@ fn a_model_with_a_recurrent_state_answers_each_prompt_as_if_it_were_the_first() 
         }
     });
     server.end();
-    let said = refused(
-        1,
-        here.run("chat.toml").args(["--no-probe", "--serve", "127.0.0.1:0", "--sessions", "kept"]),
-    );
-    assert!(said.contains("lfm2 keeps a recurrent state") && said.contains("leave the option out"), "{said}");
+    // and prompts last on disk with their state: what goes on where another ended takes that in, in another process, too
+    let kept = here.path("kept");
+    let lasting = || Server::start(&here, "127.0.0.1:0", &["--sessions", kept.to_str().unwrap()]);
+    let cached = |server: &Server, prompt: &[u32]| {
+        let asked = json!({ "prompt": prompt, "max_tokens": 1 });
+        server.post("/v1/completions", &asked)["usage"]["prompt_tokens_details"]["cached_tokens"].clone()
+    };
+    let files = || std::fs::read_dir(&kept).unwrap().count();
+    let server = lasting();
+    assert_eq!(ask(&server, &prompts[0]), expected[0]);
+    server.end();
+    assert_eq!(files(), 1);
+    for _ in 0..2 {
+        let server = lasting();
+        assert_eq!(ask(&server, &prompts[1]), expected[1]);
+        assert_eq!(ask(&server, &prompts[3]), expected[3]);
+        server.end();
+        assert_eq!(files(), 3);
+    }
+    let server = lasting();
+    assert_eq!(cached(&server, &prompts[1][..80]), 60);
+    assert_eq!(cached(&server, &prompts[3][..59]), 0);
+    server.end();
+    // what is damaged is told of and removed
+    let (longest, _) = (std::fs::read_dir(&kept).unwrap())
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.path(), entry.metadata().unwrap().len()))
+        .max_by_key(|(_, bytes)| *bytes)
+        .unwrap();
+    let mut bytes = std::fs::read(&longest).unwrap();
+    let last = bytes.len() - 40;
+    bytes[last] ^= 1;
+    std::fs::write(&longest, bytes).unwrap();
+    let server = lasting();
+    let mut longer = prompts[1].clone();
+    longer.push(1);
+    cached(&server, &longer);
+    let told = server.end();
+    assert!(told.iter().any(|line| line.contains("is removed: it is damaged")), "{told:#?}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use devices::Phone;
-use models::{Given, Published};
+use models::{Assumed, Published};
 
 fn main() -> ExitCode {
     let folder = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 fn write(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     for phone in [Phone::OnePlus12, Phone::Ace2] {
         for model in [Published::Mixtral47B, Published::Mistral7B] {
-            let (device, model) = (devices::device(phone), models::model(model, &Given::PUBLISHED));
+            let (device, model) = (devices::device(phone), models::model(model, &Assumed::PUBLISHED));
             let folder = folder.join(&device.name).join(&model.name);
             std::fs::create_dir_all(&folder)?;
             plans::file::write(&device, &folder.join("device.toml"))?;

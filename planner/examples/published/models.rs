@@ -27,7 +27,7 @@ pub(crate) enum Published {
 
 /// Assumptions about a model, which may be varied.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Given {
+pub(crate) struct Assumed {
     /// Share of the requested neurons missing with half of them in memory.
     pub(crate) missing_at_half: f64,
     /// Share of a token's active neurons that the last token had, too.
@@ -40,7 +40,7 @@ pub(crate) struct Given {
     pub(crate) resident_scales: bool,
 }
 
-impl Given {
+impl Assumed {
     /// The published values, and the assumed ones where nobody published any.
     pub(crate) const PUBLISHED: Self = Self {
         missing_at_half: 0.035,
@@ -87,7 +87,7 @@ impl Published {
 }
 
 /// The model, with what may be other than published.
-pub(crate) fn model(which: Published, given: &Given) -> Model {
+pub(crate) fn model(which: Published, given: &Assumed) -> Model {
     let ((experts, used), active) = (which.experts(), which.active());
     let row_blocks = WIDTH / VALUES;
     let row = row_blocks * (NIBBLES + SCALE);
@@ -215,7 +215,7 @@ pub(crate) fn model(which: Published, given: &Given) -> Model {
 }
 
 /// The menu: dense, the exact gate, and low-rank predictors at two thresholds.
-fn levels(which: Published, given: &Given, reuse: &ReuseAxes, row: u64) -> Vec<Level> {
+fn levels(which: Published, given: &Assumed, reuse: &ReuseAxes, row: u64) -> Vec<Level> {
     let ((experts, used), active) = (which.experts(), which.active());
     let routed = (EXPERT * used) as f64;
     let requests = |requested: f64| Requests {

@@ -9,7 +9,7 @@ use plans::plan::{Feature, Plan, Request};
 use plans::terms::Factors;
 
 use super::devices::{self, Phone};
-use super::models::{self, Given, Published};
+use super::models::{self, Assumed, Published};
 
 /// A result, and how far the plan's may lie from it.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ const ABLATION: [(&str, f64, &[Feature]); 5] = [
 pub(crate) struct Case(pub(crate) Inputs);
 
 impl Case {
-    pub(crate) fn new(phone: Phone, model: Published, given: &Given) -> Self {
+    pub(crate) fn new(phone: Phone, model: Published, given: &Assumed) -> Self {
         let (device, model) = (devices::device(phone), models::model(model, given));
         let [device_hash, model_hash] = [device.fingerprint.clone(), model.fingerprint.clone()];
         Self(Inputs { device, device_hash, model, model_hash })
@@ -130,10 +130,10 @@ pub(crate) fn compared() -> Result<Vec<Compared>, PlanError> {
     let mut row = |what: &str, paper: f64, planned: f64, bounds: [f64; 2]| {
         all.push(Compared { what: what.to_owned(), paper, planned, bounds });
     };
-    let given = Given::PUBLISHED;
+    let given = Assumed::PUBLISHED;
     let large = Case::new(Phone::OnePlus12, Published::Mixtral47B, &given);
     let small = Case::new(Phone::OnePlus12, Published::Mistral7B, &given);
-    let scaled = Given { resident_scales: true, ..given };
+    let scaled = Assumed { resident_scales: true, ..given };
     let as_paper = Case::new(Phone::OnePlus12, Published::Mixtral47B, &scaled);
 
     let seven = large.plan(7 << 30, &[])?;

@@ -3,13 +3,13 @@
 use planner::{Inputs, PlanError};
 
 use super::devices::Phone;
-use super::models::{Given, Published};
+use super::models::{Assumed, Published};
 use super::results::{Case, speed};
 
 /// Speeds of the 47B model with half of the FFN on flash where an assumption is other: its name, with 0.8 and with 1.25 times it.
 pub(crate) fn sensitivity() -> Result<Vec<(&'static str, [f64; 2])>, PlanError> {
-    let given = Given::PUBLISHED;
-    let speed_of = |change: &dyn Fn(&mut Inputs), given: &Given| {
+    let given = Assumed::PUBLISHED;
+    let speed_of = |change: &dyn Fn(&mut Inputs), given: &Assumed| {
         let mut case = Case::new(Phone::OnePlus12, Published::Mixtral47B, given);
         let limit = case.half()?;
         change(&mut case.0);
@@ -19,7 +19,7 @@ pub(crate) fn sensitivity() -> Result<Vec<(&'static str, [f64; 2])>, PlanError> 
         let [less, more] = [0.8, 1.25].map(|times| speed_of(&|inputs| change(inputs, times), &given));
         Ok::<_, PlanError>([less?, more?])
     };
-    let of_model = |change: &dyn Fn(f64) -> Given| {
+    let of_model = |change: &dyn Fn(f64) -> Assumed| {
         let [less, more] = [0.8, 1.25].map(|times| speed_of(&|_| {}, &change(times)));
         Ok::<_, PlanError>([less?, more?])
     };
@@ -52,12 +52,12 @@ pub(crate) fn sensitivity() -> Result<Vec<(&'static str, [f64; 2])>, PlanError> 
         ),
         (
             "missing with half in memory",
-            of_model(&|t| Given { missing_at_half: t * given.missing_at_half, ..given })?,
+            of_model(&|t| Assumed { missing_at_half: t * given.missing_at_half, ..given })?,
         ),
         (
             "the predictor's precision",
-            of_model(&|t| Given { precision: (t * given.precision).min(1.0), ..given })?,
+            of_model(&|t| Assumed { precision: (t * given.precision).min(1.0), ..given })?,
         ),
-        ("an expert visited again", of_model(&|t| Given { same_expert: t * given.same_expert, ..given })?),
+        ("an expert visited again", of_model(&|t| Assumed { same_expert: t * given.same_expert, ..given })?),
     ])
 }

@@ -57,7 +57,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
     at.key("context").key("tokens").count(*tokens, 1, CONTEXT_MAX.into())?;
     at.key("context").key("sequences").count(*sequences, 1, SEQUENCES_MAX as u64)?;
     quality(of_quality, &at.key("quality"))?;
-    provenance(of_provenance, of_quality, &at.key("provenance"))?;
+    provenance(of_provenance, &at.key("provenance"))?;
     request(of_request, &at.key("request"))?;
     read(of_read, &at.key("read"))?;
     regions(of_memory, &at.key("memory"))?;
@@ -82,6 +82,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
     if let Some(of_speculation) = of_speculation {
         speculation(*of_speculation, plan, &at.key("speculation"))?;
     }
+    losses_beside_quality(plan, &at.key("provenance").key("quality"))?;
     let at = &at.key("simple_rule");
     let SimpleRule { decode_tokens_per_second, memory_peak_bytes } = *of_simple_rule;
     at.key("decode_tokens_per_second").number(decode_tokens_per_second, 0.0, TOKENS_PER_SECOND_MAX)?;
@@ -116,14 +117,14 @@ fn target(target: &Target, at: &At<'_>) -> Checked {
     at.key("container_fingerprint").plain(container_fingerprint)
 }
 
-fn provenance(provenance: &PlanProvenance, quality: &Quality, at: &At<'_>) -> Checked {
+fn provenance(provenance: &PlanProvenance, at: &At<'_>) -> Checked {
     let PlanProvenance {
         tool,
         device_toml,
         model_toml,
         calibration_toml,
         calibration_date,
-        level,
+        quality,
         model_folder,
     } = provenance;
     at.key("tool").text(tool)?;
@@ -138,12 +139,16 @@ fn provenance(provenance: &PlanProvenance, quality: &Quality, at: &At<'_>) -> Ch
     if let Some(folder) = model_folder {
         at.key("model_folder").text(folder)?;
     }
-    let at = at.key("level");
-    at.note("`quality.level`");
-    at.holds(*level == quality.level, || {
+    at.key("quality").plain(quality)
+}
+
+/// Whether the losses in `[expected]` are those of `[quality]`.
+fn losses_beside_quality(plan: &Plan, at: &At<'_>) -> Checked {
+    at.note("the hash of `[quality]` and of the losses in `[expected]`");
+    at.holds(plan.provenance.quality == plan.quality_hash(), || {
         format!(
-            "is `{level}`, whose loss and speed are in [expected], and `quality.level` is `{}`; plan with `--level {}`",
-            quality.level, quality.level
+            "is the hash of other values of [quality] and of its losses in [expected], which were changed since; plan with `--level {}`",
+            plan.quality.level
         )
     })
 }

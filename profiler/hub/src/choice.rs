@@ -19,7 +19,7 @@ pub enum Kind {
 
 /// The files of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct ModelFiles {
     /// Kind of the model.
     pub kind: Kind,
     /// Files of the model; GGUF files in order.
@@ -45,7 +45,7 @@ const INDEX: &str = "model.safetensors.index.json";
 ///
 /// # Errors
 /// [`HubError::Choose`] with the list of what there is; [`HubError::Nothing`] when there is no model.
-pub(crate) fn choose(files: Vec<File>, name: &Name) -> Result<Choice, HubError> {
+pub(crate) fn choose(files: Vec<File>, name: &Name) -> Result<ModelFiles, HubError> {
     let models = models(&files);
     if models.is_empty() {
         return folder(files, name);
@@ -70,7 +70,7 @@ pub(crate) fn choose(files: Vec<File>, name: &Name) -> Result<Choice, HubError> 
             why: format!("{path} is one of {count} parts, and {found} of them are there"),
         });
     }
-    Ok(Choice { kind: Kind::Gguf, files: model.parts.iter().map(|&file| file.clone()).collect() })
+    Ok(ModelFiles { kind: Kind::Gguf, files: model.parts.iter().map(|&file| file.clone()).collect() })
 }
 
 /// A model in one or several GGUF files.
@@ -176,7 +176,7 @@ fn list(models: &[&Gguf<'_>], name: &Name) -> String {
 }
 
 /// The files of a folder with safetensors.
-fn folder(files: Vec<File>, name: &Name) -> Result<Choice, HubError> {
+fn folder(files: Vec<File>, name: &Name) -> Result<ModelFiles, HubError> {
     let nothing = |why: &str| HubError::Nothing { name: name.to_string(), why: why.to_owned() };
     let has = |path: &str| files.iter().any(|file| file.path == path);
     let whole = has("model.safetensors");
@@ -196,7 +196,7 @@ fn folder(files: Vec<File>, name: &Name) -> Result<Choice, HubError> {
             || if whole { path == "model.safetensors" } else { path == INDEX || is_part(path) }
     };
     let files: Vec<File> = files.iter().filter(|file| wanted(&file.path)).cloned().collect();
-    Ok(Choice { kind: Kind::Folder, files })
+    Ok(ModelFiles { kind: Kind::Folder, files })
 }
 
 #[cfg(test)]

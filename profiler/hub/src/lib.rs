@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cache::Cache;
-pub use choice::{Choice, Kind};
+pub use choice::{ModelFiles, Kind};
 use client::Client;
 pub use error::HubError;
 pub use listing::File;
@@ -48,7 +48,7 @@ pub struct Model {
     /// The commit, hexadecimal.
     pub commit: String,
     /// The files to fetch.
-    pub choice: Choice,
+    pub choice: ModelFiles,
 }
 
 impl Model {

@@ -16,7 +16,7 @@ use plans::size;
 use super::consume::Consumption;
 use super::level::{Menu, signs};
 use super::order::NeuronOrder;
-use super::work::{Work, numbers};
+use super::work::{FinishedParts, numbers};
 use crate::{Context, ProfileError, Stopped};
 
 /// A container in the making: the source, and what was kept of every layer.
@@ -31,7 +31,7 @@ pub struct Conversion<'a> {
     /// The source's tokenizer.
     pub tokenizer: &'a TokenizerData,
     /// The parts that were kept.
-    pub work: &'a Work,
+    pub work: &'a FinishedParts,
     /// The levels.
     pub menu: &'a Menu,
     /// The order of each layer's neurons.
@@ -71,7 +71,7 @@ impl PredictorSources for Kept<'_> {
     }
 }
 
-fn lost(work: &Work) -> io::Error {
+fn lost(work: &FinishedParts) -> io::Error {
     let folder = work.folder().display();
     io::Error::other(format!("a predictor is damaged in {folder}: remove the folder and start again"))
 }
@@ -181,7 +181,7 @@ impl Conversion<'_> {
 
 /// The levels with the thresholds that were kept.
 fn levels(
-    work: &Work,
+    work: &FinishedParts,
     source: &SourceModel<'_>,
     menu: &Menu,
     orders: &[NeuronOrder],

@@ -20,7 +20,7 @@ use super::look_ahead;
 use super::missing::Missing;
 use super::observe::Samples;
 use super::order::NeuronOrder;
-use super::work::{Work, joined, numbers, pieces};
+use super::work::{FinishedParts, joined, numbers, pieces};
 use super::write::{PROMPT_TOKENS, written};
 use crate::{Context, Stopped};
 
@@ -32,7 +32,7 @@ pub struct Sweep<'a> {
     /// How much of everything is measured.
     pub job: &'a Job,
     /// The folder of finished parts.
-    pub work: &'a Work,
+    pub work: &'a FinishedParts,
     /// The model.
     pub source: &'a SourceModel<'a>,
     /// The levels.
@@ -92,7 +92,7 @@ fn layer_part(layer: usize) -> String {
     format!("layer-{layer:04}")
 }
 
-fn finished(work: &Work, layer: usize) -> anyhow::Result<Option<Finished>> {
+fn finished(work: &FinishedParts, layer: usize) -> anyhow::Result<Option<Finished>> {
     Ok(work.load(&layer_part(layer))?.and_then(|json| serde_json::from_slice(&json).ok()))
 }
 
@@ -403,7 +403,7 @@ impl<'a> Texts<'a> {
 }
 
 impl State {
-    fn save(&self, work: &Work) -> anyhow::Result<()> {
+    fn save(&self, work: &FinishedParts) -> anyhow::Result<()> {
         let layers = (self.layers as u64).to_le_bytes();
         let streams: [&[u8]; 4] =
             [&self.dense.x, &self.levels.x, &self.kv.x, &self.ahead].map(|x| bytemuck::cast_slice(x));

@@ -14,7 +14,7 @@ use super::observe::Samples;
 use super::start::from_gate;
 use super::threshold::{cut, sign_thresholds, threshold};
 use super::train::{Effort, Trained, logits, train, validates};
-use super::work::{Work, joined, numbers, pieces};
+use super::work::{FinishedParts, joined, numbers, pieces};
 use crate::Context;
 
 /// Shares of what the truly active neurons add that the low-rank levels are set to find, the most careful first.
@@ -251,7 +251,7 @@ impl Menu {
         &self,
         context: &Context,
         job: &Job,
-        work: &Work,
+        work: &FinishedParts,
         source: &SourceModel<'_>,
         layer: usize,
         expert: usize,
@@ -295,7 +295,7 @@ impl Menu {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn kept(&self, work: &Work, layer: usize, expert: usize) -> anyhow::Result<Option<Predictors>> {
+    pub fn kept(&self, work: &FinishedParts, layer: usize, expert: usize) -> anyhow::Result<Option<Predictors>> {
         Ok(work.load(&file_name(layer, expert))?.as_deref().and_then(Predictors::from_bytes))
     }
 }

@@ -73,7 +73,7 @@ use layers::Sweep;
 use level::Menu;
 pub use level::Weights;
 use text::{Texts, Windows};
-use work::Work;
+use work::FinishedParts;
 
 /// The model to measure, and how.
 #[derive(Debug, Clone)]
@@ -147,7 +147,7 @@ pub struct Profile {
     menu: Menu,
     recording: Option<Recording>,
     job: Job,
-    work: Work,
+    work: FinishedParts,
     /// Time and space that the profile will take.
     pub estimate: Estimate,
     /// Layers that an earlier start has finished.
@@ -257,7 +257,7 @@ impl Profile {
             menu.slice_neurons,
             menu.cuts_gates
         );
-        let work = Work::new(&context.out, key.as_bytes())?;
+        let work = FinishedParts::new(&context.out, key.as_bytes())?;
         let kept = work.load(JOB)?.and_then(|json| serde_json::from_slice::<Job>(&json).ok());
         let speed = Speed::sample(context, &source, menu.down)?;
         let job = kept.unwrap_or_else(|| {
@@ -615,7 +615,7 @@ fn given_back_bytes(context: &Context, path: &Path, source: &SourceModel<'_>) ->
 }
 
 /// Refuses before the first byte if container and finished parts will not fit.
-fn check_space(context: &Context, work: &Work, estimate: &Estimate, given_back: u64) -> anyhow::Result<()> {
+fn check_space(context: &Context, work: &FinishedParts, estimate: &Estimate, given_back: u64) -> anyhow::Result<()> {
     let (storage_free, out_free) = (free_bytes(&context.storage)?, free_bytes(&context.out)?);
     let kept = work.bytes();
     let container = estimate.container_bytes.saturating_sub(given_back);

@@ -117,7 +117,7 @@ pub fn train(
     let mut step = 0;
     let mut best: Option<Trained> = None;
     let mut waited = 0;
-    let mut work = Work::default();
+    let mut work = Minibatch::default();
     if begun {
         let loss = net.loss(samples, &validation, &mut work);
         best = Some(net.trained(loss));
@@ -233,7 +233,7 @@ struct Net {
 
 /// Buffers of a minibatch, kept between steps.
 #[derive(Default)]
-struct Work {
+struct Minibatch {
     /// `[rows, width]`.
     inputs: Vec<f32>,
     /// `[rank, rows]`.
@@ -249,7 +249,7 @@ struct Work {
 
 impl Net {
     /// Inputs, hidden layer and logits of `rows` into `work`.
-    fn forward(&self, samples: &Samples, rows: &[usize], work: &mut Work) {
+    fn forward(&self, samples: &Samples, rows: &[usize], work: &mut Minibatch) {
         work.inputs.clear();
         for &row in rows {
             work.inputs.extend_from_slice(samples.input(row));
@@ -267,7 +267,7 @@ impl Net {
     }
 
     /// The gradients of the mean loss of `rows` into `work`.
-    fn gradients(&self, samples: &Samples, rows: &[usize], work: &mut Work) {
+    fn gradients(&self, samples: &Samples, rows: &[usize], work: &mut Minibatch) {
         self.forward(samples, rows, work);
         let count = rows.len();
         let scale = 1.0 / count as f32;
@@ -305,14 +305,14 @@ impl Net {
         product(shape, &work.hidden_gradient, Use::Plain, &work.inputs, Use::Plain, &mut work.fc1);
     }
 
-    fn step(&mut self, work: &Work, rate: f32, step: usize) {
+    fn step(&mut self, work: &Minibatch, rate: f32, step: usize) {
         self.fc1.step(&work.fc1, rate, DECAY, step);
         self.fc2.step(&work.fc2, rate, DECAY, step);
         self.bias.step(&work.bias, rate, 0.0, step);
     }
 
     /// Mean loss of a neuron and token.
-    fn loss(&self, samples: &Samples, rows: &[usize], work: &mut Work) -> f64 {
+    fn loss(&self, samples: &Samples, rows: &[usize], work: &mut Minibatch) -> f64 {
         let mut sum = 0.0;
         for rows in rows.chunks(BATCH) {
             self.forward(samples, rows, work);

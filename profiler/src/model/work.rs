@@ -16,7 +16,7 @@ use crate::ProfileError;
 
 /// A folder of finished parts.
 #[derive(Debug)]
-pub struct Work {
+pub struct FinishedParts {
     folder: PathBuf,
     key: blake3::Hash,
     /// Held while this process works here.
@@ -25,7 +25,7 @@ pub struct Work {
 
 const HASH_BYTES: usize = blake3::OUT_LEN;
 
-impl Work {
+impl FinishedParts {
     /// The folder in `out` for what `key` describes; nothing is created before something is finished.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_part_comes_back_as_it_was_kept_and_only_so() {
         let out = tempfile::tempdir().unwrap();
-        let work = Work::new(out.path(), b"key").unwrap();
+        let work = FinishedParts::new(out.path(), b"key").unwrap();
         assert!(!work.folder().exists(), "nothing before something is finished");
         assert_eq!(work.load("part").unwrap(), None);
         work.save("part", &[b"some", b"thing"]).unwrap();
@@ -225,7 +225,7 @@ mod tests {
         }
         fs::write(work.folder().join("other"), &whole).unwrap();
         assert_eq!(work.load("other").unwrap(), None, "under another name");
-        let other = Work::new(out.path(), b"other key").unwrap();
+        let other = FinishedParts::new(out.path(), b"other key").unwrap();
         fs::create_dir(other.folder()).unwrap();
         fs::write(other.folder().join("part"), &whole).unwrap();
         assert_eq!(other.load("part").unwrap(), None, "of another run");
@@ -237,14 +237,14 @@ mod tests {
     #[test]
     fn two_at_work_are_one_too_many_and_unfinished_files_go() {
         let out = tempfile::tempdir().unwrap();
-        let first = Work::new(out.path(), b"key").unwrap();
+        let first = FinishedParts::new(out.path(), b"key").unwrap();
         first.save("part", &[b"content"]).unwrap();
         let half = first.folder().join("half.tmp");
         fs::write(&half, "ha").unwrap();
-        let message = Work::new(out.path(), b"key").expect_err("locked").to_string();
+        let message = FinishedParts::new(out.path(), b"key").expect_err("locked").to_string();
         assert!(message.starts_with("another `profile` of the same model is at work in"), "{message}");
         drop(first);
-        let second = Work::new(out.path(), b"key").unwrap();
+        let second = FinishedParts::new(out.path(), b"key").unwrap();
         assert!(!half.exists() && second.load("part").unwrap().is_some());
     }
 

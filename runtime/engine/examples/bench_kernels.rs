@@ -100,7 +100,7 @@ impl Step {
 
 /// Bytes and operations that a step has done.
 #[derive(Clone, Copy, Debug)]
-struct Work {
+struct StepCost {
     bytes: usize,
     flops: usize,
 }
@@ -250,7 +250,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn step(&mut self, step: Step, pool: &Pool) -> Work {
+    fn step(&mut self, step: Step, pool: &Pool) -> StepCost {
         let span = match step {
             Step::Cached(..) | Step::CachedSums(..) | Step::Products(..) | Step::AddProducts(..) => {
                 STEP_BYTES / 8
@@ -278,7 +278,7 @@ impl Bench<'_> {
         }
     }
 
-    fn cached(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
+    fn cached(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> StepCost {
         const TIMES: usize = 1024;
         let bytes = format.row_bytes(COLUMNS);
         let (kernels, x) = (self.kernels, self.inputs[usize::from(form == Form::Q8)]);
@@ -289,10 +289,10 @@ impl Bench<'_> {
             }
         });
         let times = TIMES * pool.threads();
-        Work { bytes: times * bytes, flops: 2 * times * COLUMNS }
+        StepCost { bytes: times * bytes, flops: 2 * times * COLUMNS }
     }
 
-    fn cached_sums(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
+    fn cached_sums(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> StepCost {
         const TIMES: usize = 64;
         let (bytes, kernels) = (format.row_bytes(COLUMNS), self.kernels);
         self.out.resize(pool.threads() * sum_words(COLUMNS), 0.0);
@@ -305,10 +305,10 @@ impl Bench<'_> {
         });
         black_box(&mut self.out);
         let times = ADDED * TIMES * pool.threads();
-        Work { bytes: times * bytes, flops: 2 * times * COLUMNS }
+        StepCost { bytes: times * bytes, flops: 2 * times * COLUMNS }
     }
 
-    fn dense(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
+    fn dense(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> StepCost {
         let rows = weights.len() / format.row_bytes(COLUMNS);
         let bytes = rows * format.row_bytes(COLUMNS);
         let matrix = Matrix { format, rows, columns: COLUMNS, bytes: &weights[..bytes] };
@@ -318,10 +318,10 @@ impl Bench<'_> {
             x.rows(kernels, matrix, start, out);
         });
         black_box(&mut self.out);
-        Work { bytes, flops: 2 * rows * COLUMNS }
+        StepCost { bytes, flops: 2 * rows * COLUMNS }
     }
 
-    fn sums(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
+    fn sums(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> StepCost {
         let row_bytes = format.row_bytes(COLUMNS);
         let groups = weights.len() / (ADDED * row_bytes);
         let (kernels, threads) = (self.kernels, pool.threads());
@@ -339,10 +339,10 @@ impl Bench<'_> {
         });
         black_box(&mut self.out);
         let count = ADDED * groups;
-        Work { bytes: count * row_bytes, flops: 2 * count * COLUMNS }
+        StepCost { bytes: count * row_bytes, flops: 2 * count * COLUMNS }
     }
 
-    fn rows(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
+    fn rows(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> StepCost {
         let row_bytes = format.row_bytes(COLUMNS);
         let active = first(self.active, weights.len() / row_bytes);
         let (kernels, x) = (self.kernels, self.inputs[usize::from(form == Form::Q8)]);
@@ -355,10 +355,10 @@ impl Bench<'_> {
             }
         });
         black_box(&mut self.out);
-        Work { bytes: active.len() * row_bytes, flops: 2 * active.len() * COLUMNS }
+        StepCost { bytes: active.len() * row_bytes, flops: 2 * active.len() * COLUMNS }
     }
 
-    fn bundles(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
+    fn bundles(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> StepCost {
         let row_bytes = format.row_bytes(COLUMNS);
         let active = first(self.active, weights.len() / (3 * row_bytes));
         let (groups, _) = active.as_chunks::<ADDED>();
@@ -387,12 +387,12 @@ impl Bench<'_> {
         });
         black_box(&mut self.out);
         let count = ADDED * groups.len();
-        Work { bytes: 3 * count * row_bytes, flops: 6 * count * COLUMNS }
+        StepCost { bytes: 3 * count * row_bytes, flops: 6 * count * COLUMNS }
     }
 }
 
 impl Bench<'_> {
-    fn products(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> Work {
+    fn products(&mut self, format: Format, form: Form, weights: &[u8], pool: &Pool) -> StepCost {
         let row_bytes = format.row_bytes(COLUMNS);
         let rows = PRODUCT_ROWS;
         let x = Packed::new(form, COLUMNS, VECTORS, self.vectors[usize::from(form == Form::Q8)]);
@@ -409,10 +409,10 @@ impl Bench<'_> {
             }
         });
         black_box(&mut self.out);
-        Work { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
+        StepCost { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
     }
 
-    fn add_products(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+    fn add_products(&mut self, format: Format, weights: &[u8], pool: &Pool) -> StepCost {
         let row_bytes = format.row_bytes(COLUMNS);
         let rows = PRODUCT_ROWS;
         let w: Vec<Row<'_>> =
@@ -424,12 +424,12 @@ impl Bench<'_> {
             kernels.add_products(&a, VECTORS, first..first + out.len() / COLUMNS, &w, out);
         });
         black_box(&mut self.out);
-        Work { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
+        StepCost { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
     }
 }
 
 impl Bench<'_> {
-    fn add_transposed(&mut self, format: Format, weights: &[u8], pool: &Pool) -> Work {
+    fn add_transposed(&mut self, format: Format, weights: &[u8], pool: &Pool) -> StepCost {
         let (kernels, row_bytes, rows) = (self.kernels, format.row_bytes(COLUMNS), TRANSPOSED_ROWS);
         let w: Vec<Row<'_>> =
             weights.chunks_exact(row_bytes).take(rows).map(|b| Row::new(format, b)).collect();
@@ -440,22 +440,22 @@ impl Bench<'_> {
             kernels.down().add_transposed(&w, start / VECTORS, x, out);
         });
         black_box(&mut self.out);
-        Work { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
+        StepCost { bytes: rows * row_bytes, flops: 2 * rows * COLUMNS * VECTORS }
     }
 }
 
 /// Every byte, by threads that share them: nothing that computes with weights can be faster.
-fn read(kernels: &dyn Kernels, weights: &[u8], pool: &Pool) -> Work {
+fn read(kernels: &dyn Kernels, weights: &[u8], pool: &Pool) -> StepCost {
     let threads = pool.threads();
     pool.run(|worker| {
         let own = part(weights.len(), 4096, worker, threads);
         black_box(kernels.read(Row::in_order(Format::F32, weights, own.start, own.len())));
     });
-    Work { bytes: weights.len(), flops: 0 }
+    StepCost { bytes: weights.len(), flops: 0 }
 }
 
 /// Rows of a list, each requested while the one before is read.
-fn read_rows(kernels: &dyn Kernels, weights: &[u8], row_bytes: usize, active: &[usize], pool: &Pool) -> Work {
+fn read_rows(kernels: &dyn Kernels, weights: &[u8], row_bytes: usize, active: &[usize], pool: &Pool) -> StepCost {
     let (active, threads) = (first(active, weights.len() / row_bytes), pool.threads());
     pool.run(|worker| {
         let own = &active[part(active.len(), 1, worker, threads)];
@@ -464,7 +464,7 @@ fn read_rows(kernels: &dyn Kernels, weights: &[u8], row_bytes: usize, active: &[
             black_box(kernels.read(Row::new(Format::F32, bytes(i)).before(bytes(i + 1))));
         }
     });
-    Work { bytes: active.len() * row_bytes, flops: 0 }
+    StepCost { bytes: active.len() * row_bytes, flops: 0 }
 }
 
 /// Those of a list below `count`.

@@ -82,9 +82,9 @@ pub enum Error {
         /// Tokens of the sequence.
         position: usize,
     },
-    /// A sequence whose tokens are more than their keys and values.
+    /// Tokens of a sequence with recurrent state that are not all up to the end of its last prompt, where its state is kept.
     #[error(
-        "this model keeps a recurrent state beside keys and values, which is neither handed out nor taken in; prefill the tokens again"
+        "this model keeps a recurrent state, which stands behind the last prompt and is not cut; take all of its tokens, or prefill them again"
     )]
     Recurrent,
     /// Sequences that cannot go on together.

@@ -405,6 +405,35 @@ impl FeedForward {
         n.fetcher.prefetch(probable.map(|(slice, score)| (span(slice), sure(score))));
     }
 
+    /// Reads ahead what a layer is certain to request of the experts that a row has been routed to, before the layer's input is
+    /// known: all that is not in memory, at a level that selects whole experts.
+    pub(crate) fn prefetch_routed(
+        &mut self,
+        fetcher: &mut Fetcher,
+        level: &Level,
+        shape: &Shape,
+        layer: usize,
+        neurons: &LayerNeurons,
+    ) {
+        let (experts, half) = (neurons.experts_count(), self.router.len() / 2);
+        if (0..experts).any(|expert| level.predictor(layer, expert).is_some()) {
+            return;
+        }
+        let mut ends = Ends::default();
+        for expert in (0..experts).filter(|&expert| self.router[half + expert] != 0.0) {
+            let mut end = ends.last();
+            for slice in neurons.slices_of(expert).filter(|&slice| neurons.cache.is_missing(slice)) {
+                (self.selected[end], self.scores[end]) = (slice, f32::INFINITY);
+                end += 1;
+            }
+            ends.push(end);
+        }
+        let span = |slice| neurons.slice_span(shape, shape.part, slice);
+        let certain = merged(&self.selected, &self.scores, ends);
+        fetcher.prefetch(certain.map(|(slice, score)| (span(slice), score)));
+        fetcher.poll();
+    }
+
     /// `values = weight * f(gate x) * up x` of each row that has requested them, of those slices of a range that are in memory; reads are started and
     /// found done meanwhile.
     fn compute_cached(
@@ -513,7 +542,7 @@ impl FeedForward {
                 }
                 fired.fetch_add(fires, Ordering::Relaxed);
             };
-            n.pool.share_mut(results, COMPLETED_CLUSTER * rows, || due.submit(), compute);
+            n.pool.share_mut(results, COMPLETED_CLUSTER * rows, || due.go_on(), compute);
             scatter(order, slice, results, &mut self.values, all);
             checks.finish(&list, n.fetcher)?;
             // what is given out for its gate is a slice of one neuron

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use plans::layout::{Phases, Span, Steps};
 
-use crate::flash::{self, Buffer, Completion, Flash, Request};
+use crate::flash::{self, Buffer, Completion, Flash, ReadRequest};
 
 mod replay;
 mod schedule;
@@ -70,7 +70,7 @@ pub struct Fetcher {
     /// Why the last read into a buffer failed, by number.
     errors: Vec<Option<io::Error>>,
     /// Requests on their way to the device.
-    batch: Vec<Request>,
+    batch: Vec<ReadRequest>,
     waited: Duration,
     /// The last reads that were started, if they are remembered.
     last: Option<Recorded>,
@@ -187,7 +187,7 @@ impl Fetcher {
             let (offset, bytes, at) =
                 (span.offset, span.bytes as usize, (span.offset - pages.offset) as usize);
             self.last.iter_mut().for_each(|last| last.push(span));
-            self.batch.push(Request { tag: number, offset, bytes, buffer, at });
+            self.batch.push(ReadRequest { tag: number, offset, bytes, buffer, at });
         }
     }
 
@@ -340,11 +340,11 @@ impl Fetcher {
     }
 }
 
-/// Reads that are ready for the device. A call takes two microseconds for each, which is why it is made beside
-/// others' work.
+/// Reads that are ready for the device, and those that wait there for room. A call takes two microseconds for each, which is why it
+/// is made beside others' work.
 pub struct Due<'a> {
     flash: &'a mut dyn Flash,
-    batch: &'a mut Vec<Request>,
+    batch: &'a mut Vec<ReadRequest>,
 }
 
 impl std::fmt::Debug for Due<'_> {
@@ -359,6 +359,13 @@ impl Due<'_> {
         if !self.batch.is_empty() {
             self.flash.submit(self.batch);
         }
+    }
+
+    /// [`Due::submit`], and those that wait at the device begin as others complete: nothing of the schedule changes, so that
+    /// completed reads may be looked at meanwhile.
+    pub fn go_on(&mut self) {
+        self.submit();
+        self.flash.go_on();
     }
 }
 

@@ -26,7 +26,7 @@ use crate::container::{
     Checksums, Container, ContainerError, SLICE_WORDS, SliceSums, Stored, TABLE_WORDS, gate_checksum,
     part_checksum, up_down_checksum,
 };
-use crate::flash::{FILE_BYTES_MAX, Files, Group};
+use crate::flash::{FILE_BYTES_MAX, Files, LayerSlices};
 use crate::pool::Pool;
 use kernels::Format;
 use kernels::{Matrix, Row, repack};
@@ -327,13 +327,13 @@ struct Apart {
     /// Where a slice's parts begin in its buffer, by slice.
     starts: Box<[[usize; PARTS]]>,
     sums: Box<[SliceSums]>,
-    group: Group,
+    group: LayerSlices,
     /// The model's files.
     paths: Box<[PathBuf]>,
 }
 
 impl Apart {
-    fn new(group: Group, sums: Box<[SliceSums]>, paths: &[PathBuf]) -> Self {
+    fn new(group: LayerSlices, sums: Box<[SliceSums]>, paths: &[PathBuf]) -> Self {
         let starts = |spans: &[Span; PARTS]| {
             std::array::from_fn(|part| {
                 (group.at[part] + spans[part].offset - spans[part].pages().offset) as usize

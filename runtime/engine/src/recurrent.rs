@@ -101,6 +101,24 @@ impl States {
         2 * 4 * self.count() as u64
     }
 
+    /// Bytes of a sequence's state.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<f32>() * self.count()
+    }
+
+    /// Bytes from `at` on of the state that is kept of a sequence.
+    pub(crate) fn copy_out(&mut self, sequence: usize, at: usize, out: &mut [u8]) {
+        let [_, kept] = self.both(sequence);
+        out.copy_from_slice(&bytemuck::cast_slice(kept)[at..][..out.len()]);
+    }
+
+    /// Puts back what [`States::copy_out`] gave, as the state that is kept of a sequence behind so many tokens.
+    pub(crate) fn copy_in(&mut self, sequence: usize, tokens: usize, at: usize, bytes: &[u8]) {
+        let [_, kept] = self.both(sequence);
+        bytemuck::cast_slice_mut(kept)[at..][..bytes.len()].copy_from_slice(bytes);
+        self.at[sequence] = Standing { now: None, kept: tokens };
+    }
+
     /// Values of a sequence's state.
     fn count(&self) -> usize {
         self.starts[self.starts.len() - 1]

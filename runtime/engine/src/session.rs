@@ -65,6 +65,8 @@ struct Facts {
     width: usize,
     pooling: Pooling,
     kv_bytes_per_token: usize,
+    /// Bytes of a sequence's recurrent state; 0 where there is none.
+    state_bytes: usize,
     recurrent: bool,
     routing: Option<Routing>,
     reads: String,
@@ -108,7 +110,7 @@ enum Command {
     Prefill { tokens: Vec<u32>, at: At, rows: Heard, logits: Vec<f32> },
     /// One token of each of some sequences, or several that follow each other, sparse.
     Decode { rows: Few, logits: Vec<f32> },
-    /// Bytes from `at` on of the keys and values of some positions, into these.
+    /// Bytes from `at` on of the keys and values of some positions, and of the state behind them, into these.
     KeysAndValues { sequence: usize, positions: Range<usize>, at: usize, bytes: Vec<u8> },
     /// These bytes back to where they were.
     Restore { sequence: usize, positions: Range<usize>, at: usize, bytes: Vec<u8> },
@@ -217,6 +219,7 @@ impl Engine {
             width: 0,
             pooling: Pooling::default(),
             kv_bytes_per_token: 0,
+            state_bytes: 0,
             recurrent: false,
             routing: None,
             reads: String::new(),
@@ -385,6 +388,7 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
         width: transformer.config().width,
         pooling: transformer.config().pooling.unwrap_or_default(),
         kv_bytes_per_token: transformer.kv_bytes_per_token() as usize,
+        state_bytes: transformer.state_bytes(),
         recurrent: transformer.is_recurrent(),
         routing: Routing::of(transformer.config()),
         reads: transformer.flash(),
@@ -422,11 +426,11 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
                 done(&transformer, result, few.count, logits);
             }
             Command::KeysAndValues { sequence, positions, at, mut bytes } => {
-                transformer.kv().copy_out(sequence, positions, at, &mut bytes);
+                transformer.copy_out(sequence, positions, at, &mut bytes);
                 let _ = replies.send(Reply::Copied(bytes));
             }
             Command::Restore { sequence, positions, at, bytes } => {
-                transformer.kv().copy_in(sequence, positions, at, &bytes);
+                transformer.copy_in(sequence, positions, at, &bytes);
                 let _ = replies.send(Reply::Copied(bytes));
             }
             Command::Share { from, to, positions } => {

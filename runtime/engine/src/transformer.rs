@@ -461,9 +461,35 @@ impl Transformer {
         }
     }
 
-    /// The keys and values, to copy some.
-    pub(crate) fn kv(&mut self) -> &mut KeyValues {
-        &mut self.kv
+    /// Bytes of a sequence's recurrent state; 0 where there is none.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.states.as_ref().map_or(0, States::bytes)
+    }
+
+    /// Bytes from `at` on of what a sequence keeps of `positions`: their keys and values, then the recurrent state that is kept.
+    pub(crate) fn copy_out(&mut self, sequence: usize, positions: Range<usize>, at: usize, out: &mut [u8]) {
+        let (of_kv, state_at) = self.parts(&positions, at, out.len());
+        let (kv, state) = out.split_at_mut(of_kv);
+        self.kv.copy_out(sequence, positions, at, kv);
+        if let Some(states) = self.states.as_mut().filter(|_| !state.is_empty()) {
+            states.copy_out(sequence, state_at, state);
+        }
+    }
+
+    /// Puts back what [`Transformer::copy_out`] gave.
+    pub(crate) fn copy_in(&mut self, sequence: usize, positions: Range<usize>, at: usize, bytes: &[u8]) {
+        let (of_kv, state_at) = self.parts(&positions, at, bytes.len());
+        let ((kv, state), tokens) = (bytes.split_at(of_kv), positions.end);
+        self.kv.copy_in(sequence, positions, at, kv);
+        if let Some(states) = self.states.as_mut().filter(|_| !state.is_empty()) {
+            states.copy_in(sequence, tokens, state_at, state);
+        }
+    }
+
+    /// How many of `count` bytes from `at` on are keys and values of `positions`, and where the others begin in the state.
+    fn parts(&self, positions: &Range<usize>, at: usize, count: usize) -> (usize, usize) {
+        let all = positions.len() * self.kv.bytes_per_token() as usize;
+        (all.saturating_sub(at).min(count), at.saturating_sub(all))
     }
 
     fn check(&self, rows: &[Token]) -> Result<(), TransformerError> {
@@ -556,6 +582,7 @@ impl Transformer {
             let layer = self.layers_of[block];
             if let Some(layer) = layer {
                 self.route(block, layer, RouterInput::BeforeMixer, count);
+                self.read_early(block, layer, count);
             }
             if self.config.blocks[block].mixer.is_some() {
                 self.mixer_block(block, count);
@@ -583,6 +610,17 @@ impl Transformer {
         if router.is_some_and(|router| router.input == read) {
             let routing = routing(c, block, &self.weights, self.kernels, &self.rows, self.routes.as_ref());
             self.feed_forward.route(&routing, layer, &self.residual[..rows * c.width]);
+        }
+    }
+
+    /// Where the router has chosen before the mixer, what is missing of its experts is read while the mixer works. One row asks for
+    /// little at a time; of several each would ask anew.
+    fn read_early(&mut self, block: usize, layer: usize, rows: usize) {
+        let router = self.config.blocks[block].network().and_then(|network| network.router.as_ref());
+        let early = router.is_some_and(|router| router.input == RouterInput::BeforeMixer);
+        if early && self.look_ahead && self.phase == Phase::Decode && rows == 1 {
+            let (shape, neurons) = (&self.shapes[layer], &self.neurons[layer]);
+            self.feed_forward.prefetch_routed(&mut self.fetcher, &self.level, shape, layer, neurons);
         }
     }
 
@@ -777,7 +815,7 @@ fn times(
     fetcher.poll();
     // a few rows of the matrices, which then are in the cache, meet all vectors
     let columns = out.len() / x.count();
-    pool.share_columns(out, columns, TOGETHER, |out| {
+    pool.share_columns(out, columns, TOGETHER, || (), |out| {
         let range = out.range();
         for start in range.clone().step_by(TOGETHER) {
             let end = range.end.min(start + TOGETHER);
@@ -802,7 +840,7 @@ fn times_prompt(
     let (columns, stride) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
     let form = form_for(form, parts.iter().map(|part| part.format));
     let x: Packed<'_> = pack_in_place(pool, form, columns, x, spare);
-    pool.share_columns(out, stride, products::ROWS, |out| {
+    pool.share_columns(out, stride, products::ROWS, || (), |out| {
         write_products(kernels, |at| row_of(parts, at), x, out);
     });
 }

@@ -10,7 +10,7 @@ use crate::arena::Slab;
 use crate::container::{Container, ContainerError, TensorEntry};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
 use crate::flash::{self, Files};
-use crate::model::config::{Part, Role};
+use crate::model::config::{TensorShape, Role};
 use kernels::Format;
 use kernels::{Kernels, Matrix, Row, repack};
 
@@ -120,7 +120,7 @@ impl Weights {
         let blocks = (0..config.blocks.len())
             .map(|block| {
                 let mut tensors: BlockTensors = [None; Role::COUNT];
-                for Part { role, .. } in config.parts(block) {
+                for TensorShape { role, .. } in config.parts(block) {
                     tensors[role as usize] = Some(tensor(&format!("blk.{block}.{}", role.name()))?);
                 }
                 Ok(tensors)

@@ -144,7 +144,6 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
     let text = include_str!("../src/transformer/test_plan.toml");
     let mut plan: plans::Plan = parse(text, Path::new("test_plan.toml")).unwrap();
     choice.level.clone_into(&mut plan.quality.level);
-    choice.level.clone_into(&mut plan.provenance.level);
     plan.quality.kind = entry.kind;
     plan.quality.always_on_neurons.clone_from(&entry.always_on);
     kernels::best().instruction_set().name().clone_into(&mut plan.quality.instruction_set);

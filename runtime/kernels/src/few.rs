@@ -46,7 +46,7 @@ pub(super) fn dots<V: Copy, const BYTES: usize, const N: usize, const LANES: usi
     let count = x.len() / w.columns;
     for at in (0..rows.len()).step_by(ROWS) {
         let some = ROWS.min(rows.len() - at);
-        let mut four = Group { rows: [&[]; ROWS], some, columns: w.columns, places };
+        let mut four = RowTile { rows: [&[]; ROWS], some, columns: w.columns, places };
         for r in 0..ROWS {
             let row = w.row(rows.start + at + r.min(some - 1));
             four.rows[r] = row.bytes.as_chunks().0;
@@ -67,14 +67,14 @@ pub(super) fn dots<V: Copy, const BYTES: usize, const N: usize, const LANES: usi
 }
 
 /// Rows that meet vectors together; the last repeats where there are only `some`.
-struct Group<'a, const BYTES: usize> {
+struct RowTile<'a, const BYTES: usize> {
     rows: [&'a [[u8; BYTES]]; ROWS],
     some: usize,
     columns: usize,
     places: usize,
 }
 
-impl<const BYTES: usize> Group<'_, BYTES> {
+impl<const BYTES: usize> RowTile<'_, BYTES> {
     /// `T` vectors; says how many.
     #[inline(always)]
     fn meet<V: Copy, const N: usize, const LANES: usize, const T: usize>(

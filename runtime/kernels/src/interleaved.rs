@@ -17,7 +17,7 @@ pub(super) const BLOCKS: usize = 4;
 pub(super) const VALUES: usize = 32 * BLOCKS;
 
 /// An interleaved group: four blocks of `Q4_0`, their scales first.
-pub(super) type Group = [u8; 72];
+pub(super) type Interleaved = [u8; 72];
 
 /// Groups that are prefetched ahead where sixteen rows are added side by side: so much of sixteen rows stays in a
 /// first-level cache beside the sums, and a whole row's length does not.
@@ -29,17 +29,17 @@ const EARLY: usize = 12;
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn early(at: usize, length: usize, ahead: usize) -> usize {
-    let behind = size_of::<Group>() * EARLY;
+    let behind = size_of::<Interleaved>() * EARLY;
     if at + EARLY < length {
         behind
     } else {
-        ahead.wrapping_add(behind).wrapping_sub(size_of::<Group>() * length)
+        ahead.wrapping_add(behind).wrapping_sub(size_of::<Interleaved>() * length)
     }
 }
 
 /// A block's scale and its nibbles.
 #[inline(always)]
-pub(super) fn part(four: &Group, block: usize) -> ([u8; 2], &[u8; 16]) {
+pub(super) fn part(four: &Interleaved, block: usize) -> ([u8; 2], &[u8; 16]) {
     let (scales, nibbles) = four.split_at(2 * BLOCKS);
     (scales.as_chunks().0[block], &nibbles.as_chunks().0[block])
 }
@@ -66,7 +66,7 @@ pub(super) fn repack(rows: &mut [u8]) {
     }
 }
 
-fn joined(blocks: &[[u8; 18]; BLOCKS]) -> Group {
+fn joined(blocks: &[[u8; 18]; BLOCKS]) -> Interleaved {
     let mut four = [0; 72];
     let (scales, nibbles) = four.split_at_mut(2 * BLOCKS);
     let places = scales.as_chunks_mut::<2>().0.iter_mut().zip(nibbles.as_chunks_mut::<16>().0);
@@ -76,13 +76,13 @@ fn joined(blocks: &[[u8; 18]; BLOCKS]) -> Group {
     four
 }
 
-pub(super) fn read(four: &Group, values: &mut [f32; VALUES]) {
+pub(super) fn read(four: &Interleaved, values: &mut [f32; VALUES]) {
     for (at, values) in values.as_chunks_mut().0.iter_mut().enumerate() {
         read_q4_0(&block(four, at), values);
     }
 }
 
-pub(super) fn write(values: &[f32; VALUES], four: &mut Group) {
+pub(super) fn write(values: &[f32; VALUES], four: &mut Interleaved) {
     let mut blocks = [[0; 18]; BLOCKS];
     for (block, values) in blocks.iter_mut().zip(values.as_chunks().0) {
         write_q4_0(values, block);

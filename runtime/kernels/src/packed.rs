@@ -37,7 +37,7 @@ pub enum Form {
 }
 
 /// A piece of a group: how many vectors it has, and its words, one register after another.
-pub(super) type Group<'a> = (usize, &'a [[f32; LANES]]);
+pub(super) type PackedVectors<'a> = (usize, &'a [[f32; LANES]]);
 
 /// `[count, columns]` values in groups of [`LANES`] vectors.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ impl<'a> Packed<'a> {
         self,
         piece: Range<usize>,
         filled: &'b mut [[f32; LANES]],
-    ) -> impl Iterator<Item = Group<'b>>
+    ) -> impl Iterator<Item = PackedVectors<'b>>
     where
         'a: 'b,
     {

@@ -83,7 +83,7 @@ pub(super) trait Multiply: Unpack {
     /// Floats to memory.
     fn store_floats(self, floats: Self::Floats, to: &mut [f32; PART]);
     /// The values of a part; `minima` says whether they have any, `halves` whether its halves differ in them.
-    fn values(self, part: Part<Self>, halves: bool, minima: bool) -> Self::Floats;
+    fn values(self, part: Values32<Self>, halves: bool, minima: bool) -> Self::Floats;
     /// `a * b + c` of each, rounded once.
     fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// `a * w + y` of each, rounded once.
@@ -114,7 +114,7 @@ pub(super) trait Multiply: Unpack {
 
 /// Thirty-two values in the registers of an instruction set.
 #[derive(Clone, Copy)]
-pub(super) struct Part<U: Unpack> {
+pub(super) struct Values32<U: Unpack> {
     /// The whole numbers.
     pub(super) steps: U::Bytes,
     /// The scale of each half.
@@ -141,9 +141,9 @@ pub(super) trait Block: bytemuck::Pod {
 
     /// Part `k`.
     #[inline(always)]
-    fn part<U: Unpack>(&self, begun: &Self::Begun<U>, unpack: U, k: usize) -> Part<U> {
+    fn part<U: Unpack>(&self, begun: &Self::Begun<U>, unpack: U, k: usize) -> Values32<U> {
         let [scale, minimum] = Self::scales(begun, unpack, k);
-        Part { steps: self.steps(unpack, k), scale, minimum }
+        Values32 { steps: self.steps(unpack, k), scale, minimum }
     }
 }
 
@@ -161,7 +161,7 @@ pub(super) struct Traits {
 }
 
 /// Work on rows of one format.
-trait Work {
+trait RowKernel {
     type Result;
 
     fn with<B: Block>(self) -> Self::Result;
@@ -169,7 +169,7 @@ trait Work {
 
 /// Does it, with the blocks of `format`.
 #[inline(always)]
-fn with_blocks<W: Work>(format: Format, work: W) -> W::Result {
+fn with_blocks<W: RowKernel>(format: Format, work: W) -> W::Result {
     match format {
         Format::Q5_1 => work.with::<blocks::Q5_1>(),
         Format::Q5_0 => work.with::<blocks::Q5_0>(),
@@ -195,7 +195,7 @@ fn with_blocks<W: Work>(format: Format, work: W) -> W::Result {
 /// Traits of `format`.
 pub(super) fn traits(format: Format) -> Traits {
     struct Ask;
-    impl Work for Ask {
+    impl RowKernel for Ask {
         type Result = Traits;
 
         #[inline(always)]
@@ -210,7 +210,7 @@ pub(super) fn traits(format: Format) -> Traits {
 #[inline(always)]
 pub(super) fn dot<M: Multiply>(multiply: M, row: Row<'_>, x: &[f32]) -> f32 {
     struct Dot<'a, M>(M, Row<'a>, &'a [f32]);
-    impl<M: Multiply> Work for Dot<'_, M> {
+    impl<M: Multiply> RowKernel for Dot<'_, M> {
         type Result = f32;
 
         #[inline(always)]
@@ -238,7 +238,7 @@ pub(super) fn dot<M: Multiply>(multiply: M, row: Row<'_>, x: &[f32]) -> f32 {
 #[inline(always)]
 pub(super) fn axpy<M: Multiply>(multiply: M, a: f32, row: Row<'_>, y: &mut [f32]) {
     struct Axpy<'a, M>(M, f32, Row<'a>, &'a mut [f32]);
-    impl<M: Multiply> Work for Axpy<'_, M> {
+    impl<M: Multiply> RowKernel for Axpy<'_, M> {
         type Result = ();
 
         #[inline(always)]
@@ -265,7 +265,7 @@ pub(super) fn axpy<M: Multiply>(multiply: M, a: f32, row: Row<'_>, y: &mut [f32]
 #[inline(always)]
 pub(super) fn unpack<M: Multiply>(multiply: M, row: &Row<'_>, start: usize, out: &mut [f32]) {
     struct Values<'a, M>(M, &'a [u8], usize, &'a mut [f32]);
-    impl<M: Multiply> Work for Values<'_, M> {
+    impl<M: Multiply> RowKernel for Values<'_, M> {
         type Result = ();
 
         #[inline(always)]
@@ -307,7 +307,7 @@ impl<M: Multiply> Sums<M> {
         let values = &x.values.as_chunks::<PART>().0[place..][..B::PARTS];
         let (scales, all) = (&x.scales[place..][..B::PARTS], &x.sums[place..][..B::PARTS]);
         for k in 0..B::PARTS {
-            let (to, Part { steps, scale, minimum }) = ((to + k) % 2, block.part(&begun, m, k));
+            let (to, Values32 { steps, scale, minimum }) = ((to + k) % 2, block.part(&begun, m, k));
             let worth = m.times(scale, m.both(scales[k]));
             self.whole[to] = m.add_whole(self.whole[to], steps, &values[k], worth, signed, halves);
             if minima && halves {
@@ -325,7 +325,7 @@ impl<M: Multiply> Sums<M> {
 #[inline(always)]
 pub(super) fn dot_rounded<M: Multiply>(multiply: M, row: Row<'_>, x: Rounded<'_>) -> f32 {
     struct DotRounded<'a, M>(M, Row<'a>, Rounded<'a>);
-    impl<M: Multiply> Work for DotRounded<'_, M> {
+    impl<M: Multiply> RowKernel for DotRounded<'_, M> {
         type Result = f32;
 
         #[inline(always)]
@@ -355,10 +355,10 @@ pub(super) fn for_parts<U: Unpack>(
     format: Format,
     row: &[u8],
     parts: Range<usize>,
-    each: impl FnMut(usize, Part<U>),
+    each: impl FnMut(usize, Values32<U>),
 ) {
     struct Each<'a, U, E>(U, &'a [u8], Range<usize>, E);
-    impl<U: Unpack, E: FnMut(usize, Part<U>)> Work for Each<'_, U, E> {
+    impl<U: Unpack, E: FnMut(usize, Values32<U>)> RowKernel for Each<'_, U, E> {
         type Result = ();
 
         #[inline(always)]
@@ -390,7 +390,7 @@ pub(super) struct Stored {
     pub(super) minima: [f32; 2],
 }
 
-impl<U: Unpack> Part<U> {
+impl<U: Unpack> Values32<U> {
     /// To memory.
     #[inline(always)]
     pub(super) fn stored(self, unpack: U) -> Stored {
@@ -406,7 +406,7 @@ impl<U: Unpack> Part<U> {
 #[inline(always)]
 pub(super) fn stored<U: Unpack>(unpack: U, format: Format, row: &[u8], at: usize) -> Stored {
     struct Store<'a, U>(U, &'a [u8], usize);
-    impl<U: Unpack> Work for Store<'_, U> {
+    impl<U: Unpack> RowKernel for Store<'_, U> {
         type Result = Stored;
 
         #[inline(always)]

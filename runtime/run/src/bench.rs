@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::figures::{self, Figures};
 use super::report::{self, About};
-use super::session::Session;
+use super::session::RunningPlan;
 use super::{Failure, failure, tokens};
 use flashplan::internals::fetch::Replay;
 use flashplan::internals::recording::Recording;
@@ -59,7 +59,7 @@ impl ReadsAlone {
 
 /// Runs the stream, or the tokens given, as many as `--min-speed` is about: the first in, the others out, as given.
 pub(super) fn bench(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     given: Option<Vec<u32>>,
     recording: Option<&Recording>,
     csv: Option<&Path>,
@@ -136,7 +136,7 @@ pub(super) fn bench(
 }
 
 /// Tokens of a recording's prompt, and those generated after it.
-fn follow(session: &Session<'_>, recording: &Recording) -> Result<(u32, u32), Failure> {
+fn follow(session: &RunningPlan<'_>, recording: &Recording) -> Result<(u32, u32), Failure> {
     let (prompt, tokens) = (recording.prompt, recording.routes.tokens());
     if tokens > session.context() {
         return Err(failure(format!(

@@ -35,9 +35,9 @@ use super::cli::Cli;
 use super::ended::Ended;
 use super::figures::{self, sums};
 use super::held::Held;
-use super::reasoning::{Part, Parts};
+use super::reasoning::{Channel, Parts};
 use super::report::{self, About};
-use super::session::Session;
+use super::session::RunningPlan;
 use super::sessions::Sessions;
 use super::turn::{self, Answered, Turn};
 use super::{Failure, failure};
@@ -52,7 +52,7 @@ const TOKEN_BYTES_MAX: usize = 32;
 
 /// Talks until the user ends it.
 pub(super) fn chat(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     template: &Template,
     sessions: Option<Sessions>,
     cli: &Cli,
@@ -98,7 +98,7 @@ pub(super) fn chat(
 
 /// A conversation and all that it needs.
 struct Chat<'c, 'engine> {
-    session: &'c mut Session<'engine>,
+    session: &'c mut RunningPlan<'engine>,
     template: &'c Template,
     cli: &'c Cli,
     sampler: Sampler,
@@ -122,7 +122,7 @@ struct Answer {
 
 impl<'c, 'engine> Chat<'c, 'engine> {
     fn new(
-        session: &'c mut Session<'engine>,
+        session: &'c mut RunningPlan<'engine>,
         template: &'c Template,
         sessions: Option<Sessions>,
         cli: &'c Cli,
@@ -225,10 +225,10 @@ impl<'c, 'engine> Chat<'c, 'engine> {
     /// Prefills what the context does not hold yet, and decodes until the model has said what it has to say.
     fn answer(&mut self, prompt: &Prompt) -> Result<Answer, Failure> {
         let (mut content, mut reasoning, mut written) = (String::new(), String::new(), Ok(()));
-        let mut show = |part: Part, text: &str| {
+        let mut show = |part: Channel, text: &str| {
             match part {
-                Part::Reasoning | Part::Call => reasoning.push_str(text),
-                Part::Answer => content.push_str(text),
+                Channel::Reasoning | Channel::Call => reasoning.push_str(text),
+                Channel::Answer => content.push_str(text),
             }
             if written.is_ok() {
                 written = self.screen.show(part, text);

@@ -13,9 +13,9 @@ use plans::size;
 use super::chat::{Template, TemplateError};
 use super::hour::Hour;
 use super::input::{self, Inputs, Source};
-use super::session::Session;
+use super::session::RunningPlan;
 use super::sessions::Sessions;
-use super::tokenize::{self, Request};
+use super::tokenize::{self, TokenizeRequest};
 use super::{Failure, bench, calibration, chat, failure, generate, logits, score, serve, tokens};
 
 const EXAMPLES: &str = "\
@@ -193,7 +193,7 @@ impl Cli {
     pub(super) fn run(&self, stop: &StopHandle) -> Result<(), Failure> {
         if let Some(text) = &self.tokenize {
             let (plan, model) = (self.plan.clone(), self.model.clone());
-            let request = Request { text: Source::text(text), plan, model, special: self.special };
+            let request = TokenizeRequest { text: Source::text(text), plan, model, special: self.special };
             return tokenize::tokenize(request, self.json, stop);
         }
         let sampler = Sampler::new(self.sampling())?;
@@ -217,7 +217,7 @@ impl Cli {
         // neither scores nor logits are compared with a speed
         let timed = self.score.is_none() && self.logits.is_none() && self.logits_prefill.is_none();
         let hour = (timed && !self.no_probe).then(|| Hour::new(engine.probe(), contract(plan)));
-        let mut session = Session::new(&mut engine, contract(plan), model, start_time, hour);
+        let mut session = RunningPlan::new(&mut engine, contract(plan), model, start_time, hour);
 
         let open = |folder: &PathBuf| Sessions::open(folder, self.sessions_size, &session);
         let sessions = self.sessions.as_ref().map(open).transpose()?;
@@ -297,7 +297,7 @@ impl Cli {
     }
 
     /// The prompt in tokens; without any, the token that begins a text.
-    fn prompt_tokens(&self, session: &Session<'_>, text: Option<&str>) -> Result<Vec<u32>, Failure> {
+    fn prompt_tokens(&self, session: &RunningPlan<'_>, text: Option<&str>) -> Result<Vec<u32>, Failure> {
         let tokenizer = session.tokenizer();
         let tokens = if let Some(numbers) = &self.tokens {
             numbers

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::floor::Floor;
 use super::hour::Hour;
-use super::session::{Session, Step};
+use super::session::{RunningPlan, Step};
 use super::{Failure, failure};
 
 /// The figures of a run; absent where nothing of the kind happened or is predicted.
@@ -137,7 +137,7 @@ pub(super) fn positions_of(steps: &[Step]) -> f64 {
 }
 
 /// How many times as fast the plan expects decoding to be with the drafts that a session uses as without.
-pub(super) fn speedup(session: &Session<'_>) -> f64 {
+pub(super) fn speedup(session: &RunningPlan<'_>) -> f64 {
     let plan = session.plan;
     let speculation = plan.speculation.filter(|_| session.drafts);
     speculation.map_or(1.0, |with| with.decode_tokens_per_second / plan.expected.decode_tokens_per_second)
@@ -153,7 +153,7 @@ fn of_steps(steps: &[Step], value: impl Fn(&Step) -> f64) -> Option<Distribution
 ///
 /// # Errors
 /// If the system does not say how much memory this process holds.
-pub(super) fn figures(session: &Session<'_>, texts: usize) -> Result<Figures, Failure> {
+pub(super) fn figures(session: &RunningPlan<'_>, texts: usize) -> Result<Figures, Failure> {
     let (plan, steps) = (session.plan, &session.steps);
     let (time, counters) = sums(steps);
     let e = &plan.expected;

@@ -8,7 +8,7 @@ use super::ended::Ended;
 use super::figures::{self, Figures};
 use super::output::Text;
 use super::report::{self, About};
-use super::session::Session;
+use super::session::RunningPlan;
 use super::{Failure, failure, tokens};
 
 /// Tokens that are generated where `-n` does not say.
@@ -28,7 +28,7 @@ struct Output<'a> {
 /// Generates until the count, the end of the text, the end of the context or an interrupt; then reports. Who closes
 /// standard output has read enough: it ends without a word then.
 pub(super) fn generate(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     prompt: &[u32],
     mut sampler: Sampler,
     cli: &Cli,
@@ -110,7 +110,7 @@ pub(super) fn generate(
 }
 
 /// Whether the context has room for the prompt, and the vocabulary all of its tokens.
-fn fits(session: &Session<'_>, prompt: &[u32], count: usize) -> Result<(), Failure> {
+fn fits(session: &RunningPlan<'_>, prompt: &[u32], count: usize) -> Result<(), Failure> {
     let room = session.context();
     if prompt.len() > room {
         let most = session.context_max();

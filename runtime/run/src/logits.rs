@@ -7,7 +7,7 @@ use plans::output_file::OutputFile;
 use serde::Serialize;
 
 use super::report;
-use super::session::Session;
+use super::session::RunningPlan;
 use super::{Failure, failure};
 
 #[derive(Serialize)]
@@ -18,7 +18,7 @@ struct Written<'a> {
 
 /// Writes the logits after each of `tokens`, through decode, through prefill, or both.
 pub(super) fn write(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     tokens: &[u32],
     decode: Option<&Path>,
     prefill: Option<&Path>,

@@ -6,7 +6,7 @@
 
 /// Where a piece of text belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Channel {
     /// What the model says to itself.
     Reasoning,
     /// What it says to the user.
@@ -17,7 +17,7 @@ pub(crate) enum Part {
 
 /// Where the next text of an answer would go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum NextText {
     /// To the user.
     Answer,
     /// To the user, if it does not open the reasoning.
@@ -64,7 +64,7 @@ enum At {
     /// Between the tags.
     Inside,
     /// In a channel of harmony's.
-    Channel(Part),
+    Channel(Channel),
     /// In the name of a channel.
     Name,
     /// Between two messages: the name of who speaks, which is nobody's text.
@@ -86,12 +86,12 @@ impl Parts {
     }
 
     /// Where the next text would go.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> NextText {
         match self.at {
-            At::Beginning => Place::Beginning,
-            At::Answer | At::Channel(Part::Answer) => Place::Answer,
-            At::Inside | At::Channel(Part::Reasoning | Part::Call) | At::Name | At::Between => {
-                Place::Elsewhere
+            At::Beginning => NextText::Beginning,
+            At::Answer | At::Channel(Channel::Answer) => NextText::Answer,
+            At::Inside | At::Channel(Channel::Reasoning | Channel::Call) | At::Name | At::Between => {
+                NextText::Elsewhere
             }
         }
     }
@@ -99,12 +99,12 @@ impl Parts {
     /// Whether something of such a text would be for the user.
     pub(crate) fn would_answer(&self, text: &str) -> bool {
         let mut answers = false;
-        self.clone().text(text, |part, _| answers |= part == Part::Answer);
+        self.clone().text(text, |part, _| answers |= part == Channel::Answer);
         answers
     }
 
     /// A token that steers the model, by its name.
-    pub(crate) fn special(&mut self, name: &str, mut out: impl FnMut(Part, &str)) {
+    pub(crate) fn special(&mut self, name: &str, mut out: impl FnMut(Channel, &str)) {
         match name {
             "<|channel|>" => {
                 self.speaks = std::mem::take(&mut self.held);
@@ -113,13 +113,13 @@ impl Parts {
             "<|message|>" => {
                 let channel = self.held.split_whitespace().next().unwrap_or_default();
                 let part =
-                    if self.at == At::Name && channel != "final" { Part::Reasoning } else { Part::Answer };
+                    if self.at == At::Name && channel != "final" { Channel::Reasoning } else { Channel::Answer };
                 let header = std::mem::take(&mut self.speaks) + " " + &std::mem::take(&mut self.held);
                 let mut words = header.split_whitespace();
                 match words.find_map(|word| word.strip_prefix("to=functions.")).filter(|_| self.calls) {
                     Some(tool) => {
-                        self.go(At::Channel(Part::Call));
-                        out(Part::Call, &format!("{tool}\n"));
+                        self.go(At::Channel(Channel::Call));
+                        out(Channel::Call, &format!("{tool}\n"));
                     }
                     None => self.go(At::Channel(part)),
                 }
@@ -135,7 +135,7 @@ impl Parts {
     }
 
     /// Text that a token completes.
-    pub(crate) fn text(&mut self, text: &str, mut out: impl FnMut(Part, &str)) {
+    pub(crate) fn text(&mut self, text: &str, mut out: impl FnMut(Channel, &str)) {
         if MARKS.contains(&text) {
             return self.special(text, out);
         }
@@ -146,7 +146,7 @@ impl Parts {
                 At::Between if self.held.len() > SPEAKER_BYTES_MAX => return self.held.clear(),
                 At::Between => return,
                 At::Channel(part) => return self.say_all(part, &mut out),
-                At::Answer => return self.say_all(Part::Answer, &mut out),
+                At::Answer => return self.say_all(Channel::Answer, &mut out),
                 At::Beginning => {
                     let held = self.held.trim_start();
                     if let Some((first, _)) = TAGS.iter().find(|(first, _)| held.starts_with(first)) {
@@ -163,10 +163,10 @@ impl Parts {
                     let Some((end, last)) = ends.min() else {
                         let kept = TAGS.map(|(_, last)| self.held.len() - tail(&self.held, last));
                         let kept = kept.into_iter().min().unwrap_or(0);
-                        return self.say(Part::Reasoning, kept, &mut out);
+                        return self.say(Channel::Reasoning, kept, &mut out);
                     };
                     let trimmed = self.held[..end].trim_end().len();
-                    self.say(Part::Reasoning, trimmed, &mut out);
+                    self.say(Channel::Reasoning, trimmed, &mut out);
                     self.held.drain(..end - trimmed + last.len());
                     self.go(At::Answer);
                 }
@@ -175,15 +175,15 @@ impl Parts {
     }
 
     /// The text still held back, at the end.
-    pub(crate) fn finish(mut self, mut out: impl FnMut(Part, &str)) {
+    pub(crate) fn finish(mut self, mut out: impl FnMut(Channel, &str)) {
         self.release(&mut out);
     }
 
     /// What is held back was no tag.
-    fn release(&mut self, out: &mut impl FnMut(Part, &str)) {
+    fn release(&mut self, out: &mut impl FnMut(Channel, &str)) {
         match self.at {
-            At::Beginning | At::Answer => self.say_all(Part::Answer, out),
-            At::Inside => self.say_all(Part::Reasoning, out),
+            At::Beginning | At::Answer => self.say_all(Channel::Answer, out),
+            At::Inside => self.say_all(Channel::Reasoning, out),
             At::Channel(_) | At::Name | At::Between => {}
         }
     }
@@ -192,12 +192,12 @@ impl Parts {
         (self.at, self.begun) = (at, false);
     }
 
-    fn say_all(&mut self, part: Part, out: &mut impl FnMut(Part, &str)) {
+    fn say_all(&mut self, part: Channel, out: &mut impl FnMut(Channel, &str)) {
         self.say(part, self.held.len(), out);
     }
 
     /// The first so many bytes of what is held.
-    fn say(&mut self, part: Part, bytes: usize, out: &mut impl FnMut(Part, &str)) {
+    fn say(&mut self, part: Channel, bytes: usize, out: &mut impl FnMut(Channel, &str)) {
         let text = &self.held[..bytes];
         let text = if self.begun { text } else { text.trim_start() };
         if !text.is_empty() {
@@ -225,8 +225,8 @@ mod tests {
     fn parts(reasons: bool, tokens: &[&str]) -> (String, String) {
         let (mut thought, mut said) = (String::new(), String::new());
         let mut out = |part, text: &str| match part {
-            Part::Reasoning | Part::Call => thought.push_str(text),
-            Part::Answer => said.push_str(text),
+            Channel::Reasoning | Channel::Call => thought.push_str(text),
+            Channel::Answer => said.push_str(text),
         };
         let mut parts = Parts::new(reasons);
         for token in tokens {
@@ -274,13 +274,13 @@ mod tests {
     #[test]
     fn it_is_known_before_whether_a_text_is_for_the_user() {
         let mut parts = Parts::new(true);
-        assert_eq!((parts.place(), Parts::new(false).place()), (Place::Elsewhere, Place::Beginning));
+        assert_eq!((parts.place(), Parts::new(false).place()), (NextText::Elsewhere, NextText::Beginning));
         parts.text("I see </thi", |_, _| {});
         for (text, answers) in [("nk>", false), ("nk>\n\n", false), ("nk>\n4", true), ("4", false)] {
             assert_eq!(parts.would_answer(text), answers, "{text}");
         }
         parts.text("nk>", |_, _| {});
-        assert_eq!(parts.place(), Place::Answer);
+        assert_eq!(parts.place(), NextText::Answer);
         assert!(opens("<think>") && opens("<|channel|>") && !opens("<thin") && !opens("{"));
     }
 
@@ -297,7 +297,7 @@ mod tests {
             for calls in [true, false] {
                 let mut parts = Parts::new(false).with_calls(calls);
                 let mut told = [String::new(), String::new(), String::new()];
-                let mut out = |part: Part, text: &str| told[part as usize].push_str(text);
+                let mut out = |part: Channel, text: &str| told[part as usize].push_str(text);
                 parts.special("<|channel|>", &mut out);
                 parts.text("analysis", &mut out);
                 parts.special("<|message|>", &mut out);

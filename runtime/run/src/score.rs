@@ -16,7 +16,7 @@ use terminal::progress::Unit;
 use terminal::{Progress, Rows};
 
 use super::report;
-use super::session::Session;
+use super::session::RunningPlan;
 use super::{Failure, failure};
 
 #[derive(Serialize)]
@@ -37,7 +37,7 @@ struct Score {
 
 /// Scores a text, cut into windows of the plan's context; the first token of each is given, not predicted.
 pub(super) fn score(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     text: &str,
     name: &str,
     source: Option<&Path>,
@@ -121,7 +121,7 @@ pub(super) fn score(
 }
 
 /// The source of the plan's model, and no other.
-fn opened(path: &Path, session: &Session<'_>) -> Result<SourceModel<'static>, Failure> {
+fn opened(path: &Path, session: &RunningPlan<'_>) -> Result<SourceModel<'static>, Failure> {
     let source = confirmed(path, &session.plan.target.model_fingerprint)?;
     // which `profile --activation` may have chosen
     let opened = container(session.model);

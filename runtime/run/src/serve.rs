@@ -54,15 +54,15 @@ use self::likelihood::Likelihood;
 use self::log::{End, Log};
 use self::metrics::Metrics;
 use self::queue::Queue;
-use self::request::{Ask, Input, Options, Refusal, Request};
-use self::seat::{Answering, Found, Seat, Work};
+use self::request::{Ask, Input, Options, Refusal, AnswerRequest};
+use self::seat::{Answering, Found, Seat, AnswerFigures};
 use self::tools::Tools;
 use super::chat::conversation::{Call, Message, Role};
 use super::chat::{Prompt, Template, TemplateError};
 use super::cli::Cli;
 use super::ended::Ended;
-use super::reasoning::Part;
-use super::session::Session;
+use super::reasoning::Channel;
+use super::session::RunningPlan;
 use super::sessions::{Keeping, Sessions};
 use super::turn::{self, Turn};
 use super::{Failure, failure};
@@ -86,7 +86,7 @@ const KEY_BYTES_MAX: u64 = 4096;
 /// A request in the queue. Who hangs up drops the other end of `told`.
 #[derive(Debug)]
 struct Job {
-    request: Request,
+    request: AnswerRequest,
     told: UnboundedSender<Told>,
 }
 
@@ -97,7 +97,7 @@ enum Told {
     /// It begins, after so many tokens.
     Begins { prompt: usize },
     /// More of a choice, and the likelihoods of the tokens that made it.
-    Text { choice: usize, part: Part, text: String, likelihoods: Vec<Likelihood> },
+    Text { choice: usize, part: Channel, text: String, likelihoods: Vec<Likelihood> },
     /// The next text's embedding.
     Vector(Vec<f32>),
     /// A tool is called.
@@ -121,7 +121,7 @@ struct Usage {
 
 /// Answers until it is stopped.
 pub(super) fn serve(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     template: Result<Template, TemplateError>,
     sessions: Option<Sessions>,
     cli: &Cli,
@@ -202,7 +202,7 @@ fn read_key(path: &Path) -> Result<String, Failure> {
 
 /// Who answers.
 struct Desk<'d, 'engine> {
-    session: &'d mut Session<'engine>,
+    session: &'d mut RunningPlan<'engine>,
     template: Result<Template, TemplateError>,
     sampling: Sampling,
     /// Where prompts last.
@@ -318,7 +318,7 @@ impl<'engine> Desk<'_, 'engine> {
         let seat = &mut self.seats[at];
         let texts = embedding.as_ref().map_or(0, Embedding::tokens);
         let usage = Usage { prompt: prepared.prompt.len() + texts, cached, answer: 0 };
-        let work = Work { usage, ..Work::default() };
+        let work = AnswerFigures { usage, ..AnswerFigures::default() };
         let (number, after) = (self.answers, Vec::new());
         seat.taken = number;
         seat.answering =
@@ -609,7 +609,7 @@ impl<'engine> Desk<'_, 'engine> {
     }
 
     /// The prompt's tokens, and how the answer's are drawn; everything that can be known before is checked.
-    fn prepare(&self, request: &Request) -> Result<Prepared, Refusal> {
+    fn prepare(&self, request: &AnswerRequest) -> Result<Prepared, Refusal> {
         let tokenizer = self.session.tokenizer();
         if let Ask::Embeddings { inputs, dimensions } = &request.ask {
             return self.prepare_embeddings(inputs, *dimensions);

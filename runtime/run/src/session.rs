@@ -58,7 +58,7 @@ impl LastStep {
 
 /// A running plan.
 #[derive(Debug)]
-pub(super) struct Session<'engine> {
+pub(super) struct RunningPlan<'engine> {
     pub(super) plan: &'engine Plan,
     pub(super) model: &'engine Model,
     batch: Batch<'engine>,
@@ -78,7 +78,7 @@ pub(super) struct Session<'engine> {
     pub(super) drafts: bool,
 }
 
-impl<'engine> Session<'engine> {
+impl<'engine> RunningPlan<'engine> {
     /// An engine that took `start_time` to start, in an `hour` that was looked into or not.
     pub(super) fn new(
         engine: &'engine mut Engine,
@@ -234,7 +234,7 @@ impl<'engine> Session<'engine> {
         (self.batch.engine().pooling(), self.batch.engine().width())
     }
 
-    /// Tokens of some sequences through decode together; their logits are [`Session::row`] by row. Its time and counters.
+    /// Tokens of some sequences through decode together; their logits are [`RunningPlan::row`] by row. Its time and counters.
     pub(super) fn decode_each(&mut self, tokens: &[(usize, u32)]) -> Result<(Duration, Counters), Failure> {
         self.settle()?;
         let (before, clock) = (self.counters(), Instant::now());
@@ -262,7 +262,7 @@ impl<'engine> Session<'engine> {
         Ok(self.position(to))
     }
 
-    /// How many tokens [`Session::forget`] would keep of so many.
+    /// How many tokens [`RunningPlan::forget`] would keep of so many.
     pub(super) fn kept_of(&self, sequence: usize, tokens: usize) -> usize {
         self.batch.rewound(sequence, tokens).unwrap_or(0)
     }
@@ -273,8 +273,14 @@ impl<'engine> Session<'engine> {
     }
 
     /// Whether sequences are more than their keys and values.
-    pub(super) fn is_recurrent(&self) -> bool {
-        self.batch.engine().is_recurrent()
+    /// Bytes of a sequence's recurrent state; 0 where there is none.
+    pub(super) fn state_bytes(&self) -> usize {
+        self.batch.engine().state_bytes()
+    }
+
+    /// Tokens behind which a sequence's recurrent state is kept: the end of its last prompt.
+    pub(super) fn state_at(&self, sequence: usize) -> usize {
+        self.batch.state_at(sequence)
     }
 
     /// The keys and values of some of a sequence's tokens, piece after piece.

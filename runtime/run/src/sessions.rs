@@ -11,6 +11,9 @@
 //! used for longest goes first, the end of a prompt before its beginning. Only what a prefill has made is kept, and nothing that
 //! follows a decoded token: what lies in the folder changes no bit of an answer. Nothing grows in memory: keys and values pass
 //! through one small buffer, between two answers, block by block.
+//!
+//! A recurrent state stands behind one token and is not cut. Prompts of models that keep one lie on disk whole, each a file: the
+//! keys and values of all its tokens, and the state behind the last. One that goes on where another ended takes in all of that.
 
 mod block;
 mod folder;
@@ -25,13 +28,13 @@ use plans::size::show;
 use self::block::{Block, Key, Problem};
 use self::folder::Folder;
 use super::held::Held;
-use super::session::Session;
+use super::session::RunningPlan;
 use super::{Failure, failure};
 
 /// Tokens of a block: of a prompt of 1,000 at most 31 are prefilled again.
 const BLOCK: usize = 32;
 /// Changes when a file of the same key would hold something else.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How far a prompt has been put on disk.
 #[derive(Debug, Clone, Copy)]
@@ -54,8 +57,10 @@ impl Keeping {
 pub(super) struct Sessions {
     folder: Folder,
     root: Key,
-    /// Bytes of a block's keys and values.
-    bytes: u64,
+    /// Bytes of a token's keys and values.
+    token_bytes: u64,
+    /// Bytes of a recurrent state; 0 where there is none, and prompts lie on disk by blocks.
+    state_bytes: u64,
     /// Nothing is kept any more: the folder takes nothing.
     full: bool,
 }
@@ -65,19 +70,13 @@ impl Sessions {
     ///
     /// # Errors
     /// If it cannot be made or written to, or has no room for a single block.
-    pub(super) fn open(folder: &Path, bytes_max: u64, session: &Session<'_>) -> Result<Self, Failure> {
+    pub(super) fn open(folder: &Path, bytes_max: u64, session: &RunningPlan<'_>) -> Result<Self, Failure> {
         let name = folder.display();
-        if session.is_recurrent() {
-            return Err(failure(format!(
-                "--sessions {name}: {} keeps a recurrent state beside keys and values, and prompts of such models do not last; leave the option out",
-                session.model.name()
-            )));
-        }
         let folder = Folder::open(folder, bytes_max).map_err(|error| {
             failure(format!("--sessions {name}: {error}; name a folder that can be written to"))
         })?;
-        let bytes = (BLOCK * session.kv_bytes_per_token()) as u64;
-        let least = block::file_bytes(BLOCK, bytes);
+        let (token_bytes, state_bytes) = (session.kv_bytes_per_token() as u64, session.state_bytes() as u64);
+        let least = block::file_bytes(BLOCK, BLOCK as u64 * token_bytes + state_bytes);
         if least > bytes_max {
             return Err(failure(format!(
                 "--sessions-size {}: {BLOCK} tokens of this model take {}; give at least as much",
@@ -85,7 +84,8 @@ impl Sessions {
                 show(least)
             )));
         }
-        Ok(Self { folder, root: root(session.plan, bytes), bytes, full: false })
+        let root = root(session.plan, token_bytes, state_bytes);
+        Ok(Self { folder, root, token_bytes, state_bytes, full: false })
     }
 
     /// Takes in what lies on disk of a prompt, where that is more than its sequence holds. What is damaged is told of and removed.
@@ -94,12 +94,15 @@ impl Sessions {
     /// If there is no such sequence.
     pub(super) fn restore(
         &mut self,
-        session: &mut Session<'_>,
+        session: &mut RunningPlan<'_>,
         sequence: usize,
         held: &mut Held,
         prompt: &[u32],
         wanted: &dyn Fn() -> bool,
     ) -> Result<(), Failure> {
+        if self.state_bytes > 0 {
+            return self.restore_whole(session, sequence, held, prompt);
+        }
         let same = held.same(prompt);
         let first = same.min(held.prefilled().len()) / BLOCK;
         let there = self.blocks(prompt).skip(first).take_while(|block| self.folder.has(block)).count();
@@ -124,8 +127,30 @@ impl Sessions {
         Ok(())
     }
 
+    /// [`Self::restore`] of a model with recurrent state: the longest prompt on disk with which this one begins.
+    fn restore_whole(
+        &self,
+        session: &mut RunningPlan<'_>,
+        sequence: usize,
+        held: &mut Held,
+        prompt: &[u32],
+    ) -> Result<(), Failure> {
+        // one token is left to be prefilled, for the logits after it
+        let most = prompt.len().saturating_sub(1);
+        let same = session.kept_of(sequence, held.same(prompt).min(most));
+        let found = self.wholes(&prompt[..most]).skip(same).filter(|whole| self.folder.has(whole)).last();
+        let Some(whole) = found else { return Ok(()) };
+        session.forget(sequence, 0)?;
+        held.truncate(0);
+        match self.load(session, sequence, &whole) {
+            Ok(()) => held.read(whole.tokens),
+            Err(problem) => self.refuse(&whole, &problem),
+        }
+        Ok(())
+    }
+
     /// Puts on disk what was prefilled and does not lie there yet; what lies there has been used.
-    pub(super) fn keep(&mut self, session: &mut Session<'_>, sequence: usize, held: &Held) {
+    pub(super) fn keep(&mut self, session: &mut RunningPlan<'_>, sequence: usize, held: &Held) {
         let mut keeping = Keeping::begin();
         while self.keep_next(session, sequence, held, &mut keeping) {}
     }
@@ -133,7 +158,7 @@ impl Sessions {
     /// [`Self::keep`] of one block more; whether it may not have been the last.
     pub(super) fn keep_next(
         &mut self,
-        session: &mut Session<'_>,
+        session: &mut RunningPlan<'_>,
         sequence: usize,
         held: &Held,
         keeping: &mut Keeping,
@@ -141,7 +166,11 @@ impl Sessions {
         if self.full {
             return false;
         }
-        self.keep_block(session, sequence, held, keeping).unwrap_or_else(|error| {
+        let kept = match self.state_bytes {
+            0 => self.keep_block(session, sequence, held, keeping),
+            _ => self.keep_whole(session, sequence, held, keeping).map(|()| false),
+        };
+        kept.unwrap_or_else(|error| {
             self.full = true;
             warn(format_args!("no more prompts are kept in {}: {error}", self.folder.path().display()));
             false
@@ -150,12 +179,12 @@ impl Sessions {
 
     fn keep_block(
         &self,
-        session: &mut Session<'_>,
+        session: &mut RunningPlan<'_>,
         sequence: usize,
         held: &Held,
         keeping: &mut Keeping,
     ) -> Result<bool, Problem> {
-        let file_bytes = block::file_bytes(BLOCK, self.bytes);
+        let file_bytes = block::file_bytes(BLOCK, BLOCK as u64 * self.token_bytes);
         let most = (self.folder.bytes_max() / file_bytes) as usize;
         let blocks = self.blocks(held.prefilled()).take(most).enumerate();
         for (index, block) in blocks.skip(keeping.blocks) {
@@ -174,9 +203,33 @@ impl Sessions {
         Ok(false)
     }
 
-    fn load(&self, session: &mut Session<'_>, sequence: usize, block: &Block<'_>) -> Result<(), Problem> {
+    /// Puts on disk the prompt behind which a sequence's recurrent state is kept. Where something was prefilled after a decoded token,
+    /// that state is not one that a prefill makes; a prompt shorter than a block is as fast prefilled again.
+    fn keep_whole(
+        &self,
+        session: &mut RunningPlan<'_>,
+        sequence: usize,
+        held: &Held,
+        keeping: &Keeping,
+    ) -> Result<(), Problem> {
+        let tokens = held.prefilled();
+        let Some(whole) = self.wholes(tokens).last().filter(|_| tokens.len() >= BLOCK) else { return Ok(()) };
+        let file_bytes = block::file_bytes(tokens.len(), whole.bytes);
+        if session.state_at(sequence) != tokens.len()
+            || file_bytes > self.folder.bytes_max()
+            || self.folder.touch(&whole, keeping.since)
+        {
+            return Ok(());
+        }
+        self.folder.make_room(file_bytes)?;
+        self.folder.write(&whole, keeping.since, |file| {
+            session.keys_and_values(sequence, 0..tokens.len(), |bytes| file.put(bytes))
+        })
+    }
+
+    fn load(&self, session: &mut RunningPlan<'_>, sequence: usize, block: &Block<'_>) -> Result<(), Problem> {
         let mut file = self.folder.read(block)?;
-        session.restore(sequence, BLOCK, |bytes| file.fill(bytes))?;
+        session.restore(sequence, block.tokens.len(), |bytes| file.fill(bytes))?;
         file.finish()
     }
 
@@ -189,10 +242,20 @@ impl Sessions {
 
     /// The whole blocks of a prompt, in order.
     fn blocks<'t>(&self, tokens: &'t [u32]) -> impl Iterator<Item = Block<'t>> + use<'t> {
-        let (mut key, bytes) = (self.root, self.bytes);
+        let (mut key, bytes) = (self.root, BLOCK as u64 * self.token_bytes);
         tokens.chunks_exact(BLOCK).map(move |tokens| {
             key = key.followed_by(tokens);
             Block { key, tokens, bytes }
+        })
+    }
+
+    /// The prompts with which these tokens begin, each whole with the state behind it, the shortest first.
+    fn wholes<'t>(&self, tokens: &'t [u32]) -> impl Iterator<Item = Block<'t>> + use<'t> {
+        let (token_bytes, state_bytes) = (self.token_bytes, self.state_bytes);
+        self.root.followed_by_each(tokens).zip(1..).map(move |(key, count)| Block {
+            key,
+            tokens: &tokens[..count],
+            bytes: count as u64 * token_bytes + state_bytes,
         })
     }
 }
@@ -203,7 +266,7 @@ fn warn(what: fmt::Arguments<'_>) {
 
 /// All that can change a bit of keys and values, and this program's way to write them: the model, the quality keys, and the
 /// context, by which rotary embeddings may scale.
-fn root(plan: &Plan, bytes: u64) -> Key {
+fn root(plan: &Plan, token_bytes: u64, state_bytes: u64) -> Key {
     let quality = serde_json::to_string(&plan.quality).unwrap_or_default();
     Key::root(&[
         "flashplan's keys and values",
@@ -213,7 +276,8 @@ fn root(plan: &Plan, bytes: u64) -> Key {
         &plan.target.container_fingerprint,
         &quality,
         &plan.context.tokens.to_string(),
-        &bytes.to_string(),
+        &token_bytes.to_string(),
+        &state_bytes.to_string(),
     ])
 }
 
@@ -229,7 +293,7 @@ mod tests {
         let of = |change: Change| {
             let mut plan = plan();
             change(&mut plan);
-            root(&plan, 1)
+            root(&plan, 1, 0)
         };
         let same = of(|_| ());
         let others: [Change; 8] = [
@@ -245,7 +309,8 @@ mod tests {
         for (index, change) in others.into_iter().enumerate() {
             assert_ne!(of(change), same, "{index}");
         }
-        assert_ne!(root(&plan(), 2), same);
+        assert_ne!(root(&plan(), 2, 0), same);
+        assert_ne!(root(&plan(), 1, 1), same);
         // what changes speed and memory alone does not
         let speeds: [Change; 3] = [
             |plan| plan.cache.hot_neurons[0] += 1,

@@ -13,7 +13,7 @@ use super::{Failure, failure, report};
 
 /// A request to tokenize: the text, and whose tokenizer.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct TokenizeRequest {
     pub(super) text: Source,
     /// Whose container's tokenizer, where no model is named.
     pub(super) plan: Option<PathBuf>,
@@ -30,7 +30,7 @@ struct Tokens {
 }
 
 /// Prints the tokens of a text.
-pub(super) fn tokenize(request: Request, json: bool, stop: &StopHandle) -> Result<(), Failure> {
+pub(super) fn tokenize(request: TokenizeRequest, json: bool, stop: &StopHandle) -> Result<(), Failure> {
     let work = move || request.tokens();
     let found = terminal::interrupt::heeding(|| stop.is_stopped(), work).unwrap_or(Err(Failure::Stopped))?;
     if json {
@@ -40,7 +40,7 @@ pub(super) fn tokenize(request: Request, json: bool, stop: &StopHandle) -> Resul
     report::print(lines.collect::<Vec<_>>().join("\n"))
 }
 
-impl Request {
+impl TokenizeRequest {
     fn tokens(self) -> Result<Tokens, Failure> {
         let (made, opened);
         let tokenizer = match &self.model {

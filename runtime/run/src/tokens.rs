@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use flashplan::internals::counters::{Stage, detail};
 
 use super::picture::picture;
-use super::session::{Session, Step};
+use super::session::{RunningPlan, Step};
 use super::{Failure, failure};
 
 /// A column of the report on every token.
@@ -43,8 +43,8 @@ const COLUMNS: [Column; 23] = [
 ///
 /// # Errors
 /// If a file cannot be written; nothing is left of it then.
-pub(super) fn write(path: &Path, session: &Session<'_>) -> Result<(), Failure> {
-    let Session { plan, steps, .. } = session;
+pub(super) fn write(path: &Path, session: &RunningPlan<'_>) -> Result<(), Failure> {
+    let RunningPlan { plan, steps, .. } = session;
     let csv = table(steps).map_err(failure)?;
     plans::file::write_bytes(path, &csv).map_err(failure)?;
     let Some(picture_path) = picture_path(path) else { return Ok(()) };

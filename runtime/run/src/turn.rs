@@ -8,8 +8,8 @@ use flashplan::{TextStream, Tokenizer};
 use super::Failure;
 use super::ended::Ended;
 use super::held::Held;
-use super::reasoning::{Part, Parts};
-use super::session::Session;
+use super::reasoning::{Channel, Parts};
+use super::session::RunningPlan;
 use super::sessions::Sessions;
 
 /// Tokens that are prefilled, in whole chunks, before it is asked again whether the answer is wanted. Where others wait it is one chunk.
@@ -44,7 +44,7 @@ pub(super) struct Answered {
 /// Lets a sequence hold as much as there is of a prompt of one or more tokens, but for its last token, and nothing else: how much
 /// that is. What the disk has is taken in where it is more.
 pub(super) fn open(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     sequence: usize,
     held: &mut Held,
     sessions: Option<&mut Sessions>,
@@ -66,7 +66,7 @@ pub(super) fn open(
 /// # Errors
 /// The engine's; `held` is true then, too.
 pub(super) fn read_some(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     sequence: usize,
     held: &mut Held,
     prompt: &[u32],
@@ -94,7 +94,7 @@ pub(super) fn read_some(
 /// # Errors
 /// The engine's, but for a stop; `held` is true then, too.
 pub(super) fn read(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     held: &mut Held,
     sessions: Option<&mut Sessions>,
     prompt: &[u32],
@@ -120,11 +120,11 @@ pub(super) fn read(
 /// # Errors
 /// Those of `choose`, and the engine's, but for a stop; `held` is true then, too.
 pub(super) fn write(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     held: &mut Held,
     turn: Turn,
     choose: &mut Choose<'_>,
-    show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
+    show: &mut dyn FnMut(Channel, &str) -> ControlFlow<()>,
 ) -> Result<Answered, Failure> {
     let mut writing = Writing::new(session.tokenizer(), turn);
     let mut next = choose(writing.parts(), session.last_logits())?;
@@ -178,7 +178,7 @@ impl<'t> Writing<'t> {
         &mut self,
         token: Option<u32>,
         room: bool,
-        show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
+        show: &mut dyn FnMut(Channel, &str) -> ControlFlow<()>,
     ) -> ControlFlow<Ended, u32> {
         let Some(token) = token else { return ControlFlow::Break(Ended::EndOfText) };
         self.tokens += 1;
@@ -187,7 +187,7 @@ impl<'t> Writing<'t> {
         }
         let (turn, broken) = (self.turn, &mut self.broken);
         let is_text = |name: &&str| turn.marks.is_some_and(|marks| marks.contains(name));
-        let say = |part: Part, text: &str| {
+        let say = |part: Channel, text: &str| {
             if !*broken && !text.is_empty() {
                 *broken = show(part, text).is_break();
             }
@@ -198,11 +198,11 @@ impl<'t> Writing<'t> {
             (Some(parts), None) => parts.text(&self.letters.push(token), say),
             (None, Some(name)) if is_text(&name) => {
                 let mut say = say;
-                say(Part::Answer, name);
+                say(Channel::Answer, name);
             }
             (None, _) => {
                 let mut say = say;
-                say(Part::Answer, &self.letters.push(token));
+                say(Channel::Answer, &self.letters.push(token));
             }
         }
         if self.broken {
@@ -218,10 +218,10 @@ impl<'t> Writing<'t> {
     pub(super) fn finish(
         self,
         ended: Ended,
-        show: &mut dyn FnMut(Part, &str) -> ControlFlow<()>,
+        show: &mut dyn FnMut(Channel, &str) -> ControlFlow<()>,
     ) -> Answered {
         let Self { parts, letters, tokens, mut broken, .. } = self;
-        let mut say = |part: Part, text: &str| {
+        let mut say = |part: Channel, text: &str| {
             if !broken && !text.is_empty() {
                 broken = show(part, text).is_break();
             }
@@ -232,7 +232,7 @@ impl<'t> Writing<'t> {
                 parts.text(&rest, &mut say);
                 parts.finish(say);
             }
-            None => say(Part::Answer, &rest),
+            None => say(Channel::Answer, &rest),
         }
         Answered { tokens, ended }
     }

@@ -27,14 +27,14 @@ struct Becomes {
 
 /// A tensor of the folder.
 #[derive(Clone, Copy)]
-struct Given<'a> {
+struct FolderTensor<'a> {
     name: &'a str,
     tensor: &'a Tensor,
     /// Its file.
     path: &'a Path,
 }
 
-impl Given<'_> {
+impl FolderTensor<'_> {
     fn shaped(&self, fact: &str) -> FolderError {
         FolderError::damaged(
             self.path,
@@ -100,13 +100,13 @@ pub(super) fn recipes(
         let (shape, content) = (vec![values.len() as u64], Content::Values(values));
         made.push(Recipe { name: name.to_owned(), shape, format: Format::F32, content });
     }
-    let mut experts: BTreeMap<String, BTreeMap<u64, Given<'_>>> = BTreeMap::new();
+    let mut experts: BTreeMap<String, BTreeMap<u64, FolderTensor<'_>>> = BTreeMap::new();
     for (name, tensor) in weights.tensors() {
         let of_head = name == "lm_head.weight" || name.ends_with(".lm_head.weight");
         if LEFT_OUT.iter().any(|end| name.ends_with(end)) || is_of_pictures(name) || (tied && of_head) {
             continue;
         }
-        let given = Given { name, tensor, path: weights.path_of(name).unwrap_or(config.path()) };
+        let given = FolderTensor { name, tensor, path: weights.path_of(name).unwrap_or(config.path()) };
         for Becomes { make, expert, to, parts } in problems.note(given.becomes(family)).unwrap_or_default() {
             match (make, expert) {
                 (Make::Scales, _) => {} // read with their blocks
@@ -146,12 +146,12 @@ fn recipe(
     family: &Family,
     config: &Config,
     weights: &Weights,
-    given: Given<'_>,
+    given: FolderTensor<'_>,
     make: Make,
     to: &str,
     (part, parts): (u64, u64),
 ) -> Result<Recipe, FolderError> {
-    let Given { name, tensor, .. } = given;
+    let FolderTensor { name, tensor, .. } = given;
     let shape = tensor.shape.as_slice();
     if shape.is_empty() || shape.len() > 4 || shape.contains(&0) {
         return Err(given.shaped("which is none of a weight"));
@@ -226,7 +226,7 @@ pub(crate) fn is_exact(name: &str, shape: &[u64]) -> bool {
 }
 
 /// All experts of a role as one tensor.
-fn stacked(to: &str, experts: &BTreeMap<u64, Given<'_>>, config: &Config) -> Result<Recipe, FolderError> {
+fn stacked(to: &str, experts: &BTreeMap<u64, FolderTensor<'_>>, config: &Config) -> Result<Recipe, FolderError> {
     let damaged =
         |fact: &str| FolderError::damaged(config.path(), format!("experts of {}: {fact}", quote(to)));
     let Some((_, first)) = experts.first_key_value() else { return Err(damaged("there are none")) };
@@ -250,11 +250,11 @@ fn stacked(to: &str, experts: &BTreeMap<u64, Given<'_>>, config: &Config) -> Res
 /// A tensor of MXFP4, whose scales lie in another of the folder.
 fn blocks(
     weights: &Weights,
-    given: Given<'_>,
+    given: FolderTensor<'_>,
     to: &str,
     (first, step): (u64, u64),
 ) -> Result<Recipe, FolderError> {
-    let Given { name, tensor, path } = given;
+    let FolderTensor { name, tensor, path } = given;
     let scales = name.strip_suffix("_blocks").map(|name| format!("{name}_scales")).unwrap_or_default();
     let ([experts, rows, columns, 16], Kind::U8) = (tensor.shape.as_slice(), tensor.kind) else {
         return Err(given.shaped("which is none of MXFP4"));

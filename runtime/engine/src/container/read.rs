@@ -9,7 +9,7 @@ use plans::PAGE_BYTES;
 use plans::layout::{PARTS, Span};
 use plans::model::LevelKind;
 
-use crate::model::config::Part;
+use crate::model::config::TensorShape;
 use crate::model::tokenizer::TokenizerData;
 
 use super::index::{Piece, SLICE_WORDS, Source};
@@ -18,7 +18,7 @@ use super::{
     VERSION, write,
 };
 use crate::arena::LINE_BYTES;
-use crate::flash::{self, Files, Group};
+use crate::flash::{self, Files, LayerSlices};
 
 /// A directory holds shapes and a vocabulary: no model's comes near this.
 const DIRECTORY_BYTES_MAX: u64 = 1 << 28;
@@ -279,7 +279,7 @@ impl Container {
         // what follows counts its layers
         directory.config.check().map_err(|error| invalid(error.to_string()))?;
         if directory.source.is_some() {
-            directory.layer_offsets = (0..directory.config.layers()).map(Group::address).collect();
+            directory.layer_offsets = (0..directory.config.layers()).map(LayerSlices::address).collect();
         }
         let container = Self {
             path: path.to_owned(),
@@ -351,13 +351,13 @@ impl Container {
     }
 
     /// The slices of each layer whose parts lie apart: of an index all.
-    pub(crate) fn groups(&self) -> Vec<Group> {
+    pub(crate) fn groups(&self) -> Vec<LayerSlices> {
         let d = &self.directory;
         let of_layer = |source: &Source, layer| {
             let bundle = d.stored(layer).bundle;
             // checked when it was opened
             let slices = source.slices(layer, self.parts_bytes(layer)).unwrap_or_default();
-            Group { at: bundle.parts_at(), slices }
+            LayerSlices { at: bundle.parts_at(), slices }
         };
         let layers = 0..d.config.layers();
         d.source.iter().flat_map(|source| layers.clone().map(move |layer| of_layer(source, layer))).collect()
@@ -698,7 +698,7 @@ impl Container {
             expect("output.weight".to_owned(), false, c.vocabulary, c.width)?;
         }
         for block in 0..c.blocks.len() {
-            for Part { role, rows, columns } in c.parts(block) {
+            for TensorShape { role, rows, columns } in c.parts(block) {
                 expect(format!("blk.{block}.{}", role.name()), role.is_plain(), rows, columns)?;
             }
         }

@@ -13,7 +13,7 @@ use super::{
     BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, Source, Stored,
     TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums, index, read, slice_checksums,
 };
-use crate::model::config::{Config, Part};
+use crate::model::config::{Config, TensorShape};
 use crate::model::source::{Down, SourceModel};
 use crate::model::tokenizer::TokenizerData;
 use crate::predictor::Hidden;
@@ -520,7 +520,7 @@ fn fixed_tensors<'a>(source: &'a SourceModel<'_>, orders: &'a [Vec<u32>]) -> Vec
     let config = source.config();
     for block in 0..config.blocks.len() {
         let order = config.layer_of(block).map(|layer| &*orders[layer]);
-        for Part { role, .. } in config.parts(block) {
+        for TensorShape { role, .. } in config.parts(block) {
             let Some(matrix) = source.part(block, role) else { continue };
             let order = order.filter(|_| role.is_of_neurons());
             tensors.push(Fixed {

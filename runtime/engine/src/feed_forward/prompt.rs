@@ -27,8 +27,8 @@ use super::{
     Biases, Checks, FeedForward, FeedForwardError, List, Network, add_down_bias, complete_parts, insert,
 };
 use crate::arena::Slab;
-use crate::fetch::Reads;
-use crate::neurons::{Bundle, LayerNeurons, NeuronError, Shape};
+use crate::fetch::{Due, Fetcher, Reads};
+use crate::neurons::{Bundle, LayerNeurons, NeuronError, Shape, Slots};
 use crate::pool::Pool;
 use crate::products::{ROWS, Tile, VECTORS, add_products, form_for, pack_in_place};
 use kernels::{Form, LANES, Packed, Row, TRANSPOSED_COLUMNS, pack_some, pack_transposed};
@@ -276,7 +276,7 @@ impl Groups {
         let vector = form.vector_words(width);
         self.word_ends.clear();
         self.word_ends.extend(self.starts[1..].iter().map(|end| end * vector));
-        pool.share_pieces(words, &self.word_ends, |expert, words| {
+        pool.share_pieces(words, &self.word_ends, || (), |expert, words| {
             let rows = &self.members[self.range(expert)];
             pack_some(form, width, |member| &x[rows[member] as usize * width..][..width], words);
         });
@@ -385,14 +385,15 @@ impl Cluster<'_> {
     /// for all members of its expert.
     fn compute_values<'x>(
         &self,
-        n: &Network<'_>,
+        n: &mut Network<'_>,
         input: impl Fn(usize) -> Packed<'x> + Sync,
         values: &mut [f32],
     ) {
         let (kernels, activation, level) = (n.kernels, n.activation, n.level);
-        let (shape, bundle, biases) = (n.shape, self.bundles(n), Biases::of(n.weights, self.layer));
+        let (shape, biases) = (n.shape, Biases::of(n.weights, self.layer));
+        let (bundle, mut due) = self.bundles(n.slots, n.fetcher);
         let gated = shape.is_gated();
-        n.pool.share_pieces(values, &self.batches.value_ends, |batch, values| {
+        n.pool.share_pieces(values, &self.batches.value_ends, || due.go_on(), |batch, values| {
             let (expert, ref neurons) = self.batches.neurons[batch];
             let (x, neurons) = (input(expert), &self.order[neurons.clone()]);
             let gate = |index: u32| {
@@ -462,8 +463,10 @@ impl Cluster<'_> {
     }
 
     /// `sums[member] += sum over its expert's neurons of values * down`.
-    fn add_down(&self, n: &Network<'_>, values: &[f32], sums: &mut [f32]) {
-        let (kernels, width, shape, bundle) = (n.kernels, n.width, n.shape, self.bundles(n));
+    fn add_down(&self, n: &mut Network<'_>, values: &[f32], sums: &mut [f32]) {
+        let (kernels, width, shape) = (n.kernels, n.width, n.shape);
+        let (bundle, mut due) = self.bundles(n.slots, n.fetcher);
+        due.go_on();
         n.pool.split_rows(sums, width, |first, sums| {
             let here = first..first + sums.len() / width;
             let (mut neurons, mut values) = (self.order, values);
@@ -493,7 +496,7 @@ impl Cluster<'_> {
     }
 
     /// [`Self::add_down`] where slices hold pieces of down: the values of each slice, packed behind all of them, meet its piece.
-    fn add_pieces(&self, n: &Network<'_>, values: &mut [f32], sums: &mut [f32]) {
+    fn add_pieces(&self, n: &mut Network<'_>, values: &mut [f32], sums: &mut [f32]) {
         let (kernels, shape, width, slice) = (n.kernels, n.shape, n.width, self.list.neurons.slice());
         let form = form_for(n.form, [shape.down_format()]);
         let Batches { slices, slice_ends, .. } = self.batches;
@@ -502,12 +505,13 @@ impl Cluster<'_> {
         let (values, words) = values.split_at_mut(all);
         let values = &*values;
         let count = |at: usize| self.groups.range(slices[at].0).len();
-        n.pool.share_pieces(words, slice_ends, |at, words| {
+        n.pool.share_pieces(words, slice_ends, || (), |at, words| {
             let words = &mut words[..count(at) * form.vector_words(slice)];
             pack_transposed(form, &values[start(at)..ends(at)], count(at), 0, words);
         });
-        let (words, slots, completed) = (&*words, n.slots.layer(self.layer), n.fetcher.completed());
-        n.pool.share_columns(sums, width, ROWS, |sums| {
+        let (words, slots) = (&*words, n.slots.layer(self.layer));
+        let (completed, mut due) = n.fetcher.completed_and_due();
+        n.pool.share_columns(sums, width, ROWS, || due.go_on(), |sums| {
             for (at, &(expert, first)) in slices.iter().enumerate() {
                 let piece = self.list.piece(slots, Some(completed), self.order[first] as usize / slice);
                 let x = Packed::new(form, slice, count(at), &words[start(at)..]);
@@ -517,8 +521,9 @@ impl Cluster<'_> {
     }
 
     /// [`Self::add_down`] of a model without experts, of rounded values, transposed: `sums: [width, rows]`.
-    fn add_transposed(&self, n: &Network<'_>, rows: usize, values: &mut [f32], sums: &mut [f32]) {
-        let (kernels, shape, bundle) = (n.kernels, n.shape, self.bundles(n));
+    fn add_transposed(&self, n: &mut Network<'_>, rows: usize, values: &mut [f32], sums: &mut [f32]) {
+        let (kernels, shape) = (n.kernels, n.shape);
+        let (bundle, mut due) = self.bundles(n.slots, n.fetcher);
         let (values, words) = values.split_at_mut(self.order.len() * rows);
         let (values, columns) = (&*values, self.order.len().next_multiple_of(TRANSPOSED));
         let vector = Form::Q8.vector_words(columns);
@@ -536,15 +541,19 @@ impl Cluster<'_> {
         n.pool.share_mut(
             sums,
             TRANSPOSED_COLUMNS * rows,
-            || (),
+            || due.go_on(),
             |start, sums| kernels.down().add_transposed(downs, start / rows, x, sums),
         );
     }
 
-    /// The rows of the list's neurons, in memory or where they completed.
-    fn bundles<'b>(&'b self, n: &'b Network<'_>) -> impl Fn(u32) -> Bundle<'b> + Sync {
-        let (slots, completed) = (n.slots.layer(self.layer), n.fetcher.completed());
-        move |index| self.list.bundle(slots, Some(completed), index as usize)
+    /// The rows of the list's neurons, in memory or where they completed; and the reads that go on meanwhile.
+    fn bundles<'b>(
+        &'b self,
+        slots: &'b Slots,
+        fetcher: &'b mut Fetcher,
+    ) -> (impl Fn(u32) -> Bundle<'b> + Sync, Due<'b>) {
+        let (slots, (completed, due)) = (slots.layer(self.layer), fetcher.completed_and_due());
+        (move |index| self.list.bundle(slots, Some(completed), index as usize), due)
     }
 }
 

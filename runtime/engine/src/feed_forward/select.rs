@@ -249,7 +249,7 @@ impl Ends {
         self.ends[self.lists]
     }
 
-    fn push(&mut self, end: usize) {
+    pub(super) fn push(&mut self, end: usize) {
         self.lists += 1;
         self.ends[self.lists] = end;
     }

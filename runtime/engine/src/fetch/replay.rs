@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use plans::layout::Span;
 
 use super::{FetchError, Fetcher};
-use crate::flash::Request;
+use crate::flash::ReadRequest;
 
 /// Reads that are remembered: a second's worth where a device does tens of thousands.
 const RECORDED_MAX: usize = 1 << 15;
@@ -63,7 +63,7 @@ impl Fetcher {
                     let Some(&next) = waiting.next() else { break };
                     *span = next;
                     let (tag, offset, bytes) = (number as u32, next.offset, next.bytes as usize);
-                    let request = |buffer| Request { tag, offset, bytes, buffer, at: 0 };
+                    let request = |buffer| ReadRequest { tag, offset, bytes, buffer, at: 0 };
                     self.batch.extend(buffer.take().map(request));
                 }
                 self.flash.submit(&mut self.batch);

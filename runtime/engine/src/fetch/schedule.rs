@@ -339,6 +339,11 @@ impl Schedule {
         }
         for (span, score) in probable {
             let (pages, sure) = (span.pages(), score.max(0.0).to_bits());
+            // an earlier guess has started some of them
+            let started = self.next.partition_point(|read| read.start.pages.offset <= pages.offset);
+            if started > 0 && self.next[started - 1].start.pages.end() >= pages.end() {
+                continue;
+            }
             if let Some(last) = self.queued.last_mut().filter(|_| !self.stepwise)
                 && last.run.join(pages, self.gap_bytes, self.buffer_bytes)
             {

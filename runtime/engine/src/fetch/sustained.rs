@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{FetchError, Fetcher};
-use crate::flash::Request;
+use crate::flash::ReadRequest;
 
 /// Reads beyond those in flight, at most: nobody waits for who issues them.
 const SPARE_MAX: usize = 16;
@@ -33,7 +33,7 @@ impl Fetcher {
                 for (number, (buffer, place)) in free.filter(|(_, (buffer, _))| buffer.is_some()) {
                     let (tag, offset) = (number as u32, next());
                     *place = offset;
-                    let request = |buffer| Request { tag, offset, bytes, buffer, at: 0 };
+                    let request = |buffer| ReadRequest { tag, offset, bytes, buffer, at: 0 };
                     self.batch.extend(buffer.take().map(request));
                 }
                 self.flash.submit(&mut self.batch);

@@ -14,7 +14,7 @@ const NEURON: u64 = 2048;
 /// Pages hold their own number. Answers when it is waited for or by chance, in an order drawn from `dice`.
 #[derive(Debug)]
 struct Device {
-    held: Vec<Request>,
+    held: Vec<ReadRequest>,
     dice: Vec<u8>,
     draws: usize,
     /// Reads of this page fail.
@@ -39,7 +39,7 @@ impl Flash for Device {
         "a test".to_owned()
     }
 
-    fn submit(&mut self, requests: &mut Vec<Request>) {
+    fn submit(&mut self, requests: &mut Vec<ReadRequest>) {
         self.held.append(requests);
     }
 
@@ -48,7 +48,7 @@ impl Flash for Device {
             return None;
         }
         let at = self.draw() % self.held.len();
-        let Request { tag, offset, bytes, mut buffer, at } = self.held.swap_remove(at);
+        let ReadRequest { tag, offset, bytes, mut buffer, at } = self.held.swap_remove(at);
         for (page, out) in (offset / PAGE..).zip(buffer[at..][..bytes].chunks_mut(PAGE as usize)) {
             out.fill(page as u8);
         }

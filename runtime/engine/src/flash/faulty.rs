@@ -5,7 +5,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Buffer, Completion, Flash, FlashCounters, Request};
+use super::{Buffer, Completion, Flash, FlashCounters, ReadRequest};
 use crate::arena::PAGE_BYTES;
 
 /// A way in which a [`Faulty`] device misbehaves.
@@ -89,7 +89,7 @@ impl Faulty {
             let read = self.in_flight.remove(&done.tag)?;
             if done.bytes < read.bytes && done.result.is_ok() {
                 let InFlight { offset, bytes, at, .. } = read;
-                self.inner.submit(&mut vec![Request {
+                self.inner.submit(&mut vec![ReadRequest {
                     tag: done.tag,
                     offset,
                     bytes,
@@ -130,7 +130,7 @@ impl Flash for Faulty {
         format!("{}, {:?}", self.inner.describe(), self.fault)
     }
 
-    fn submit(&mut self, requests: &mut Vec<Request>) {
+    fn submit(&mut self, requests: &mut Vec<ReadRequest>) {
         for request in &mut *requests {
             self.submitted += 1;
             let before = match self.fault {
@@ -151,6 +151,10 @@ impl Flash for Faulty {
             }
         }
         self.inner.submit(requests);
+    }
+
+    fn go_on(&mut self) {
+        self.inner.go_on();
     }
 
     fn reap(&mut self, wait: bool) -> Option<Completion> {

@@ -21,11 +21,11 @@ pub const APART: u64 = 1 << 62;
 
 /// Files that are open for reading, past the page cache or through it; clones share them.
 #[derive(Debug, Clone)]
-pub struct Files(Arc<[Part]>);
+pub struct Files(Arc<[SplitFile]>);
 
 /// One of them.
 #[derive(Debug)]
-struct Part {
+struct SplitFile {
     file: File,
     /// Bytes that it had when it was opened.
     bytes: u64,
@@ -41,7 +41,7 @@ impl Files {
     /// These files, one after another.
     pub fn new(files: Vec<File>) -> Self {
         // of a file that does not say its length every byte is expected
-        let part = |file: File| Part { bytes: file.metadata().map_or(u64::MAX, |found| found.len()), file };
+        let part = |file: File| SplitFile { bytes: file.metadata().map_or(u64::MAX, |found| found.len()), file };
         Self(files.into_iter().map(part).collect())
     }
 

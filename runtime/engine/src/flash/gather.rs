@@ -14,18 +14,18 @@ use std::io;
 
 use plans::layout::{PARTS, Span};
 
-use super::{APART, Buffer, Completion, FILE_BYTES_MAX, Flash, FlashCounters, Request};
+use super::{APART, Buffer, Completion, FILE_BYTES_MAX, Flash, FlashCounters, ReadRequest};
 
 /// Slices of one layer.
 #[derive(Debug, Clone)]
-pub struct Group {
+pub struct LayerSlices {
     /// Where the parts of a slice begin in its buffer, each on a page, and where the last one's room ends.
     pub at: [u64; PARTS + 1],
     /// The bytes of each slice's parts, by address.
     pub slices: Box<[[Span; PARTS]]>,
 }
 
-impl Group {
+impl LayerSlices {
     /// The address of the first slice of group `number`.
     pub fn address(number: usize) -> u64 {
         APART + number as u64 * FILE_BYTES_MAX
@@ -35,13 +35,13 @@ impl Group {
 /// A device behind which another one reads.
 pub struct Gather {
     inner: Box<dyn Flash>,
-    groups: Vec<Group>,
+    groups: Vec<LayerSlices>,
     /// Requests that have not been handed back, by number.
     open: Vec<Open>,
     /// Numbers that are not in use.
     free: Vec<u32>,
     /// Parts that are given to the inner device.
-    batch: Vec<Request>,
+    batch: Vec<ReadRequest>,
     /// Parts that a request may have.
     parts_max: usize,
 }
@@ -66,13 +66,13 @@ impl std::fmt::Debug for Gather {
 
 impl Gather {
     /// Reads of that many parts at most for a buffer of so many bytes.
-    pub fn parts_max(groups: &[Group], buffer_bytes: u64) -> usize {
+    pub fn parts_max(groups: &[LayerSlices], buffer_bytes: u64) -> usize {
         let slices = groups.iter().map(|group| buffer_bytes / group.at[PARTS].max(1)).max();
         PARTS * slices.unwrap_or(1).max(1) as usize
     }
 
     /// Groups, read through `inner`, which has room for [`Gather::parts_max`] for each of `requests` requests.
-    pub fn new(inner: Box<dyn Flash>, groups: Vec<Group>, requests: usize, parts_max: usize) -> Self {
+    pub fn new(inner: Box<dyn Flash>, groups: Vec<LayerSlices>, requests: usize, parts_max: usize) -> Self {
         let open = || Open { tag: 0, bytes: 0, left: 0, failed: None, parts: Vec::with_capacity(parts_max) };
         Self {
             inner,
@@ -88,8 +88,8 @@ impl Gather {
     ///
     /// # Panics
     /// If there are more requests than room, or a request is not of whole slices.
-    fn split(&mut self, request: Request) {
-        let Request { tag, offset, bytes, mut buffer, at } = request;
+    fn split(&mut self, request: ReadRequest) {
+        let ReadRequest { tag, offset, bytes, mut buffer, at } = request;
         let Some(number) = self.free.pop() else { panic!("a request beyond those that there is room for") };
         let open = &mut self.open[number as usize];
         (open.tag, open.bytes, open.failed) = (tag, bytes, None);
@@ -98,7 +98,7 @@ impl Gather {
         if offset < APART {
             open.left = 1;
             open.parts.push(None);
-            self.batch.push(Request { tag: first_tag, offset, bytes, buffer, at });
+            self.batch.push(ReadRequest { tag: first_tag, offset, bytes, buffer, at });
             return;
         }
         let within = offset - APART;
@@ -121,7 +121,7 @@ impl Gather {
                 open.left += 1;
                 let start = slice as u64 * stride + group.at[part];
                 let pages = span.pages();
-                self.batch.push(Request {
+                self.batch.push(ReadRequest {
                     tag: first_tag + (slice * PARTS + part) as u32,
                     offset: pages.offset,
                     bytes: pages.bytes as usize,
@@ -161,12 +161,16 @@ impl Flash for Gather {
         self.inner.describe()
     }
 
-    fn submit(&mut self, requests: &mut Vec<Request>) {
+    fn submit(&mut self, requests: &mut Vec<ReadRequest>) {
         for request in requests.drain(..) {
             assert!(request.fits(), "a read fits its buffer");
             self.split(request);
         }
         self.inner.submit(&mut self.batch);
+    }
+
+    fn go_on(&mut self) {
+        self.inner.go_on();
     }
 
     fn reap(&mut self, wait: bool) -> Option<Completion> {
@@ -197,11 +201,11 @@ mod tests {
     use crate::flash::{Files, open, open_backend};
 
     /// Parts of 100, 5000 and one byte, which begin anywhere in a page.
-    fn group() -> Group {
+    fn group() -> LayerSlices {
         let pages = |count: u64| count * PAGE_BYTES;
         let slice = |first: u64| [(first, 100), (pages(20) + 7 * first, 5000), (pages(50) + first, 1)];
         let spans = |first| slice(first).map(|(offset, bytes)| Span { offset, bytes });
-        Group { at: [0, pages(1), pages(3), pages(4)], slices: [50, 1000, 3000].map(spans).into() }
+        LayerSlices { at: [0, pages(1), pages(3), pages(4)], slices: [50, 1000, 3000].map(spans).into() }
     }
 
     #[test]
@@ -224,14 +228,14 @@ mod tests {
             let mut gather = Gather::new(inner, vec![group.clone()], 3, parts);
             let (_arena, mut buffers) = buffers(3);
             gather.adopt(&mut buffers);
-            let numbered = |(tag, buffer)| Request {
+            let numbered = |(tag, buffer)| ReadRequest {
                 tag,
                 offset: APART + u64::from(tag) * 4 * PAGE_BYTES,
                 bytes: 4 * PAGE,
                 buffer,
                 at: 0,
             };
-            let mut requests: Vec<Request> = (0..3).zip(buffers).map(numbered).collect();
+            let mut requests: Vec<ReadRequest> = (0..3).zip(buffers).map(numbered).collect();
             // one that is no slice passes
             (requests[2].offset, requests[2].bytes, requests[2].at) = (9 * PAGE_BYTES, PAGE, PAGE);
             gather.submit(&mut requests);

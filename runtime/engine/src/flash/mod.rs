@@ -33,14 +33,14 @@ use crate::arena::Slab;
 
 pub(crate) use files::place;
 pub use files::{APART, FILE_BYTES_MAX, Files};
-pub use gather::{Gather, Group};
+pub use gather::{Gather, LayerSlices};
 
 /// A page-aligned buffer of the arena.
 pub type Buffer = Slab<u8>;
 
 /// A read to be done.
 #[derive(Debug)]
-pub struct Request {
+pub struct ReadRequest {
     /// The caller's name for the read.
     pub tag: u32,
     /// Address of the first byte, on a page.
@@ -53,7 +53,7 @@ pub struct Request {
     pub at: usize,
 }
 
-impl Request {
+impl ReadRequest {
     /// The part of the buffer that is read into.
     ///
     /// # Panics
@@ -100,7 +100,10 @@ pub trait Flash: Send {
     fn describe(&self) -> String;
 
     /// Starts reads, in order, and leaves the list empty. Never blocks on the device.
-    fn submit(&mut self, requests: &mut Vec<Request>);
+    fn submit(&mut self, requests: &mut Vec<ReadRequest>);
+
+    /// Lets reads that wait for room begin where others have completed. Never blocks on the device, and hands nothing out.
+    fn go_on(&mut self) {}
 
     /// The next read that is over. With `wait`, `None` only if none is in flight.
     fn reap(&mut self, wait: bool) -> Option<Completion>;

@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{Completion, Files, Flash, FlashCounters, Request, explain, forget_pages};
+use super::{Completion, Files, Flash, FlashCounters, ReadRequest, explain, forget_pages};
 
 /// Stack of a reading thread: it holds a request and calls the system.
 const STACK_BYTES: usize = 64 << 10;
@@ -44,7 +44,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Request>,
+    queue: VecDeque<ReadRequest>,
     done: VecDeque<Completion>,
     /// Threads that sleep until something is queued.
     waiting: usize,
@@ -122,7 +122,7 @@ impl Flash for Pread {
         format!("pread, {} threads", self.threads.len())
     }
 
-    fn submit(&mut self, requests: &mut Vec<Request>) {
+    fn submit(&mut self, requests: &mut Vec<ReadRequest>) {
         for request in &*requests {
             assert!(request.fits(), "a read fits its buffer");
         }
@@ -219,7 +219,7 @@ fn work(shared: &Shared) {
         if shared.buffered {
             forget_pages(&shared.files, request.offset, request.bytes);
         }
-        let Request { tag, bytes, buffer, .. } = request;
+        let ReadRequest { tag, bytes, buffer, .. } = request;
         finished = Some(Completion { tag, bytes, buffer, result });
     }
 }

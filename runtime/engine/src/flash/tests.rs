@@ -82,7 +82,7 @@ fn read_everything(flash: &mut dyn Flash, adopt: bool) -> (usize, usize) {
             let pages = (1 + next % 4).min(PAGES - next);
             let (tag, offset, at) = ((next << 8 | pages) as u32, (next * PAGE) as u64, (4 - pages) * PAGE);
             buffer[..at].fill(BEFORE);
-            batch.push(Request { tag, offset, bytes: pages * PAGE, buffer, at });
+            batch.push(ReadRequest { tag, offset, bytes: pages * PAGE, buffer, at });
             next += pages;
             if next % 3 == 0 {
                 flash.submit(&mut batch);
@@ -151,7 +151,7 @@ fn a_device_dropped_with_reads_in_flight_keeps_their_buffers_until_they_are_over
     let file = file();
     for mut flash in devices(file.path(), 3) {
         let (_arena, free) = buffers(6);
-        let requests = free.into_iter().zip(0..).map(|(buffer, tag)| Request {
+        let requests = free.into_iter().zip(0..).map(|(buffer, tag)| ReadRequest {
             tag,
             offset: 0,
             bytes: 4 * PAGE,

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
-use super::{Buffer, Completion, Files, Flash, FlashCounters, Request, explain, forget_pages};
+use super::{Buffer, Completion, Files, Flash, FlashCounters, ReadRequest, explain, forget_pages};
 
 /// The most that the kernel registers as one buffer.
 const REGION_BYTES_MAX: usize = 1 << 30;
@@ -56,7 +56,7 @@ pub struct Uring {
 /// A request of which `done` bytes are there.
 #[derive(Debug)]
 struct Read {
-    request: Request,
+    request: ReadRequest,
     done: usize,
 }
 
@@ -268,7 +268,7 @@ impl Uring {
     }
 
     fn finish(&mut self, read: Read, result: io::Result<()>) {
-        let Request { tag, offset, bytes, buffer, .. } = read.request;
+        let ReadRequest { tag, offset, bytes, buffer, .. } = read.request;
         let result = result.map_err(|error| explain(&self.files, offset, bytes, error));
         if self.buffered {
             forget_pages(&self.files, offset, bytes);
@@ -326,13 +326,27 @@ impl Flash for Uring {
         };
     }
 
-    fn submit(&mut self, requests: &mut Vec<Request>) {
+    fn submit(&mut self, requests: &mut Vec<ReadRequest>) {
         for request in &*requests {
             assert!(request.fits(), "a read fits its buffer");
         }
         self.queue.extend(requests.drain(..).map(|request| Read { request, done: 0 }));
         self.fill();
         self.flush(Call::Give);
+    }
+
+    fn go_on(&mut self) {
+        if self.with_kernel() + self.queue.len() == 0 {
+            return;
+        }
+        if self.ring.submission().taskrun() {
+            self.flush(Call::Look);
+        }
+        self.collect();
+        if self.with_kernel() <= self.slots.len() / 2 {
+            self.fill();
+            self.flush(Call::Give);
+        }
     }
 
     fn reap(&mut self, wait: bool) -> Option<Completion> {
@@ -398,8 +412,8 @@ mod tests {
     use super::*;
     use crate::flash::tests::{PAGE, buffers, file, ring};
 
-    fn request(page: usize, pages: usize, buffer: Buffer) -> Request {
-        Request { tag: page as u32, offset: (page * PAGE) as u64, bytes: pages * PAGE, buffer, at: 0 }
+    fn request(page: usize, pages: usize, buffer: Buffer) -> ReadRequest {
+        ReadRequest { tag: page as u32, offset: (page * PAGE) as u64, bytes: pages * PAGE, buffer, at: 0 }
     }
 
     #[test]
@@ -407,7 +421,7 @@ mod tests {
         let file = file();
         let Some(mut ring) = ring(&file, 8) else { return };
         let (_arena, free) = buffers(8);
-        let mut batch: Vec<Request> = free.into_iter().enumerate().map(|(i, b)| request(i, 1, b)).collect();
+        let mut batch: Vec<ReadRequest> = free.into_iter().enumerate().map(|(i, b)| request(i, 1, b)).collect();
         ring.submit(&mut batch);
         assert_eq!(ring.calls(), 1);
         while ring.with_kernel() > 0 {

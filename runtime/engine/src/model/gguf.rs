@@ -61,7 +61,7 @@ impl Bytes<'_> {
 
 /// One file of a model.
 #[derive(Debug)]
-struct Part<'a> {
+struct SplitFile<'a> {
     /// Empty for bytes in memory.
     path: PathBuf,
     /// Bytes of the files before it.
@@ -73,7 +73,7 @@ struct Part<'a> {
 #[derive(Debug)]
 pub struct Gguf<'a> {
     /// One or more, in order.
-    parts: Vec<Part<'a>>,
+    parts: Vec<SplitFile<'a>>,
     /// Keys of the first, tensors of all.
     contents: Contents,
 }
@@ -101,7 +101,7 @@ impl Gguf<'static> {
 
     /// All files of a model of so many.
     fn join(paths: &[PathBuf], count: u64) -> Result<Self, GgufError> {
-        let mut parts: Vec<Part<'static>> = Vec::new();
+        let mut parts: Vec<SplitFile<'static>> = Vec::new();
         let mut joined: Option<Contents> = None;
         for (number, path) in (0..).zip(paths) {
             let start = parts.last().map_or(0, |last| last.start + last.bytes.all().len());
@@ -133,7 +133,7 @@ impl Gguf<'static> {
 }
 
 /// Maps one file, which follows so many bytes of others, and checks it by itself.
-fn open(path: &Path, start: usize) -> Result<(Part<'static>, Contents), GgufError> {
+fn open(path: &Path, start: usize) -> Result<(SplitFile<'static>, Contents), GgufError> {
     let unreadable = |error| GgufError::Read { path: path.to_owned(), error };
     let kind = fs::metadata(path).map_err(unreadable)?.file_type();
     if kind.is_dir() {
@@ -149,7 +149,7 @@ fn open(path: &Path, start: usize) -> Result<(Part<'static>, Contents), GgufErro
     }
     let map = map(&file).map_err(unreadable)?;
     let contents = Contents::read(&map).map_err(inside)?;
-    Ok((Part { path: path.to_owned(), start, bytes: Bytes::Mapped(map) }, contents))
+    Ok((SplitFile { path: path.to_owned(), start, bytes: Bytes::Mapped(map) }, contents))
 }
 
 /// The whole file, read-only.
@@ -172,7 +172,7 @@ impl<'a> Gguf<'a> {
         if let Some(Split { number, count }) = Split::of(&contents)? {
             return Err(GgufError::SplitName { number: number + 1, count });
         }
-        let part = Part { path: PathBuf::new(), start: 0, bytes: Bytes::Borrowed(bytes) };
+        let part = SplitFile { path: PathBuf::new(), start: 0, bytes: Bytes::Borrowed(bytes) };
         Ok(Self { parts: vec![part], contents })
     }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use thiserror::Error;
 
 use super::architectures::{self, Names};
-use super::config::{Config, ConfigError, Part, Role};
+use super::config::{Config, ConfigError, TensorShape, Role};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
 use super::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
 use kernels::Matrix;
@@ -111,9 +111,9 @@ pub enum Down<'a> {
 pub struct SourceModel<'a> {
     gguf: Gguf<'a>,
     config: Config,
-    token_embedding: Place,
-    output_norm: Place,
-    output: Option<Place>,
+    token_embedding: TensorSpan,
+    output_norm: TensorSpan,
+    output: Option<TensorSpan>,
     blocks: Vec<Block>,
     /// The block with each layer's network.
     layers: Vec<usize>,
@@ -123,7 +123,7 @@ pub struct SourceModel<'a> {
 #[derive(Debug)]
 struct Block {
     /// Of the tensors that every token meets, by role.
-    parts: [Option<Place>; Role::COUNT],
+    parts: [Option<TensorSpan>; Role::COUNT],
     /// Those that are cut into neurons.
     network: Option<Network>,
 }
@@ -142,14 +142,14 @@ struct Network {
 
 /// The place of a matrix in the file.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct TensorSpan {
     format: Format,
     rows: usize,
     columns: usize,
     start: usize,
 }
 
-impl Place {
+impl TensorSpan {
     /// No place, where there is a problem.
     const NONE: Self = Self { format: Format::F32, rows: 0, columns: 0, start: 0 };
 
@@ -174,9 +174,9 @@ impl Place {
 enum Experts {
     /// One tensor, expert after expert: the place of the first, and the bytes from one to the next. Also the only matrix of
     /// a dense model.
-    Stacked(Place, usize),
+    Stacked(TensorSpan, usize),
     /// A tensor for each expert.
-    Separate(Vec<Place>),
+    Separate(Vec<TensorSpan>),
 }
 
 impl SourceModel<'static> {
@@ -281,7 +281,7 @@ impl<'a> SourceModel<'a> {
     /// # Panics
     /// If there is no such block.
     pub fn projections(&self, block: usize) -> [Matrix<'_>; 4] {
-        let place = |role: Role| self.blocks[block].parts[role as usize].unwrap_or(Place::NONE);
+        let place = |role: Role| self.blocks[block].parts[role as usize].unwrap_or(TensorSpan::NONE);
         [Role::Query, Role::Key, Role::Value, Role::AttentionOutput].map(|role| self.view(place(role)))
     }
 
@@ -342,13 +342,13 @@ impl<'a> SourceModel<'a> {
     fn expert(&self, experts: &Experts, expert: usize) -> Matrix<'_> {
         assert!(expert < self.config.experts(), "expert {expert} of {}", self.config.experts());
         self.view(match experts {
-            Experts::Stacked(first, stride) => Place { start: first.start + expert * stride, ..*first },
+            Experts::Stacked(first, stride) => TensorSpan { start: first.start + expert * stride, ..*first },
             Experts::Separate(places) => places[expert],
         })
     }
 
-    fn view(&self, place: Place) -> Matrix<'_> {
-        let Place { format, rows, columns, start } = place;
+    fn view(&self, place: TensorSpan) -> Matrix<'_> {
+        let TensorSpan { format, rows, columns, start } = place;
         Matrix { format, rows, columns, bytes: self.gguf.bytes(start..start + place.bytes()) }
     }
 }
@@ -403,8 +403,8 @@ impl<'g> Roles<'g> {
     }
 
     /// A tensor that every token meets, by itself or as a part of a fused one.
-    fn part(&mut self, layer: usize, part: Part, config: &Config) -> Place {
-        let Part { role, rows, columns } = part;
+    fn part(&mut self, layer: usize, part: TensorShape, config: &Config) -> TensorSpan {
+        let TensorShape { role, rows, columns } = part;
         let own = self.names.of(role);
         let own = match (own.split_once('.'), role) {
             (Some((name, kind)), Role::GateBias | Role::UpBias | Role::DownBias) if config.experts() > 1 => {
@@ -416,7 +416,7 @@ impl<'g> Roles<'g> {
         if matches!(role, Role::KeyUp | Role::ValueUp) {
             // a matrix for each head
             let first = self.needed(&own, rows / a.heads, columns, a.heads);
-            return if first.rows == 0 { first } else { Place { rows, ..first } };
+            return if first.rows == 0 { first } else { TensorSpan { rows, ..first } };
         }
         if a.latent.is_some() {
             return self.matrix(&own, rows, columns);
@@ -478,7 +478,7 @@ impl<'g> Roles<'g> {
             // today's name of the two
             let suffix = if config.experts() > 1 { "_exps" } else { "" };
             self.missing(&format!("blk.{layer}.{role}{suffix}.weight"));
-            Experts::Stacked(Place::NONE, 0)
+            Experts::Stacked(TensorSpan::NONE, 0)
         })
     }
 
@@ -512,24 +512,24 @@ impl<'g> Roles<'g> {
         Some(Experts::Separate(places))
     }
 
-    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Place {
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> TensorSpan {
         self.needed(name, rows, columns, 1)
     }
 
-    fn optional(&mut self, name: &str, rows: usize, columns: usize) -> Option<Place> {
+    fn optional(&mut self, name: &str, rows: usize, columns: usize) -> Option<TensorSpan> {
         self.find(name, rows, columns, 1)
     }
 
     /// [`Roles::find`] of what must be there.
-    fn needed(&mut self, name: &str, rows: usize, columns: usize, matrices: usize) -> Place {
+    fn needed(&mut self, name: &str, rows: usize, columns: usize, matrices: usize) -> TensorSpan {
         self.find(name, rows, columns, matrices).unwrap_or_else(|| {
             self.missing(name);
-            Place::NONE
+            TensorSpan::NONE
         })
     }
 
     /// The first of `matrices` matrices in a tensor, which has no other use from now on; no place where there is a problem.
-    fn find(&mut self, name: &str, rows: usize, columns: usize, matrices: usize) -> Option<Place> {
+    fn find(&mut self, name: &str, rows: usize, columns: usize, matrices: usize) -> Option<TensorSpan> {
         let place = self.gguf.place_of(name)?;
         self.used[place] = true;
         let tensor = &self.gguf.tensors()[place];
@@ -537,15 +537,15 @@ impl<'g> Roles<'g> {
         if tensor.dims != expected {
             let (expected, found) = (trimmed(expected), trimmed(tensor.dims));
             self.note("shape", name, SourceError::Shape { name: name.to_owned(), expected, found });
-            return Some(Place::NONE);
+            return Some(TensorSpan::NONE);
         }
         match tensor.format() {
-            Ok(format) => Some(Place { format, rows, columns, start: tensor.offset as usize }), // within the file, which is in memory
+            Ok(format) => Some(TensorSpan { format, rows, columns, start: tensor.offset as usize }), // within the file, which is in memory
             Err(error) => {
                 if self.kinds.insert(tensor.kind.to_string()) {
                     self.problems.push(error.into());
                 }
-                Some(Place::NONE)
+                Some(TensorSpan::NONE)
             }
         }
     }

@@ -113,7 +113,7 @@ fn shares(threads: usize, pieces: usize) {
         assert_eq!(out, (1..=pieces).collect::<Vec<_>>());
         assert!((1..=pieces + 1).contains(&looks));
         let ends: Vec<_> = (1..=pieces).collect();
-        pool.share_pieces(&mut out, &ends, |piece, part| part[0] -= piece);
+        pool.share_pieces(&mut out, &ends, || (), |piece, part| part[0] -= piece);
         assert_eq!(out, vec![1; pieces]);
     }
 }

@@ -285,8 +285,14 @@ impl Pool {
     /// [`Pool::share_mut`] in pieces of any length: piece `i` ends at `ends[i]`, where the next begins; `f(i, piece)`.
     ///
     /// # Panics
-    /// If `ends` do not ascend or lead beyond `out`, or `f` panics.
-    pub fn share_pieces<T: Send>(&self, out: &mut [T], ends: &[usize], f: impl Fn(usize, &mut [T]) + Sync) {
+    /// If `ends` do not ascend or lead beyond `out`, or `f` or `between` panics.
+    pub fn share_pieces<T: Send>(
+        &self,
+        out: &mut [T],
+        ends: &[usize],
+        between: impl FnMut(),
+        f: impl Fn(usize, &mut [T]) + Sync,
+    ) {
         assert!(
             ends.is_sorted() && ends.last().is_none_or(|&end| end <= out.len()),
             "pieces of {}",
@@ -296,7 +302,7 @@ impl Pool {
         let end = |piece: usize| ends[piece];
         self.claim(
             ends.len(),
-            || (),
+            between,
             |piece| {
                 let start = piece.checked_sub(1).map_or(0, end);
                 // SAFETY: `start <= end(piece) <= out.len()`, which was asserted.
@@ -318,6 +324,7 @@ impl Pool {
         out: &mut [T],
         columns: usize,
         grain: usize,
+        between: impl FnMut(),
         f: impl Fn(&mut Columns<'_, T>) + Sync,
     ) {
         assert!(columns > 0 && out.len().is_multiple_of(columns), "{} are not rows of {columns}", out.len());
@@ -325,7 +332,7 @@ impl Pool {
         let width = pieces_of(columns, grain, 4 * self.threads());
         self.claim(
             columns.div_ceil(width),
-            || (),
+            between,
             |piece| {
                 let range = piece * width..((piece + 1) * width).min(columns);
                 let first = first.load(Ordering::Relaxed);

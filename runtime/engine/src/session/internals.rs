@@ -11,7 +11,7 @@ use crate::pooling::Pooling;
 use crate::probe::Probe;
 use crate::routes::{Routes, RoutesError};
 
-/// Keys and values are copied so many bytes at a time.
+/// Keys and values, and states, are copied so many bytes at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// An engine measured, and the facts that a report or a server needs of it.
@@ -52,6 +52,9 @@ pub trait EngineExt {
 
     /// Bytes of the keys and values of one token.
     fn kv_bytes_per_token(&self) -> usize;
+
+    /// Bytes of the recurrent state of a sequence; 0 where there is none.
+    fn state_bytes(&self) -> usize;
 
     /// How the hidden states of a text become its embedding: as the model's file says, otherwise that of the last token.
     fn pooling(&self) -> Pooling;
@@ -116,6 +119,10 @@ impl EngineExt for Engine {
         self.facts.kv_bytes_per_token
     }
 
+    fn state_bytes(&self) -> usize {
+        self.facts.state_bytes
+    }
+
     fn pooling(&self) -> Pooling {
         self.facts.pooling
     }
@@ -123,6 +130,12 @@ impl EngineExt for Engine {
     fn width(&self) -> usize {
         self.facts.width
     }
+}
+
+/// Gives what comes one after another its number.
+fn numbered(mut each: impl FnMut(usize, &[f32])) -> impl FnMut(&[f32]) {
+    let mut numbers = 0..;
+    move |values| each(numbers.next().unwrap_or(0), values)
 }
 
 /// Sequences as a server and the measuring programs use them.
@@ -159,12 +172,17 @@ pub trait BatchExt {
     /// [`Error::Sequences`] if there is no such sequence.
     fn rewound(&self, sequence: usize, position: usize) -> Result<usize, Error>;
 
+    /// Tokens of a sequence behind which its recurrent state is kept: the end of its last prompt. 0 where nothing is kept, or there is no
+    /// such sequence.
+    fn state_at(&self, sequence: usize) -> usize;
+
     /// Hands out the keys and values of some of a sequence's tokens, piece after piece, [`EngineExt::kv_bytes_per_token`] bytes for
-    /// each: what [`BatchExt::restore`] takes.
+    /// each: what [`BatchExt::restore`] takes. Of a model with recurrent state [`EngineExt::state_bytes`] follow, and the tokens are all
+    /// up to the end of the last prompt, where that state is kept.
     ///
     /// # Errors
-    /// [`Error::Sequences`] if there is no such sequence, [`Error::Sequence`] if it has not so many tokens, [`Error::Recurrent`] if
-    /// keys and values are not all that it is, and the first of `each`, after which nothing more is handed out.
+    /// [`Error::Sequences`] if there is no such sequence, [`Error::Sequence`] if it has not so many tokens, [`Error::Recurrent`] for
+    /// tokens whose state is not kept, and the first of `each`, after which nothing more is handed out.
     fn keys_and_values<E: From<Error>>(
         &mut self,
         sequence: usize,
@@ -174,11 +192,12 @@ pub trait BatchExt {
 
     /// Takes so many tokens into a sequence by their keys and values, as [`BatchExt::keys_and_values`] gave them for the same
     /// tokens at the same positions of an engine with the same model, quality keys and context: nothing is checked but their size.
-    /// `each` fills one piece after another. The sequence is then what a prefill would have made of it, without logits.
+    /// `each` fills one piece after another. The sequence is then what a prefill would have made of it, without logits. One of a model
+    /// with recurrent state begins with them.
     ///
     /// # Errors
-    /// [`Error::Sequences`], [`Error::Context`] and [`Error::Recurrent`] before anything is done, and the first of `each`: the sequence
-    /// stays where it was.
+    /// [`Error::Sequences`], [`Error::Context`] and, where a sequence with recurrent state has tokens already, [`Error::Recurrent`]
+    /// before anything is done, and the first of `each`: the sequence stays where it was.
     fn restore<E: From<Error>>(
         &mut self,
         sequence: usize,
@@ -196,22 +215,18 @@ impl BatchExt for Batch<'_> {
         &mut self,
         sequence: usize,
         tokens: &[u32],
-        mut each: impl FnMut(usize, &[f32]),
+        each: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
-        let mut index = 0..;
-        let heard = |logits: &[f32]| each(index.next().unwrap_or(0), logits);
-        self.prompt(sequence, tokens, Heard::Logits, heard)
+        self.prompt(sequence, tokens, Heard::Logits, numbered(each))
     }
 
     fn prefill_hidden(
         &mut self,
         sequence: usize,
         tokens: &[u32],
-        mut each: impl FnMut(usize, &[f32]),
+        each: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
-        let mut index = 0..;
-        let heard = |hidden: &[f32]| each(index.next().unwrap_or(0), hidden);
-        self.prompt(sequence, tokens, Heard::Hidden, heard)
+        self.prompt(sequence, tokens, Heard::Hidden, numbered(each))
     }
 
     fn logits(&self) -> &[f32] {
@@ -221,6 +236,10 @@ impl BatchExt for Batch<'_> {
     fn rewound(&self, sequence: usize, position: usize) -> Result<usize, Error> {
         self.at(sequence)?;
         Ok(self.standings[sequence].back(position, self.engine.is_recurrent()).position)
+    }
+
+    fn state_at(&self, sequence: usize) -> usize {
+        self.standings.get(sequence).map_or(0, |standing| standing.kept)
     }
 
     fn keys_and_values<E: From<Error>>(
@@ -233,7 +252,10 @@ impl BatchExt for Batch<'_> {
         if tokens.end > position {
             return Err(Error::Sequence { requested: tokens.end, position }.into());
         }
-        self.engine.copies()?;
+        let Standing { kept, .. } = self.standings[sequence];
+        if self.engine.facts.recurrent && tokens != (0..kept) {
+            return Err(Error::Recurrent.into());
+        }
         let command = |positions, at, bytes| Command::KeysAndValues { sequence, positions, at, bytes };
         self.engine.copy(tokens, command, |_| Ok(()), each)
     }
@@ -245,7 +267,9 @@ impl BatchExt for Batch<'_> {
         each: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let at = self.at(sequence)?;
-        self.engine.copies()?;
+        if self.engine.facts.recurrent && at.position > 0 {
+            return Err(Error::Recurrent.into());
+        }
         let count = self.engine.fitting(at, tokens)?;
         let command = |positions, at, bytes| Command::Restore { sequence, positions, at, bytes };
         self.engine.copy(at.position..count, command, each, |_| Ok(()))?;
@@ -259,12 +283,7 @@ impl BatchExt for Batch<'_> {
 }
 
 impl Engine {
-    /// Refuses to copy what is more than keys and values.
-    fn copies(&self) -> Result<(), Error> {
-        if self.facts.recurrent { Err(Error::Recurrent) } else { Ok(()) }
-    }
-
-    /// Copies keys and values to or from the engine's thread through one small buffer, `fill`ed before and `taken` after.
+    /// Copies keys and values, and the state behind them, to or from the engine's thread through one small buffer, `fill`ed before and `taken` after.
     fn copy<E>(
         &mut self,
         positions: Range<usize>,
@@ -272,7 +291,7 @@ impl Engine {
         mut fill: impl FnMut(&mut [u8]) -> Result<(), E>,
         mut taken: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let all = positions.len() * self.facts.kv_bytes_per_token;
+        let all = positions.len() * self.facts.kv_bytes_per_token + self.facts.state_bytes;
         let mut bytes = vec![0; all.min(PIECE_BYTES)];
         for at in (0..all).step_by(PIECE_BYTES) {
             bytes.truncate(all - at);

@@ -563,11 +563,44 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
 
     let mut batch = engine.batch();
     batch.prefill(0, &TOKENS[..6]).unwrap();
-    // keys and values are not all
-    let handed = batch.keys_and_values(0, 0..3, |_| Ok::<(), Error>(()));
-    assert!(matches!(handed, Err(Error::Recurrent)), "{handed:?}");
+    // the state is not cut: the tokens are all up to it, and a sequence begins with them
+    for tokens in [0..3, 1..6, 6..6] {
+        let handed = batch.keys_and_values(0, tokens, |_| Ok::<(), Error>(()));
+        assert!(matches!(handed, Err(Error::Recurrent)), "{handed:?}");
+    }
     assert!(matches!(batch.restore(0, 3, |_| Ok::<(), Error>(())), Err(Error::Recurrent)));
-    assert_eq!(batch.positions()[0], 6);
+    assert_eq!((batch.positions()[0], batch.state_at(0), batch.state_at(1), batch.state_at(2)), (6, 6, 0, 0));
+    batch.decode(&[(0, 7)]).unwrap();
+    let mut kept = Vec::new();
+    let mut keep = |bytes: &[u8]| {
+        kept.extend_from_slice(bytes);
+        Ok::<(), Error>(())
+    };
+    batch.keys_and_values(0, 0..6, &mut keep).unwrap();
+    let state_bytes = batch.engine().state_bytes();
+    assert_eq!(kept.len(), 6 * batch.engine().kv_bytes_per_token() + state_bytes);
+    assert!(state_bytes > 0);
+    // a part of it leaves nothing behind
+    let broken = batch.restore(1, 6, |_| Err(Error::EmptyPrompt));
+    assert!(matches!(broken, Err(Error::EmptyPrompt)), "{broken:?}");
+    batch.prefill(1, &TOKENS[..6]).unwrap();
+    assert_eq!(batch.decode(&[(1, 7)]).unwrap(), first);
+    batch.rewind(1, 0).unwrap();
+    let mut rest = &kept[..];
+    let fill = |bytes: &mut [u8]| {
+        let (now, later) = rest.split_at(bytes.len());
+        bytes.copy_from_slice(now);
+        rest = later;
+        Ok::<(), Error>(())
+    };
+    batch.restore(1, 6, fill).unwrap();
+    assert_eq!((rest.len(), batch.positions()[1], batch.state_at(1)), (0, 6, 6));
+    assert_eq!(batch.decode(&[(1, 7)]).unwrap(), first);
+    assert_eq!(batch.decode(&[(1, 9)]).unwrap(), second);
+    batch.rewind(1, 7).unwrap();
+    assert_eq!(batch.decode(&[(1, 7)]).unwrap(), first, "the state is kept as after a prefill");
+    batch.rewind(1, 0).unwrap();
+    batch.rewind(0, 6).unwrap();
     assert!(matches!(batch.decode(&[(0, 7), (0, 9)]), Err(Error::Sequences { .. })));
     batch.decode(&[(0, 7)]).unwrap();
     for (asked, given) in [(7, 7), (6, 6), (5, 0)] {

@@ -109,7 +109,7 @@ impl Transformer {
         let out = &mut self.attended[..rows * heads * stride];
         if self.phase == Phase::Decode {
             let x = Inputs::new(x, columns, self.form, &mut self.feed_forward.rounded[0]);
-            return pool.share_columns(out, heads * stride, stride, |out| {
+            return pool.share_columns(out, heads * stride, stride, || (), |out| {
                 let range = out.range();
                 for head in range.start / stride..range.end / stride {
                     // a head's matrix, which then is in the cache, meets all rows

@@ -380,7 +380,6 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     let a = d.architecture();
     let mut plan: Plan = parse(include_str!("test_plan.toml"), Path::new("test_plan.toml")).unwrap();
     level.clone_into(&mut plan.quality.level);
-    level.clone_into(&mut plan.provenance.level);
     plan.quality.kind = entry.kind;
     plan.quality.always_on_neurons.clone_from(&entry.always_on);
     best().instruction_set().name().clone_into(&mut plan.quality.instruction_set);
@@ -423,6 +422,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     m.tables_bytes = tables;
     (m.decode_total_bytes, m.prefill_total_bytes) = (m.decode_sum(), m.prefill_sum());
     plan.expected.memory_peak_bytes = plan.memory.prefill_total_bytes;
+    plan.provenance.quality = plan.quality_hash();
     plan
 }
 

@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 
 use bytemuck::{cast, cast_mut, cast_ref};
 
-use super::super::interleaved::{BLOCKS, Group, VALUES, early, part};
+use super::super::interleaved::{BLOCKS, Interleaved, VALUES, early, part};
 use super::super::packed::LEAST;
 use super::super::{ADDED, Rounded, Row};
 use super::{load, load_8, load_32, nibble_weights, prefetch, scale, store, sum_lanes};
@@ -65,7 +65,7 @@ pub(super) fn axpy(a: f32, row: Row<'_>, y: &mut [f32]) {
 /// ```
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn add_four(a: [f32; 4], rows: [Row<'_>; 4], sum: &mut [f32], shared: &mut [f32]) {
-    let mut w: [&[Group]; 4] = [&[]; 4];
+    let mut w: [&[Interleaved]; 4] = [&[]; 4];
     for r in 0..4 {
         w[r] = &rows[r].bytes.as_chunks().0[..sum.len() / VALUES];
     }
@@ -123,7 +123,7 @@ pub(in super::super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [
     if length == 0 {
         return;
     }
-    let (mut w, mut aheads): ([&[Group]; ADDED], _) = ([&[]; ADDED], [[0; 2]; ADDED / 2]);
+    let (mut w, mut aheads): ([&[Interleaved]; ADDED], _) = ([&[]; ADDED], [[0; 2]; ADDED / 2]);
     for k in 0..2 * pairs {
         let row = rows[k.min(rows.len() - 1)];
         (w[k], aheads[k / 2][k % 2]) = (&row.bytes.as_chunks().0[..length], row.ahead());
@@ -194,7 +194,7 @@ impl Factors {
     /// Rounds the factors for groups `at` and after it; the last group stands for missing ones.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn rounded(a: &[f32; ADDED], w: &[[&[Group]; 2]], at: usize) -> Self {
+    fn rounded(a: &[f32; ADDED], w: &[[&[Interleaved]; 2]], at: usize) -> Self {
         let (mut factors, mut largest) = ([[_mm256_setzero_ps(); 2]; ADDED / 2], _mm256_setzero_ps());
         for ((w, a), factors) in w.iter().zip(a.as_chunks::<2>().0).zip(&mut factors) {
             for k in 0..2 {
@@ -248,7 +248,7 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
     let (scales, scales_rest) = x.scales.as_chunks::<{ PAIR * BLOCKS }>();
     let (block_sums, sums_rest) = x.sums.as_chunks::<{ PAIR * BLOCKS }>();
     let (halves, halves_rest) = x.halves.as_chunks::<PAIR>();
-    let (mut w, mut w_rest): ([&[[Group; PAIR]]; R], [&[Group]; R]) = ([&[]; R], [&[]; R]);
+    let (mut w, mut w_rest): ([&[[Interleaved; PAIR]]; R], [&[Interleaved]; R]) = ([&[]; R], [&[]; R]);
     for r in 0..R {
         let (pairs, rest) = rows[r].bytes.as_chunks::<72>().0.as_chunks();
         (w[r], w_rest[r]) = (&pairs[..halves.len()], rest);
@@ -287,7 +287,7 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn add_products(
-    four: &Group,
+    four: &Interleaved,
     halves: &[i8; VALUES],
     s: __m256,
     lanes: [i32; 2],
@@ -319,13 +319,13 @@ fn whole(nibbles: &[u8; 32], first: &[u8; 32], second: &[u8; 32]) -> __m256i {
 
 /// The nibbles of an interleaved group, two blocks to a register.
 #[inline]
-fn nibbles_of(four: &Group) -> &[[u8; 32]; 2] {
+fn nibbles_of(four: &Interleaved) -> &[[u8; 32]; 2] {
     cast_ref(&four[2 * BLOCKS..].as_chunks::<64>().0[0])
 }
 
 /// The four scales of an interleaved group, as they lie in memory.
 #[inline]
-fn scales_of(four: &Group) -> i64 {
+fn scales_of(four: &Interleaved) -> i64 {
     i64::from_le_bytes(four.as_chunks().0[0])
 }
 
@@ -348,7 +348,7 @@ pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn weights(four: &Group, block: usize) -> [__m256; 4] {
+pub(super) fn weights(four: &Interleaved, block: usize) -> [__m256; 4] {
     let (d, q) = part(four, block);
     nibble_weights(scale(d), q)
 }

@@ -4,7 +4,7 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use super::super::parts::{Multiply, Part, Unpack};
+use super::super::parts::{Multiply, Values32, Unpack};
 use super::k_block::{load_32_bytes, wide};
 use super::{load, load_16, load_bytes, scale, steps_of_nibbles, store, sum_lanes};
 
@@ -135,7 +135,7 @@ impl<const VNNI: bool> Multiply for Registers<VNNI> {
     }
 
     #[inline(always)]
-    fn values(self, part: Part<Self>, halves: bool, minima: bool) -> [__m256; 4] {
+    fn values(self, part: Values32<Self>, halves: bool, minima: bool) -> [__m256; 4] {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { values(part.steps, part.scale, part.minimum, halves, minima) }
     }

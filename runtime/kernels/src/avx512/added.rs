@@ -11,7 +11,7 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use super::super::interleaved::{BLOCKS, Group, VALUES, early};
+use super::super::interleaved::{BLOCKS, Interleaved, VALUES, early};
 use super::super::packed::LEAST;
 use super::super::prefetch::prefetch;
 use super::super::{ADDED, Row};
@@ -29,7 +29,7 @@ const QUAD: usize = 4;
 pub(super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [f32]) {
     let Some(last) = rows.last() else { return };
     let (quads, length) = (rows.len().div_ceil(QUAD), y.len() / VALUES);
-    let (mut w, mut aheads): ([&[Group]; ADDED], _) = ([&[]; ADDED], [0; ADDED]);
+    let (mut w, mut aheads): ([&[Interleaved]; ADDED], _) = ([&[]; ADDED], [0; ADDED]);
     for k in 0..QUAD * quads {
         let row = rows.get(k).unwrap_or(last);
         (w[k], aheads[k]) = (&row.bytes.as_chunks().0[..length], row.ahead());
@@ -82,7 +82,7 @@ impl Factors {
     /// Rounds the factors for groups `at` and after it; the last group stands for missing ones.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-    fn rounded(a: &[f32; ADDED], w: &[[&[Group]; QUAD]], at: usize) -> Self {
+    fn rounded(a: &[f32; ADDED], w: &[[&[Interleaved]; QUAD]], at: usize) -> Self {
         let mut factors = [[_mm512_setzero_ps(); QUAD]; ADDED / QUAD];
         let mut largest = _mm512_setzero_ps();
         for ((w, a), factors) in w.iter().zip(a.as_chunks::<QUAD>().0).zip(&mut factors) {
@@ -114,7 +114,7 @@ impl Factors {
 /// Bytes `4 k..4 k + 4` of each block of four rows: `[k]` has in lane `block` what is `[column][row]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn interleave(groups: [&Group; QUAD]) -> [__m512i; 4] {
+fn interleave(groups: [&Interleaved; QUAD]) -> [__m512i; 4] {
     let mut rows = [_mm512_setzero_si512(); QUAD];
     for k in 0..QUAD {
         rows[k] = load_64(&groups[k][2 * BLOCKS..].as_chunks().0[0]);

@@ -10,7 +10,7 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use super::super::interleaved::{BLOCKS, Group, VALUES, part};
+use super::super::interleaved::{BLOCKS, Interleaved, VALUES, part};
 use super::super::prefetch::prefetch;
 use super::super::{Rounded, Row};
 use super::rounded::floats;
@@ -94,7 +94,7 @@ pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-pub(super) fn weights(four: &Group, block: usize) -> [__m512; 2] {
+pub(super) fn weights(four: &Interleaved, block: usize) -> [__m512; 2] {
     let (d, q) = part(four, block);
     q4_0_scaled(scale(d), q)
 }
@@ -147,7 +147,7 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
 /// The sums of four blocks' nibbles times the vector's whole numbers, four lanes for each block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn whole(four: &Group, halves: &[i8; VALUES]) -> __m512i {
+fn whole(four: &Interleaved, halves: &[i8; VALUES]) -> __m512i {
     let (_, nibbles) = four.split_at(2 * BLOCKS);
     let all = load_64(&nibbles.as_chunks().0[0]);
     let low_bits = _mm512_set1_epi8(0xf);
@@ -177,7 +177,7 @@ fn first_lanes(&[a, b, c, d]: &[f32; BLOCKS]) -> __m512 {
 /// The scales of an interleaved group.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,f16c")]
-pub(super) fn scales(four: &Group) -> [f32; BLOCKS] {
+pub(super) fn scales(four: &Interleaved) -> [f32; BLOCKS] {
     let d = _mm_cvtph_ps(_mm_cvtsi64_si128(scales_of(four)));
     let mut scales = [0.0; BLOCKS];
     // SAFETY: the array is valid for 16 bytes; the store needs no alignment.
@@ -188,13 +188,13 @@ pub(super) fn scales(four: &Group) -> [f32; BLOCKS] {
 /// The scales of four interleaved groups.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-fn scales_of_all(groups: &[Group; GROUPS]) -> __m512 {
+fn scales_of_all(groups: &[Interleaved; GROUPS]) -> __m512 {
     let front = |at: usize| scales_of(&groups[at]);
     _mm512_cvtph_ps(_mm256_setr_epi64x(front(0), front(1), front(2), front(3)))
 }
 
 /// The four scales of an interleaved group, as they lie in memory.
 #[inline]
-pub(super) fn scales_of(four: &Group) -> i64 {
+pub(super) fn scales_of(four: &Interleaved) -> i64 {
     i64::from_le_bytes(four.as_chunks().0[0])
 }

@@ -28,7 +28,7 @@ use super::super::avx2::k_block::{q4_k_scales, q4_k_steps, q6_k_scales, q6_k_ste
 use super::super::avx2::registers::Registers;
 use super::super::interleaved::part;
 use super::super::k_block::PARTS;
-use super::super::packed::{BLOCK, BLOCK_WORDS, Group, LANES, Packed};
+use super::super::packed::{BLOCK, BLOCK_WORDS, PackedVectors, LANES, Packed};
 use super::super::parts::{self, Traits, Unpack as _};
 use super::super::tiles::{Lined, mark};
 use super::super::{Row, padded, plain};
@@ -95,7 +95,7 @@ const PIECE: usize = if COLUMNS > BLOCKS * BLOCK_WORDS { COLUMNS } else { BLOCKS
 pub(super) fn for_pairs(
     x: Packed<'_>,
     piece: Range<usize>,
-    mut each: impl FnMut(usize, (Group<'_>, Option<Group<'_>>)),
+    mut each: impl FnMut(usize, (PackedVectors<'_>, Option<PackedVectors<'_>>)),
 ) {
     let mut filled = [[0.0; LANES]; PIECE];
     let mut groups = x.whole_groups(piece, &mut filled);
@@ -111,7 +111,7 @@ pub(super) fn for_pairs(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn multiply<const GROUPS: usize>(
     panel: &[[f32; COLUMNS]; ROWS],
-    x: [Group<'_>; GROUPS],
+    x: [PackedVectors<'_>; GROUPS],
     first: usize,
     count: usize,
     out: &mut [f32],
@@ -266,7 +266,7 @@ fn byte_products_of<const SCALED: usize, const MINIMA: bool>(
 fn multiply_bytes<const GROUPS: usize, const SCALED: usize, const MINIMA: bool>(
     panel: &[Bytes; BYTE_ROWS],
     offset: u8,
-    x: [Group<'_>; GROUPS],
+    x: [PackedVectors<'_>; GROUPS],
     first: usize,
     count: usize,
     out: &mut [f32],

@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 use bytemuck::cast_mut;
 
 use super::super::interleaved::BLOCKS as GROUPS;
-use super::super::packed::{BLOCK, BLOCK_WORDS, Form, Group, LANES, LEAST, Packed};
+use super::super::packed::{BLOCK, BLOCK_WORDS, Form, PackedVectors, LANES, LEAST, Packed};
 use super::super::prefetch::prefetch;
 use super::super::tiles::Lined;
 use super::super::{Row, TRANSPOSED_COLUMNS, TRANSPOSED_MOST};
@@ -114,7 +114,7 @@ fn turn(
 fn multiply<const GROUPS: usize>(
     panel: &Panel,
     column: usize,
-    x: [Group<'_>; GROUPS],
+    x: [PackedVectors<'_>; GROUPS],
     first: usize,
     count: usize,
     out: &mut [f32],

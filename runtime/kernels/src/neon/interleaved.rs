@@ -5,7 +5,7 @@ use std::arch::aarch64::*;
 
 use bytemuck::cast_ref;
 
-use super::super::interleaved::{BLOCKS, Group, VALUES, block};
+use super::super::interleaved::{BLOCKS, Interleaved, VALUES, block};
 use super::super::packed::{BLOCK, LEAST};
 use super::super::{ADDED, Rounded, Row};
 use super::{
@@ -53,7 +53,7 @@ pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32
 /// [`super::super::Kernels::add_rounded`]: a sum of 16 bits for each column of a block, at most `16 * 127 * 8`.
 #[target_feature(enable = "neon")]
 pub(super) fn add_rounded(a: &[f32], rows: &[Row<'_>], y: &mut [f32]) {
-    let (mut w, length): ([&[Group]; ADDED], _) = ([&[]; ADDED], y.len() / VALUES);
+    let (mut w, length): ([&[Interleaved]; ADDED], _) = ([&[]; ADDED], y.len() / VALUES);
     for (w, row) in w.iter_mut().zip(rows) {
         *w = &row.bytes.as_chunks().0[..length];
     }

@@ -6,7 +6,7 @@ use std::arch::asm;
 
 use bytemuck::{cast, cast_ref};
 
-use super::super::parts::{Multiply, Part, Unpack};
+use super::super::parts::{Multiply, Values32, Unpack};
 use super::k_block::halves as load_32_bytes;
 use super::{load, load_16, prefetch, scale, store};
 
@@ -137,7 +137,7 @@ impl<const DOT: bool> Multiply for Registers<DOT> {
     }
 
     #[inline(always)]
-    fn values(self, part: Part<Self>, _: bool, minima: bool) -> super::Registers {
+    fn values(self, part: Values32<Self>, _: bool, minima: bool) -> super::Registers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { values(part.steps, part.scale, part.minimum, minima) }
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use terminal::Rows;
 
 use super::super::Failure;
-use super::super::session::Session;
+use super::super::session::RunningPlan;
 
 /// Speed of some sequences that decode together, a token each.
 #[derive(Debug, Serialize)]
@@ -19,7 +19,7 @@ pub(super) struct OfSequences {
 
 /// Of one, two, four and eight sequences, and of all: each begins elsewhere in the stream, and the cache is empty before.
 pub(super) fn run(
-    session: &mut Session<'_>,
+    session: &mut RunningPlan<'_>,
     stream: &[u32],
     tokens_in: usize,
 ) -> Result<Vec<OfSequences>, Failure> {

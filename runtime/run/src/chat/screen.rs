@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 
-use super::super::reasoning::Part;
+use super::super::reasoning::Channel;
 use crate::Failure;
 use crate::output::Text;
 
@@ -17,7 +17,7 @@ pub(super) struct Screen {
     terminal: bool,
     dim: Style,
     /// The part that was told last.
-    last: Option<Part>,
+    last: Option<Channel>,
 }
 
 impl Screen {
@@ -33,27 +33,27 @@ impl Screen {
     }
 
     /// The next piece.
-    pub(super) fn show(&mut self, part: Part, text: &str) -> Result<(), Failure> {
-        if self.last == Some(Part::Reasoning) && part == Part::Answer {
+    pub(super) fn show(&mut self, part: Channel, text: &str) -> Result<(), Failure> {
+        if self.last == Some(Channel::Reasoning) && part == Channel::Answer {
             aside("\n\n");
         }
         self.last = Some(part);
         match part {
-            Part::Reasoning | Part::Call => {
+            Channel::Reasoning | Channel::Call => {
                 let dim = self.dim;
                 aside(&format!("{dim}{}{dim:#}", harmless(text)));
                 Ok(())
             }
-            Part::Answer if self.terminal => self.answer.say(&harmless(text)),
-            Part::Answer => self.answer.say(text),
+            Channel::Answer if self.terminal => self.answer.say(&harmless(text)),
+            Channel::Answer => self.answer.say(text),
         }
     }
 
     /// The end of an answer: the next line is a new one.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
         match self.last.take() {
-            Some(Part::Reasoning | Part::Call) => aside("\n"),
-            Some(Part::Answer) => self.answer.say("\n")?,
+            Some(Channel::Reasoning | Channel::Call) => aside("\n"),
+            Some(Channel::Answer) => self.answer.say("\n")?,
             None => {}
         }
         Ok(())

@@ -11,7 +11,7 @@ use futures_core::Stream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::super::chat::conversation::Call;
-use super::super::reasoning::Part;
+use super::super::reasoning::Channel;
 use super::likelihood::Likelihood;
 use super::request::Refusal;
 use super::{STOPPING, Told, Usage};
@@ -83,8 +83,8 @@ impl Whole {
                 Told::Text { choice, part, text, likelihoods } => {
                     let heard = whole.choice(choice);
                     match part {
-                        Part::Answer | Part::Call => heard.content.push_str(&text),
-                        Part::Reasoning => heard.reasoning.push_str(&text),
+                        Channel::Answer | Channel::Call => heard.content.push_str(&text),
+                        Channel::Reasoning => heard.reasoning.push_str(&text),
                     }
                     heard.likelihoods.extend(likelihoods);
                 }

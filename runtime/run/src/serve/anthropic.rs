@@ -4,14 +4,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::super::chat::conversation::{Call, Message, Role};
-use super::super::reasoning::Part;
+use super::super::reasoning::Channel;
 use super::answer::{Event, Form, Head, Heard, Whole};
-use super::request::{Ask, Fields, Keys, Refusal, Request};
-use super::tools::{Choice, Function, Tools};
+use super::request::{Ask, Fields, Keys, Refusal, AnswerRequest};
+use super::tools::{ToolChoice, Function, Tools};
 use super::{Told, Usage};
 
 /// A request to `/v1/messages`.
-pub(super) fn messages(body: &[u8], served: &str) -> Result<Request, Refusal> {
+pub(super) fn messages(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> {
     let mut keys = Keys::read(body)?;
     keys.model(served)?;
     let said: Vec<Said> = keys.take("messages")?.unwrap_or_default();
@@ -55,7 +55,7 @@ pub(super) fn messages(body: &[u8], served: &str) -> Result<Request, Refusal> {
     }
     let (stream, _) = keys.stream()?;
     keys.finish()?;
-    Ok(Request {
+    Ok(AnswerRequest {
         ask: Ask::Conversation(messages),
         options,
         tools,
@@ -222,12 +222,12 @@ fn tools(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
     let functions: Vec<Function> = tools.into_iter().map(function).collect::<Result<_, _>>()?;
     let parallel = !choice.as_ref().is_some_and(|choice| choice.disable_parallel_tool_use);
     let choice = match choice.map(|choice| (choice.kind, choice.name)) {
-        None => Choice::Auto,
+        None => ToolChoice::Auto,
         Some((kind, name)) => match (kind.as_str(), name) {
             ("none", None) => return Ok(None),
-            ("auto", None) => Choice::Auto,
-            ("any", None) => Choice::Required,
-            ("tool", Some(name)) => Choice::Named(name),
+            ("auto", None) => ToolChoice::Auto,
+            ("any", None) => ToolChoice::Required,
+            ("tool", Some(name)) => ToolChoice::Named(name),
             (kind, _) => {
                 let message =
                     format!("`tool_choice` is `{kind}`; it is none, auto, any, or tool with its `name`");
@@ -254,7 +254,7 @@ pub(super) struct Anthropic {
     head: Head,
     /// Blocks that have begun, and of which kind the last one is, if it has not ended.
     blocks: usize,
-    open: Option<Part>,
+    open: Option<Channel>,
     called: bool,
     reason: (&'static str, Option<String>),
 }
@@ -302,7 +302,7 @@ impl Anthropic {
         }
     }
 
-    fn begin(&mut self, part: Part, block: &Value, events: &mut Vec<Event>) {
+    fn begin(&mut self, part: Channel, block: &Value, events: &mut Vec<Event>) {
         self.close(events);
         events.push(event("content_block_start", json!({ "index": self.blocks, "content_block": block })));
         (self.blocks, self.open) = (self.blocks + 1, Some(part));
@@ -323,7 +323,7 @@ impl Form for Anthropic {
                 events.push(event("message_start", json!({ "message": message })));
             }
             Told::Text { part, text, .. } => {
-                let thinks = part == Part::Reasoning;
+                let thinks = part == Channel::Reasoning;
                 if self.open != Some(part) {
                     let block = if thinks {
                         json!({ "type": "thinking", "thinking": "", "signature": "" })
@@ -341,7 +341,7 @@ impl Form for Anthropic {
             Told::Call { call, .. } => {
                 self.called = true;
                 let block = json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": {} });
-                self.begin(Part::Call, &block, &mut events);
+                self.begin(Channel::Call, &block, &mut events);
                 let input = Value::Object(call.arguments).to_string();
                 events.push(self.delta(&json!({ "type": "input_json_delta", "partial_json": input })));
                 self.close(&mut events);
@@ -382,7 +382,7 @@ impl Form for Anthropic {
 mod tests {
     use super::*;
 
-    fn read(body: &Value) -> Result<Request, Refusal> {
+    fn read(body: &Value) -> Result<AnswerRequest, Refusal> {
         messages(body.to_string().as_bytes(), "m")
     }
 
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!((messages[2].content.as_str(), messages[2].calls[0].name.as_str()), ("I look.", "f"));
         assert_eq!((messages[3].content.as_str(), messages[3].answers.as_deref()), ("error: no", Some("1")));
         let tools = request.tools.unwrap();
-        assert_eq!((tools.choice, tools.parallel), (Choice::Required, false));
+        assert_eq!((tools.choice, tools.parallel), (ToolChoice::Required, false));
         assert_eq!((request.options.max_tokens, request.options.stop), (Some(5), vec!["x".to_owned()]));
     }
 

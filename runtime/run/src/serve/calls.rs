@@ -23,7 +23,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::super::chat::conversation::Call;
-use super::super::reasoning::Part;
+use super::super::reasoning::Channel;
 use super::literal::{self, QUOTES, Reader};
 use super::stops::beginning;
 use super::tools::Function;
@@ -219,9 +219,9 @@ impl Calls {
     }
 
     /// Pieces that can be told now that a text has come.
-    pub(super) fn read(&mut self, part: Part, text: &str) -> Vec<Piece> {
+    pub(super) fn read(&mut self, part: Channel, text: &str) -> Vec<Piece> {
         // harmony's calls come apart from text
-        if part == Part::Answer && self.format == Format::Harmony && self.forced.is_none() {
+        if part == Channel::Answer && self.format == Format::Harmony && self.forced.is_none() {
             return vec![Piece::Text(text.to_owned())];
         }
         self.push(text)

@@ -36,7 +36,7 @@ struct State {
 
 /// A connection's place, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Permit {
     state: Arc<State>,
     of: Arc<Connections>,
 }
@@ -53,7 +53,7 @@ impl Connections {
 
     /// A place for a connection. Where there is none, the one that has asked for nothing for longest is told to go; where all ask,
     /// this waits.
-    pub(super) async fn enter(self: &Arc<Self>) -> Place {
+    pub(super) async fn enter(self: &Arc<Self>) -> Permit {
         loop {
             let left = self.left.notified();
             {
@@ -67,7 +67,7 @@ impl Connections {
                     let state = Arc::new(state);
                     all.push(Arc::clone(&state));
                     drop(all);
-                    return Place { state, of: Arc::clone(self) };
+                    return Permit { state, of: Arc::clone(self) };
                 }
                 let idle = all.iter().filter(|state| !state.asks.load(Ordering::Relaxed));
                 if let Some(oldest) = idle.min_by_key(|state| *locked(&state.idle)) {
@@ -90,7 +90,7 @@ impl Connections {
     }
 }
 
-impl Place {
+impl Permit {
     /// Waits until the connection is told to go.
     pub(super) async fn out(&self) {
         self.state.out.notified().await;
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         locked(&self.of.all).retain(|state| !Arc::ptr_eq(state, &self.state));
         self.of.left.notify_one();

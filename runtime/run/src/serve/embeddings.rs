@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Told;
 use super::answer::{Event, Form, Whole};
-use super::request::{Ask, Input, Keys, Options, Refusal, Request};
+use super::request::{Ask, Input, Keys, Options, Refusal, AnswerRequest};
 
 /// Texts of a request, at most; `OpenAI` takes as many.
 const INPUTS_MAX: usize = 2048;
@@ -27,7 +27,7 @@ enum Inputs {
 }
 
 /// A request to `/v1/embeddings`.
-pub(super) fn embeddings(body: &[u8], served: &str) -> Result<Request, Refusal> {
+pub(super) fn embeddings(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> {
     let mut keys = Keys::read(body)?;
     keys.model(served)?;
     let refused = |message: String| Refusal::invalid(Some("input"), message);
@@ -57,7 +57,7 @@ pub(super) fn embeddings(body: &[u8], served: &str) -> Result<Request, Refusal> 
     }
     let dimensions = keys.take("dimensions")?;
     keys.finish()?;
-    Ok(Request {
+    Ok(AnswerRequest {
         ask: Ask::Embeddings { inputs, dimensions },
         options: Options::default(),
         tools: None,
@@ -135,7 +135,7 @@ enum Form32<'a> {
 
 impl Vectors {
     /// The answer to such a request.
-    pub(super) fn new(model: String, request: &Request) -> Self {
+    pub(super) fn new(model: String, request: &AnswerRequest) -> Self {
         Self { model, base64: request.repeated == "base64" }
     }
 
@@ -172,7 +172,7 @@ mod tests {
     use super::super::Usage;
     use super::*;
 
-    fn read(body: &Value) -> Result<Request, Refusal> {
+    fn read(body: &Value) -> Result<AnswerRequest, Refusal> {
         embeddings(body.to_string().as_bytes(), "m")
     }
 

@@ -475,7 +475,7 @@ mod tests {
                 let (text, _) = written(&grammar, &tokenizer, seed, false).expect("it ends");
                 let forced = Some("journey".to_owned());
                 let mut calls = Calls::new(format, std::sync::Arc::clone(&tools), forced);
-                assert_eq!(calls.read(super::super::super::reasoning::Part::Answer, &text), []);
+                assert_eq!(calls.read(super::super::super::reasoning::Channel::Answer, &text), []);
                 let pieces = calls.finish();
                 let [Piece::Call(call)] = &pieces[..] else { panic!("{format:?}: {text}: {pieces:?}") };
                 let arguments = Value::Object(call.arguments.clone());

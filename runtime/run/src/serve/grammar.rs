@@ -11,7 +11,7 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use super::super::reasoning::{Parts, Place, opens};
+use super::super::reasoning::{Parts, NextText, opens};
 
 /// The token of the grammar's own vocabulary that is no byte: the end.
 const END: u32 = 256;
@@ -98,8 +98,8 @@ impl Grammar {
         tokenizer: &Tokenizer,
         parts: Option<&Parts>,
     ) -> Result<Option<u32>, String> {
-        let place = parts.map_or(Place::Answer, Parts::place);
-        if let (Place::Elsewhere, Some(parts)) = (place, parts) {
+        let place = parts.map_or(NextText::Answer, Parts::place);
+        if let (NextText::Elsewhere, Some(parts)) = (place, parts) {
             // a tag that ends it must not bring a piece of the answer along
             let free = |token| match tokenizer.special(token) {
                 _ if tokenizer.is_end(token) => false,
@@ -116,7 +116,7 @@ impl Grammar {
         let marks = self.marks;
         let kind = |token| match tokenizer.special(token) {
             _ if tokenizer.is_end(token) => Kind::End,
-            _ if place == Place::Beginning && opens(&text(tokenizer, token)) => Kind::Opens,
+            _ if place == NextText::Beginning && opens(&text(tokenizer, token)) => Kind::Opens,
             Some(name) if marks.contains(&name) => Kind::Text(name.bytes().map(u32::from).collect()),
             Some(_) => Kind::Steers,
             None => {
@@ -186,7 +186,7 @@ pub(super) mod tests {
     use serde::Deserialize;
     use serde_json::{Value, json};
 
-    use super::super::super::reasoning::Part;
+    use super::super::super::reasoning::Channel;
     use super::super::schema;
     use super::*;
 
@@ -232,8 +232,8 @@ pub(super) mod tests {
                 return Some((answer, reasoning));
             };
             parts.text(&letters.push(token), |part, text| match part {
-                Part::Answer => answer.push_str(text),
-                Part::Reasoning | Part::Call => reasoning.push_str(text),
+                Channel::Answer => answer.push_str(text),
+                Channel::Reasoning | Channel::Call => reasoning.push_str(text),
             });
         }
         None
@@ -324,7 +324,7 @@ pub(super) mod tests {
             assert_eq!(chosen, Ok(Some(token)));
             parts.text(&String::from_utf8(tokenizer.piece(token).unwrap()).unwrap(), |_, _| {});
         }
-        assert_eq!(parts.place(), Place::Answer);
+        assert_eq!(parts.place(), NextText::Answer);
         let chosen = grammar.choose(&mut sampler, &like(40), &tokenizer, Some(&parts)).unwrap().unwrap();
         assert_eq!(tokenizer.piece(chosen).unwrap(), b"7");
         assert_eq!(grammar.choose(&mut sampler, &like(40), &tokenizer, Some(&parts)), Ok(None));

@@ -35,7 +35,7 @@ use super::log::Log;
 use super::metrics::Metrics;
 use super::openai::{self, OpenAi};
 use super::queue::{Queue, Refused};
-use super::request::{Refusal, Request};
+use super::request::{Refusal, AnswerRequest};
 use super::responses::{self, Responses};
 use super::{Job, STOPPING, Told};
 
@@ -403,7 +403,7 @@ impl Served {
     }
 
     /// Puts a request into the queue; what is told of its answer.
-    fn ask(&self, request: Request) -> Result<UnboundedReceiver<Told>, Refusal> {
+    fn ask(&self, request: AnswerRequest) -> Result<UnboundedReceiver<Told>, Refusal> {
         let (told, heard) = unbounded_channel();
         match self.site.asked.put(Job { request, told }) {
             Ok(()) => Ok(heard),
@@ -510,7 +510,7 @@ impl Api {
         }
     }
 
-    fn read(self, body: &[u8], model: &str) -> Result<Request, Refusal> {
+    fn read(self, body: &[u8], model: &str) -> Result<AnswerRequest, Refusal> {
         match self {
             Self::Chat => openai::chat(body, model),
             Self::Text => openai::completion(body, model),
@@ -520,7 +520,7 @@ impl Api {
         }
     }
 
-    fn form(self, head: Head, request: &Request) -> Box<dyn Form> {
+    fn form(self, head: Head, request: &AnswerRequest) -> Box<dyn Form> {
         match self {
             Self::Messages => Box::new(Anthropic::new(head)),
             Self::Responses => Box::new(Responses::new(head, request)),

@@ -10,9 +10,9 @@ use axum::http::Method;
 use plans::file::significant;
 use serde_json::{Value, json};
 
-use super::super::session::Session;
+use super::super::session::RunningPlan;
 use super::request::Refusal;
-use super::seat::Work;
+use super::seat::AnswerFigures;
 
 /// In which form it is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) enum End {
 
 impl Log {
     /// It listens.
-    pub(super) fn listens(self, session: &Session<'_>, address: SocketAddr) {
+    pub(super) fn listens(self, session: &RunningPlan<'_>, address: SocketAddr) {
         let (model, level) = (session.model.name(), &session.plan.quality.level);
         let speed = session.plan.expected.decode_tokens_per_second;
         let (context, sequences) = (session.context(), session.sequences());
@@ -60,7 +60,7 @@ impl Log {
     }
 
     /// An answer is over, so long after it was begun.
-    pub(super) fn answered(self, number: u64, sequence: usize, work: &Work, time: Duration, end: End) {
+    pub(super) fn answered(self, number: u64, sequence: usize, work: &AnswerFigures, time: Duration, end: End) {
         let usage = work.usage;
         let (steps, decoding) = work.decoded;
         let speed = (steps > 0).then(|| steps as f64 / decoding.as_secs_f64());

@@ -8,7 +8,7 @@ use flashplan::internals::counters::{Stage, StageTimes};
 use flashplan::internals::machine::footprint;
 use plans::Plan;
 
-use super::super::session::Session;
+use super::super::session::RunningPlan;
 use super::super::{Failure, failure};
 use super::Usage;
 
@@ -105,7 +105,7 @@ impl Metrics {
     ///
     /// # Errors
     /// If the system does not say how much memory this process holds.
-    pub(super) fn done(&self, session: &Session<'_>) -> Result<(), Failure> {
+    pub(super) fn done(&self, session: &RunningPlan<'_>) -> Result<(), Failure> {
         let peak_bytes = footprint(None).map_err(failure)?.peak_bytes();
         let counters = session.counters();
         self.change(|numbers| {

@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::chat::conversation::{Call, Message, Role};
-use super::super::reasoning::Part;
+use super::super::reasoning::Channel;
 use super::answer::{Event, Form, Head, Whole};
 use super::likelihood::{Likelihood, lossy};
-use super::request::{Ask, Fields, Keys, Refusal, Request, arguments_of, text_of};
-use super::tools::{Choice, Function, Tools};
+use super::request::{Ask, Fields, Keys, Refusal, AnswerRequest, arguments_of, text_of};
+use super::tools::{ToolChoice, Function, Tools};
 use super::{Told, Usage, schema};
 
 /// A request to `/v1/chat/completions`.
-pub(super) fn chat(body: &[u8], served: &str) -> Result<Request, Refusal> {
+pub(super) fn chat(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> {
     let mut keys = Keys::read(body)?;
     keys.model(served)?;
     let said: Vec<Value> = keys.take("messages")?.ok_or_else(|| {
@@ -44,32 +44,17 @@ pub(super) fn chat(body: &[u8], served: &str) -> Result<Request, Refusal> {
     }
     let (stream, usage) = keys.stream()?;
     keys.finish()?;
-    Ok(Request { ask: Ask::Conversation(messages), options, tools, stream, usage, repeated: Value::Null })
+    Ok(AnswerRequest { ask: Ask::Conversation(messages), options, tools, stream, usage, repeated: Value::Null })
 }
 
 /// The tools that the model may call; none where it may not.
 fn tools_of(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
-    let tools: Vec<Value> = keys.take("tools")?.unwrap_or_default();
-    let choice: Option<Value> = keys.take("tool_choice")?;
-    let parallel = keys.take("parallel_tool_calls")?.unwrap_or(true);
-    let functions: Vec<Function> = tools.into_iter().map(tool).collect::<Result<_, _>>()?;
-    let choice = match choice {
-        None => Some(Choice::Auto),
-        Some(Value::String(word)) => Choice::of_word(&word)?,
-        Some(choice) => {
-            let mut choice = Fields::new(choice, "tool_choice", "the choice")?;
-            match choice.must::<String>("type")?.as_str() {
-                "function" => {}
-                kind => return Err(Choice::unknown(kind)),
-            }
-            let mut function = Fields::new(choice.must("function")?, "tool_choice", "its function")?;
-            let name = function.must("name")?;
-            function.finish()?;
-            choice.finish()?;
-            Some(Choice::Named(name))
-        }
-    };
-    choice.map_or(Ok(None), |choice| Tools::new(functions, choice, parallel))
+    Tools::of_keys(keys, tool, |choice| {
+        let mut function = Fields::new(choice.must("function")?, "tool_choice", "its function")?;
+        let name = function.must("name")?;
+        function.finish()?;
+        Ok(name)
+    })
 }
 
 fn tool(tool: Value) -> Result<Function, Refusal> {
@@ -193,7 +178,7 @@ enum TextPrompt {
 }
 
 /// A request to `/v1/completions`.
-pub(super) fn completion(body: &[u8], served: &str) -> Result<Request, Refusal> {
+pub(super) fn completion(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> {
     let mut keys = Keys::read(body)?;
     keys.model(served)?;
     let ask = match keys.take("prompt")? {
@@ -212,7 +197,7 @@ pub(super) fn completion(body: &[u8], served: &str) -> Result<Request, Refusal> 
     options.likelihoods = keys.likelihoods("logprobs")?;
     let (stream, usage) = keys.stream()?;
     keys.finish()?;
-    Ok(Request { ask, options, tools: None, stream, usage, repeated: Value::Null })
+    Ok(AnswerRequest { ask, options, tools: None, stream, usage, repeated: Value::Null })
 }
 
 /// How an answer is written: in which of the two forms, and what has been told of each choice.
@@ -306,7 +291,7 @@ fn used(usage: Usage) -> Value {
 
 impl OpenAi {
     /// An answer to such a request.
-    pub(super) fn new(head: Head, chat: bool, request: &Request) -> Self {
+    pub(super) fn new(head: Head, chat: bool, request: &AnswerRequest) -> Self {
         let choices = request.options.choices.max(1);
         let likelihoods = request.options.likelihoods.is_some();
         let (offsets, calls) = (vec![0; choices], vec![0; choices]);
@@ -382,8 +367,8 @@ impl Form for OpenAi {
             Told::Begins { .. } | Told::Vector(_) => Vec::new(),
             Told::Text { choice, part, text, likelihoods } => {
                 let key = match part {
-                    Part::Answer | Part::Call => "content",
-                    Part::Reasoning => "reasoning_content",
+                    Channel::Answer | Channel::Call => "content",
+                    Channel::Reasoning => "reasoning_content",
                 };
                 vec![self.piece(choice, json!({ key: text }), &likelihoods, None)]
             }

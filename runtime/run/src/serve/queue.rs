@@ -105,12 +105,12 @@ mod tests {
 
     use super::super::Told;
     use super::super::http::tests::metrics;
-    use super::super::request::{Ask, Options, Request};
+    use super::super::request::{Ask, Options, AnswerRequest};
     use super::*;
 
     fn job(said: &str) -> (Job, UnboundedReceiver<Told>) {
         let (told, heard) = unbounded_channel();
-        let request = Request {
+        let request = AnswerRequest {
             ask: Ask::Text(said.to_owned()),
             options: Options::default(),
             tools: None,

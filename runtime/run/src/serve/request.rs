@@ -182,7 +182,7 @@ pub(super) fn arguments_of(text: &str, param: &str) -> Result<Map<String, Value>
 
 /// A request, checked.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Request {
+pub(super) struct AnswerRequest {
     pub(super) ask: Ask,
     pub(super) options: Options,
     /// Tools that the model may call.

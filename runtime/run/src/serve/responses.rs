@@ -4,10 +4,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::chat::conversation::{Call, Message, Role};
-use super::super::reasoning::Part;
+use super::super::reasoning::Channel;
 use super::answer::{Event, Form, Head, Heard, Whole};
-use super::request::{Ask, Fields, Keys, Refusal, Request, arguments_of, text_of};
-use super::tools::{Choice, Function, Tools};
+use super::request::{Ask, Fields, Keys, Refusal, AnswerRequest, arguments_of, text_of};
+use super::tools::{ToolChoice, Function, Tools};
 use super::{Told, Usage, schema};
 
 /// Keys of its request that a response repeats.
@@ -23,7 +23,7 @@ const REPEATED: [&str; 8] = [
 ];
 
 /// A request to `/v1/responses`.
-pub(super) fn response(body: &[u8], served: &str) -> Result<Request, Refusal> {
+pub(super) fn response(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> {
     let mut keys = Keys::read(body)?;
     keys.model(served)?;
     let mut repeated =
@@ -66,7 +66,7 @@ pub(super) fn response(body: &[u8], served: &str) -> Result<Request, Refusal> {
     }
     let (stream, _) = keys.stream()?;
     keys.finish()?;
-    Ok(Request { ask: Ask::Conversation(messages), options, tools, stream, usage: true, repeated })
+    Ok(AnswerRequest { ask: Ask::Conversation(messages), options, tools, stream, usage: true, repeated })
 }
 
 #[derive(Deserialize)]
@@ -164,9 +164,6 @@ fn schema_of(text: Value) -> Result<Option<Value>, Refusal> {
 }
 
 fn tools(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
-    let tools: Vec<Value> = keys.take("tools")?.unwrap_or_default();
-    let choice: Option<Value> = keys.take("tool_choice")?;
-    let parallel = keys.take("parallel_tool_calls")?.unwrap_or(true);
     let function = |tool: Value| {
         let mut tool = Fields::new(tool, "tools", "a tool")?;
         match tool.must::<String>("type")?.as_str() {
@@ -177,22 +174,7 @@ fn tools(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
             )),
         }
     };
-    let functions: Vec<Function> = tools.into_iter().map(function).collect::<Result<_, _>>()?;
-    let choice = match choice {
-        None => Some(Choice::Auto),
-        Some(Value::String(word)) => Choice::of_word(&word)?,
-        Some(choice) => {
-            let mut choice = Fields::new(choice, "tool_choice", "the choice")?;
-            match choice.must::<String>("type")?.as_str() {
-                "function" => {}
-                kind => return Err(Choice::unknown(kind)),
-            }
-            let name = choice.must("name")?;
-            choice.finish()?;
-            Some(Choice::Named(name))
-        }
-    };
-    choice.map_or(Ok(None), |choice| Tools::new(functions, choice, parallel))
+    Tools::of_keys(keys, function, |choice| choice.must("name"))
 }
 
 /// How an answer is written.
@@ -202,7 +184,7 @@ pub(super) struct Responses {
     repeated: Value,
     /// Items that are whole, and the one that is not.
     output: Vec<Value>,
-    open: Option<(Part, String)>,
+    open: Option<(Channel, String)>,
     cut: bool,
     events: u64,
 }
@@ -218,7 +200,7 @@ fn used(usage: Usage) -> Value {
 }
 
 impl Responses {
-    pub(super) fn new(head: Head, request: &Request) -> Self {
+    pub(super) fn new(head: Head, request: &AnswerRequest) -> Self {
         let repeated = request.repeated.clone();
         Self { head, repeated, output: Vec::new(), open: None, cut: false, events: 0 }
     }
@@ -252,10 +234,10 @@ impl Responses {
         format!("{kind}_{}_{}", self.head.id, self.output.len())
     }
 
-    fn item(&self, part: Part, text: &str, status: &str) -> Value {
+    fn item(&self, part: Channel, text: &str, status: &str) -> Value {
         let parts =
             if text.is_empty() && status == "in_progress" { json!([]) } else { json!([content(part, text)]) };
-        if part == Part::Reasoning {
+        if part == Channel::Reasoning {
             json!({ "id": self.item_id("rs"), "type": "reasoning", "summary": [], "content": parts, "status": status })
         } else {
             json!({ "id": self.item_id("msg"), "type": "message", "role": "assistant", "content": parts, "status": status })
@@ -263,8 +245,8 @@ impl Responses {
     }
 
     /// Where in the answer a text stands.
-    fn place(&self, part: Part) -> Value {
-        let kind = if part == Part::Reasoning { "rs" } else { "msg" };
+    fn place(&self, part: Channel) -> Value {
+        let kind = if part == Channel::Reasoning { "rs" } else { "msg" };
         json!({ "item_id": self.item_id(kind), "output_index": self.output.len(), "content_index": 0 })
     }
 
@@ -274,7 +256,7 @@ impl Responses {
         let (mut done, mut ended) = (self.place(part), self.place(part));
         done["text"] = Value::from(text.as_str());
         ended["part"] = content(part, &text);
-        if part == Part::Reasoning {
+        if part == Channel::Reasoning {
             events.push(self.event("response.reasoning_text.done", done));
         } else {
             done["logprobs"] = json!([]);
@@ -291,7 +273,7 @@ impl Responses {
         self.output.push(item);
     }
 
-    fn text(&mut self, part: Part, text: &str, events: &mut Vec<Event>) {
+    fn text(&mut self, part: Channel, text: &str, events: &mut Vec<Event>) {
         if self.open.as_ref().is_none_or(|(open, _)| *open != part) {
             self.close(events);
             let item = self.item(part, "", "in_progress");
@@ -304,7 +286,7 @@ impl Responses {
         }
         let mut delta = self.place(part);
         delta["delta"] = Value::from(text);
-        if part == Part::Reasoning {
+        if part == Channel::Reasoning {
             events.push(self.event("response.reasoning_text.delta", delta));
         } else {
             delta["logprobs"] = json!([]);
@@ -338,8 +320,8 @@ impl Responses {
 }
 
 /// The content of an item.
-fn content(part: Part, text: &str) -> Value {
-    if part == Part::Reasoning {
+fn content(part: Channel, text: &str) -> Value {
+    if part == Channel::Reasoning {
         json!({ "type": "reasoning_text", "text": text })
     } else {
         json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
@@ -381,7 +363,7 @@ impl Form for Responses {
         self.cut = cut;
         // the items of a stream, of which nothing is told on the way
         let mut events = Vec::new();
-        for (part, text) in [(Part::Reasoning, reasoning), (Part::Answer, content)] {
+        for (part, text) in [(Channel::Reasoning, reasoning), (Channel::Answer, content)] {
             if !text.is_empty() {
                 self.text(part, &text, &mut events);
             }
@@ -396,7 +378,7 @@ impl Form for Responses {
 mod tests {
     use super::*;
 
-    fn read(body: &Value) -> Result<Request, Refusal> {
+    fn read(body: &Value) -> Result<AnswerRequest, Refusal> {
         response(body.to_string().as_bytes(), "m")
     }
 
@@ -422,7 +404,7 @@ mod tests {
         assert_eq!((messages[3].content.as_str(), messages[3].answers.as_deref()), ("no", Some("c")));
         assert_eq!(
             (request.options.max_tokens, request.tools.unwrap().choice),
-            (Some(5), Choice::Named("f".to_owned()))
+            (Some(5), ToolChoice::Named("f".to_owned()))
         );
         assert_eq!(request.repeated["instructions"], "Be short.");
     }

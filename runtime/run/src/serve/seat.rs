@@ -86,18 +86,18 @@ pub(super) struct Answering<'t> {
     /// Among all answers.
     pub(super) number: u64,
     pub(super) began: Instant,
-    pub(super) work: Work,
+    pub(super) work: AnswerFigures,
     /// Where the prompt is a text to be embedded: what is there of its vector, and the texts after it.
     pub(super) embedding: Option<Embedding>,
     /// The logits after the prompt, for the choices after the first.
     pub(super) after: Vec<f32>,
     /// The choice that is being written; none while the prompt is read.
-    pub(super) choice: Option<Choice<'t>>,
+    pub(super) choice: Option<AnswerChoice<'t>>,
 }
 
 /// Counts and times of an answer.
 #[derive(Default)]
-pub(super) struct Work {
+pub(super) struct AnswerFigures {
     pub(super) usage: Usage,
     /// Until the first token or vector.
     pub(super) first: Duration,
@@ -109,7 +109,7 @@ pub(super) struct Work {
 }
 
 /// One of an answer's choices.
-pub(super) struct Choice<'t> {
+pub(super) struct AnswerChoice<'t> {
     pub(super) index: usize,
     writing: Writing<'t>,
     sampler: Sampler,
@@ -135,7 +135,7 @@ impl<'t> Answering<'t> {
         index: usize,
         tokenizer: &'t Tokenizer,
         call: u64,
-    ) -> Result<Choice<'t>, Failure> {
+    ) -> Result<AnswerChoice<'t>, Failure> {
         let (prepared, request) = (&self.prepared, &self.job.request);
         let mut sampling = prepared.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(index as u64);
@@ -152,7 +152,7 @@ impl<'t> Answering<'t> {
             called: 0,
             stopped: false,
         };
-        Ok(Choice {
+        Ok(AnswerChoice {
             index,
             writing: Writing::new(tokenizer, prepared.turn),
             sampler,
@@ -163,7 +163,7 @@ impl<'t> Answering<'t> {
     }
 }
 
-impl Choice<'_> {
+impl AnswerChoice<'_> {
     /// Chooses a token of logits and tells what it says; why the choice is over, if it is: the token to decode is `next` otherwise.
     /// `top` likelihoods are told with it.
     ///

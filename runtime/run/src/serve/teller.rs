@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::super::chat::conversation::Call;
-use super::super::reasoning::Part;
+use super::super::reasoning::Channel;
 use super::Told;
 use super::calls::{Calls, Piece};
 use super::likelihood::Likelihood;
@@ -34,8 +34,8 @@ pub(super) struct Teller {
 
 impl Teller {
     /// More of it.
-    pub(super) fn show(&mut self, part: Part, text: &str) -> ControlFlow<()> {
-        if part == Part::Reasoning {
+    pub(super) fn show(&mut self, part: Channel, text: &str) -> ControlFlow<()> {
+        if part == Channel::Reasoning {
             self.chosen.clear();
             return self.send(part, text.to_owned());
         }
@@ -52,7 +52,7 @@ impl Teller {
         let rest = if told.is_continue() && !self.stopped { self.stops.finish() } else { String::new() };
         if !rest.is_empty() {
             // who has gone is told nothing
-            let _ = self.send(Part::Answer, rest);
+            let _ = self.send(Channel::Answer, rest);
         }
     }
 
@@ -66,7 +66,7 @@ impl Teller {
     fn text(&mut self, text: &str) -> ControlFlow<()> {
         let (text, ends) = self.stops.push(text);
         self.stopped |= ends;
-        let told = if text.is_empty() { ControlFlow::Continue(()) } else { self.send(Part::Answer, text) };
+        let told = if text.is_empty() { ControlFlow::Continue(()) } else { self.send(Channel::Answer, text) };
         if ends { ControlFlow::Break(()) } else { told }
     }
 
@@ -79,7 +79,7 @@ impl Teller {
         if gone || self.stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn send(&mut self, part: Part, text: String) -> ControlFlow<()> {
+    fn send(&mut self, part: Channel, text: String) -> ControlFlow<()> {
         let likelihoods = std::mem::take(&mut self.chosen);
         let told = self.told.send(Told::Text { choice: self.choice, part, text, likelihoods });
         if told.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::calls::Format;
-use super::request::{Fields, Refusal};
+use super::request::{Fields, Keys, Refusal};
 use super::{forced, typed};
 
 /// Tools of a request, and bytes of a name, at most.
@@ -14,7 +14,7 @@ const NAME_BYTES_MAX: usize = 64;
 
 /// Which calls an answer has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum ToolChoice {
     /// Those that the model wants.
     Auto,
     /// One, of any tool.
@@ -23,9 +23,9 @@ pub(super) enum Choice {
     Named(String),
 }
 
-impl Choice {
+impl ToolChoice {
     /// Of a word of `OpenAI`'s; `None` where nothing may be called.
-    pub(super) fn of_word(word: &str) -> Result<Option<Self>, Refusal> {
+    fn of_word(word: &str) -> Result<Option<Self>, Refusal> {
         match word {
             "none" => Ok(None),
             "auto" => Ok(Some(Self::Auto)),
@@ -35,7 +35,7 @@ impl Choice {
     }
 
     /// Of what is no choice.
-    pub(super) fn unknown(choice: &str) -> Refusal {
+    fn unknown(choice: &str) -> Refusal {
         let message = format!("`tool_choice` is `{choice}`; it is none, auto, required or a function");
         Refusal::invalid(Some("tool_choice"), message)
     }
@@ -45,7 +45,7 @@ impl Choice {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tools {
     pub(super) all: Arc<[Function]>,
-    pub(super) choice: Choice,
+    pub(super) choice: ToolChoice,
     /// Whether there may be several calls.
     pub(super) parallel: bool,
 }
@@ -60,12 +60,40 @@ pub(super) struct Function {
 }
 
 impl Tools {
+    /// Of the keys `tools`, `tool_choice` and `parallel_tool_calls` of `OpenAI`'s endpoints; `None` where nothing may be called. The
+    /// endpoints differ in how they write a tool, and the name in a choice of one.
+    pub(super) fn of_keys(
+        keys: &mut Keys,
+        function: impl Fn(Value) -> Result<Function, Refusal>,
+        name: impl FnOnce(&mut Fields) -> Result<String, Refusal>,
+    ) -> Result<Option<Self>, Refusal> {
+        let tools: Vec<Value> = keys.take("tools")?.unwrap_or_default();
+        let choice: Option<Value> = keys.take("tool_choice")?;
+        let parallel = keys.take("parallel_tool_calls")?.unwrap_or(true);
+        let all: Vec<Function> = tools.into_iter().map(function).collect::<Result<_, _>>()?;
+        let choice = match choice {
+            None => Some(ToolChoice::Auto),
+            Some(Value::String(word)) => ToolChoice::of_word(&word)?,
+            Some(choice) => {
+                let mut choice = Fields::new(choice, "tool_choice", "the choice")?;
+                match choice.must::<String>("type")?.as_str() {
+                    "function" => {}
+                    kind => return Err(ToolChoice::unknown(kind)),
+                }
+                let name = name(&mut choice)?;
+                choice.finish()?;
+                Some(ToolChoice::Named(name))
+            }
+        };
+        choice.map_or(Ok(None), |choice| Self::new(all, choice, parallel))
+    }
+
     /// Tools with names that can be told apart, of which the choice is one; `None` where there are none.
-    pub(super) fn new(all: Vec<Function>, choice: Choice, parallel: bool) -> Result<Option<Self>, Refusal> {
+    pub(super) fn new(all: Vec<Function>, choice: ToolChoice, parallel: bool) -> Result<Option<Self>, Refusal> {
         let wrong = |message: String| Err(Refusal::invalid(Some("tools"), message));
         if all.is_empty() {
             let message = "`tool_choice` without `tools` cannot be; name them";
-            return if choice == Choice::Auto {
+            return if choice == ToolChoice::Auto {
                 Ok(None)
             } else {
                 Err(Refusal::invalid(Some("tool_choice"), message))
@@ -84,13 +112,13 @@ impl Tools {
             if all[..i].iter().any(|other| other.name == *name) {
                 return wrong(format!("two tools are called `{name}`; name each once"));
             }
-            if *strict == Some(true) && choice == Choice::Auto {
+            if *strict == Some(true) && choice == ToolChoice::Auto {
                 return wrong(
                     "`strict` is implemented only where `tool_choice` is `required` or names a function; leave it away".to_owned(),
                 );
             }
         }
-        if let Choice::Named(name) = &choice
+        if let ToolChoice::Named(name) = &choice
             && !all.iter().any(|tool| tool.name == *name)
         {
             return wrong(format!("`tool_choice` names `{name}`, and there is no such tool"));
@@ -115,9 +143,9 @@ impl Tools {
     /// A sentence, if it cannot be enforced.
     pub(super) fn forced(&self, format: Format) -> Result<Option<(Option<String>, String)>, String> {
         let asked: Vec<&Function> = match &self.choice {
-            Choice::Auto => return Ok(None),
-            Choice::Required => self.all.iter().collect(),
-            Choice::Named(name) => self.all.iter().filter(|tool| tool.name == *name).collect(),
+            ToolChoice::Auto => return Ok(None),
+            ToolChoice::Required => self.all.iter().collect(),
+            ToolChoice::Named(name) => self.all.iter().filter(|tool| tool.name == *name).collect(),
         };
         let name = if asked.len() == 1 { Some(asked[0].name.clone()) } else { None };
         Ok(Some((name, forced::grammar(format, &asked)?)))

@@ -1,4 +1,4 @@
-//! Keys and values of some tokens as a file, believed only when every byte has been checked.
+//! Keys and values of some tokens, and the recurrent state behind them where there is one, as a file, believed only when every byte has been checked.
 //!
 //! ```text
 //! "flashkv\n" | key: 32 | tokens: 4 each, little-endian | keys and values | BLAKE3 of all that: 32
@@ -36,6 +36,16 @@ impl Key {
         hasher.update(&self.0);
         put_tokens(&mut hasher, tokens);
         Self(*hasher.finalize().as_bytes())
+    }
+
+    /// The keys of the first of these tokens, of the first two, and so on.
+    pub(super) fn followed_by_each<'t>(&self, tokens: &'t [u32]) -> impl Iterator<Item = Self> + use<'t> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.0);
+        tokens.iter().map(move |&token| {
+            put_tokens(&mut hasher, &[token]);
+            Self(*hasher.finalize().as_bytes())
+        })
     }
 
     /// 64 hexadecimal digits.
@@ -291,5 +301,7 @@ mod tests {
             assert!(!keys[..at].contains(key), "{at}");
         }
         assert_eq!(root.name().len(), 64);
+        let each: Vec<Key> = root.followed_by_each(&[1, 2, 3]).collect();
+        assert_eq!(each, [&[1][..], &[1, 2], &[1, 2, 3]].map(|tokens| root.followed_by(tokens)));
     }
 }

@@ -126,7 +126,7 @@ pub enum Role {
 
 /// A tensor of a block: `rows` of `columns` values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct TensorShape {
     /// The tensor's role.
     pub role: Role,
     /// Rows; 1 of a vector.
@@ -244,7 +244,7 @@ impl Config {
     ///
     /// # Panics
     /// If there is no such block.
-    pub fn parts(&self, block: usize) -> Vec<Part> {
+    pub fn parts(&self, block: usize) -> Vec<TensorShape> {
         let (block, width) = (&self.blocks[block], self.width);
         let (before, after) = (block.norms.before(), block.norms.after());
         let mixer = match &block.mixer {
@@ -264,7 +264,7 @@ impl Config {
         let scale = [(block.output_scale, Role::OutputScale, 1, 1)];
         let all = first.into_iter().chain(mixer).chain(last).chain(network).chain(scale);
         let there = all.filter(|&(there, ..)| there);
-        there.map(|(_, role, rows, columns)| Part { role, rows, columns }).collect()
+        there.map(|(_, role, rows, columns)| TensorShape { role, rows, columns }).collect()
     }
 }
 

@@ -186,3 +186,22 @@ fn recall_and_precision_of_the_look_ahead_are_those_of_the_reference() {
         assert!(recall < recall_expected + CLOSE && recall > recall_expected / 2.0, "{name}");
     }
 }
+
+#[test]
+fn experts_that_are_chosen_before_the_mixer_are_read_while_it_works() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures/smallthinker.gguf");
+    let source = SourceModel::open(path).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let container = container(folder.path(), &source);
+    let knobs = Knobs { cold: 40, buffers: 512, buffer_bytes: 8192, depth: 256, ..Knobs::default() };
+    let plan_of = |look_ahead| plan(&container, "dense", &Knobs { look_ahead, ..knobs.clone() });
+    let mut without = start(&container, &plan_of(0));
+    let expected = decode(&mut without).unwrap();
+    let reads = without.counters().reads;
+    let mut engine = start(&container, &plan_of(256));
+    assert_eq!(decode(&mut engine).unwrap(), expected);
+    let c = engine.counters();
+    assert_eq!(c.missing, without.counters().missing);
+    assert!(reads > 0 && c.prefetch_reads >= reads, "{reads} reads, {} prefetched", c.prefetch_reads);
+    assert_eq!(c.reads, c.prefetch_reads, "nothing is left to be read when the layer begins");
+}

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use plans::Plan;
 
-use super::super::super::reasoning::Part;
+use super::super::super::reasoning::Channel;
 use super::super::Usage;
 use super::*;
 
@@ -93,7 +93,7 @@ fn with_answers<T>(queue: &Queue, test: impl FnOnce() -> T) -> T {
                 };
                 let text = Told::Text {
                     choice: 0,
-                    part: Part::Answer,
+                    part: Channel::Answer,
                     text: "b".to_owned(),
                     likelihoods: Vec::new(),
                 };
@@ -228,7 +228,7 @@ fn who_never_reads_is_given_up_and_who_hangs_up_is_known_to_at_once() {
     job.told.send(Told::Begins { prompt: 1 }).unwrap();
     for _ in 0..4000 {
         let text = "b".repeat(1000);
-        let told = Told::Text { choice: 0, part: Part::Answer, text, likelihoods: Vec::new() };
+        let told = Told::Text { choice: 0, part: Channel::Answer, text, likelihoods: Vec::new() };
         if job.told.send(told).is_err() {
             break;
         }
