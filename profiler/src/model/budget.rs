@@ -23,6 +23,7 @@ use super::evaluate::streams;
 use super::layers::kv_formats;
 use super::level::{Menu, rank};
 use super::matrix::Use;
+use super::text::WINDOW_TOKENS_MAX;
 use crate::{Context, ProfileError};
 
 /// Time for a model of no size, and for each thousand million weights more: 20 minutes for 7, 60 for 47.
@@ -48,6 +49,10 @@ const WRITTEN_SHARE: f64 = 3.0;
 /// Share of a product's rate that is left with attention, norms, transposing and selecting around it (a model of
 /// 7,000 million weights: 0.8).
 const WITH_THE_REST: f64 = 0.8;
+/// Tokens that levels are measured on besides: the model writes them itself, in so many pieces, ...
+pub const OWN_PIECES: usize = 8;
+/// ... each of so many at most and at least.
+const OWN_TOKENS: [usize; 2] = [64, 256];
 /// A token that is written, one after another, costs about as much as so many that are read together.
 const WRITTEN_COST: f64 = 8.0;
 /// Passes over the calibration samples that training takes at least and at most.
@@ -69,6 +74,9 @@ pub struct Job {
     pub calibration_tokens: usize,
     /// Tokens that the model writes itself.
     pub written_tokens: usize,
+    /// Tokens of each of the [`OWN_PIECES`] that the model writes to measure levels on; 0 where there is no time for it, or every
+    /// level requests everything.
+    pub own_tokens: usize,
     /// Tokens of the held-out text at most.
     pub held_out_tokens: usize,
     /// Tokens of the held-out text that formats of keys and values are measured on.
@@ -234,6 +242,10 @@ impl Job {
         } else {
             0
         };
+        let longest = c.context.min(WINDOW_TOKENS_MAX);
+        let own = affordable(WRITING_SHARE, (WRITTEN_COST + costs.streams[0]) * costs.token) / OWN_PIECES;
+        let own = own.min(OWN_TOKENS[1]).min(longest);
+        let own_tokens = if menu.has_thresholds() && own >= OWN_TOKENS[0] { own } else { 0 };
         let rows = (calibration + written) as f64;
         let epochs = affordable(TRAINING_SHARE, costs.trained_token.max(1.0) * rows);
         let traces =
@@ -241,6 +253,7 @@ impl Job {
         Self {
             calibration_tokens: calibration,
             written_tokens: written,
+            own_tokens,
             held_out_tokens: held_out,
             kv_tokens: kv_tokens.max(TOKENS_MIN).min(held_out),
             epochs: epochs.clamp(EPOCHS[0], if context.quick { EPOCHS[1] / 2 } else { EPOCHS[1] }),
@@ -256,7 +269,8 @@ impl Job {
         let costs = Costs::new(source, menu, speed);
         let seconds = |multiplications: f64| speed.crowd * multiplications / speed.products;
         let rows = (self.calibration_tokens + self.written_tokens) as f64;
-        let writing = self.written_tokens as f64 * WRITTEN_COST;
+        let own = (OWN_PIECES * self.own_tokens) as f64;
+        let writing = (self.written_tokens as f64 + own) * WRITTEN_COST;
         let mut stages = vec![(
             format!("reading {} tokens", self.calibration_tokens + self.written_tokens),
             seconds((rows + writing) * costs.token),
@@ -270,7 +284,7 @@ impl Job {
             (c.layers() * menu.levels.len() * self.trace_requested) as f64 * TRACE_SECONDS * speed.crowd;
         stages.push((
             format!("measuring {} levels on {} tokens", menu.levels.len(), self.held_out_tokens),
-            seconds(self.held_out_tokens as f64 * costs.held_out_token())
+            seconds((self.held_out_tokens as f64 + own) * costs.held_out_token())
                 + traces / rayon::current_num_threads() as f64,
         ));
         let formats = kv_formats(c).len();
@@ -284,7 +298,7 @@ impl Job {
         stages.push((writing.to_owned(), costs.fixed));
         // the held-out text's, and at most as much again of what the layer before had of it
         let streams =
-            rows + 2.0 * self.held_out_tokens as f64 * costs.streams[0] + (formats * self.kv_tokens) as f64;
+            rows + 2.0 * (self.held_out_tokens as f64 + own) * costs.streams[0] + (formats * self.kv_tokens) as f64;
         Estimate {
             stages,
             container_bytes: container_bytes(source, menu),

@@ -108,6 +108,8 @@ pub struct Listener<'a> {
     predictors: &'a [Predictors],
     /// Sign bits of each expert's gate rows.
     signs: Vec<Vec<u64>>,
+    /// Tokens of a stream; those that are not counted come last.
+    stream_tokens: usize,
     /// Sizes of each expert's down rows, in the source's order.
     down_sizes: Vec<Vec<f32>>,
     always_on: u32,
@@ -127,8 +129,8 @@ pub struct Listener<'a> {
 }
 
 impl<'a> Listener<'a> {
-    /// An evaluation that has heard nothing yet. `windows` has the tokens of each window of a stream; about
-    /// `trace_requested_max` requested neurons of a level are remembered for its cache curves.
+    /// An evaluation that has heard nothing yet. `windows` has the tokens of each window of a stream that is counted; what follows, up to
+    /// `stream_tokens`, goes through the levels and is not. About `trace_requested_max` requested neurons of a level are remembered for its cache curves.
     pub fn new(
         source: &'a SourceModel<'a>,
         layer: usize,
@@ -138,6 +140,7 @@ impl<'a> Listener<'a> {
         experts: &'a [Vec<(u32, u32)>],
         predictors: &'a [Predictors],
         windows: &[usize],
+        stream_tokens: usize,
         trace_requested_max: usize,
     ) -> Self {
         let tokens = windows.iter().sum();
@@ -165,6 +168,7 @@ impl<'a> Listener<'a> {
             experts,
             predictors,
             signs: signs.map(|(e, (_, order))| signs_of(source, layer, e, order)).collect(),
+            stream_tokens,
             down_sizes: (0..experts.len()).map(|e| row_sizes(source.ffn_down(layer, e))).collect(),
             always_on: order.hot(),
             early: early(windows),
@@ -186,7 +190,7 @@ impl<'a> Listener<'a> {
         }
         self.last_expert = Some(seen.expert);
         let activation = self.source.config().activation();
-        let (tokens, count) = (self.window_of.len(), seen.rows.len());
+        let (tokens, count) = (self.stream_tokens, seen.rows.len());
         let (gate, up) = (&*seen.gate, seen.up);
         let mut masks = Vec::new();
         let mut start = 0;
@@ -227,6 +231,9 @@ impl<'a> Listener<'a> {
                 let tally = &mut self.tallies[level];
                 for row in 0..len {
                     let token = seen.rows[start + row] - stream * tokens;
+                    if token >= self.window_of.len() {
+                        continue;
+                    }
                     let figures = &mut tally.figures;
                     figures.routed += requested.columns() as u64;
                     figures.truly += u64::from(truly.count(row));

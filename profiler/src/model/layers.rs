@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Job;
 use super::batch::{Layer, Stream, row_sizes, said};
+use super::budget::OWN_PIECES;
 use super::evaluate::{Figures, Listener, streams};
 use super::gates::Gates;
 use super::level::{Menu, Predictors};
@@ -21,7 +22,7 @@ use super::missing::Missing;
 use super::observe::Samples;
 use super::order::NeuronOrder;
 use super::work::{FinishedParts, joined, numbers, pieces};
-use super::write::{PROMPT_TOKENS, written};
+use super::write::{PROMPT_TOKENS, own, written};
 use crate::{Context, Stopped};
 
 /// A model taken through its layers, one after another.
@@ -50,10 +51,13 @@ pub struct Swept {
     pub figures: Vec<Vec<Figures>>,
     /// Neurons that tokens miss at each level, all layers together.
     pub missing: Vec<Missing>,
-    /// The source computed dense: negative log likelihood of every token after the first, by held-out window.
+    /// The source computed dense: negative log likelihood of every token after the first, by held-out window, and then of each piece
+    /// that the model wrote to be measured on.
     pub dense: Vec<f64>,
-    /// Each level: negative log likelihood of every token after the first, `[level][window]`.
+    /// Each level: the same, `[level][window]`.
     pub levels: Vec<Vec<f64>>,
+    /// Tokens of each of those pieces.
+    pub own: Vec<usize>,
     /// The dense level with keys and values in each format: negative log likelihood of every token after the first, by [`Sweep::run`]'s windows for them.
     pub kv: Vec<(KvFormat, Vec<f64>)>,
     /// The dense level's choice after each token of the held-out text, window after window.
@@ -85,8 +89,10 @@ struct State {
 
 /// The part with the streams.
 const STATE: &str = "streams";
-/// The part with the text that the model wrote.
+/// The part with the text that the model wrote to train on, ...
 const WRITTEN: &str = "written";
+/// ... and to measure on.
+const OWN: &str = "own";
 
 fn layer_part(layer: usize) -> String {
     format!("layer-{layer:04}")
@@ -103,8 +109,10 @@ impl Sweep<'_> {
     /// When what is kept cannot be read.
     pub fn done(&self) -> anyhow::Result<usize> {
         let Self { job, work, source, menu, .. } = *self;
-        if job.written_tokens > 0 && work.load(WRITTEN)?.is_none() {
-            return Ok(0);
+        for (part, tokens) in [(WRITTEN, job.written_tokens), (OWN, job.own_tokens)] {
+            if tokens > 0 && work.load(part)?.is_none() {
+                return Ok(0);
+            }
         }
         let kept = work.load(STATE)?;
         let Some([layers, ..]) = kept.as_deref().and_then(pieces).as_deref().map(|p| [p[0]]) else {
@@ -178,16 +186,16 @@ impl Sweep<'_> {
             figures.push(given.figures);
         }
         let mut go_on = || context.stopped();
-        let held_out = texts.held_out;
-        let repeats = repeated(held_out, streams.len());
+        let judged = &*texts.judged;
+        let repeats = repeated(judged, streams.len());
         let of_levels = said(source, &state.levels, &repeats, true, &mut go_on)?;
-        let of_streams: Vec<&[f64]> = of_levels.losses.chunks(held_out.len()).collect();
+        let of_streams: Vec<&[f64]> = of_levels.losses.chunks(judged.len()).collect();
         let stream_of = |level: usize| streams.iter().position(|levels| levels.contains(&level)).unwrap_or(0);
         let levels: Vec<Vec<f64>> =
             (0..menu.levels.len()).map(|level| of_streams[stream_of(level)].to_vec()).collect();
         let dense = if texts.source_too {
-            let last = state.dense.last(held_out.len(), config.width);
-            said(source, &last, &repeated(held_out, 1), false, &mut go_on)?.losses
+            let last = state.dense.last(judged.len(), config.width);
+            said(source, &last, &repeated(judged, 1), false, &mut go_on)?.losses
         } else {
             levels[0].clone()
         };
@@ -195,9 +203,11 @@ impl Sweep<'_> {
         let of_formats = said(source, &state.kv, &texts.for_kv(formats.len()), true, &mut go_on)?.losses;
         let of_formats = of_formats.chunks(kv_windows.len().max(1)).map(<[f64]>::to_vec);
         let kv = formats.into_iter().map(|(format, _)| format).zip(of_formats).collect();
-        let tokens = held_out.iter().map(Vec::len).sum();
-        let chosen = of_levels.chosen.chunks(tokens).nth(stream_of(0)).unwrap_or_default().to_vec();
-        Ok(Swept { orders, figures, missing, dense, levels, kv, chosen })
+        let tokens = |windows: &[Vec<u32>]| windows.iter().map(Vec::len).sum::<usize>();
+        let chosen = of_levels.chosen.chunks(tokens(judged)).nth(stream_of(0)).unwrap_or_default();
+        let chosen = chosen[..tokens(texts.held_out).min(chosen.len())].to_vec();
+        let own = lengths(&judged[texts.held_out.len()..]);
+        Ok(Swept { orders, figures, missing, dense, levels, own, kv, chosen })
     }
 
     /// The calibration text through a layer: the order of its neurons, and the predictors of its experts.
@@ -268,6 +278,7 @@ impl Sweep<'_> {
         };
         let downs = menu.down.and_then(|down| Some((down, requantised(down)?)));
         let windows = lengths(texts.held_out);
+        let tokens_judged = texts.judged.iter().map(Vec::len).sum();
         let mut listener = Listener::new(
             source,
             layer,
@@ -277,6 +288,7 @@ impl Sweep<'_> {
             &experts,
             predictors,
             &windows,
+            tokens_judged,
             job.trace_requested,
         );
         let mut weights = Layer::new(source, layer);
@@ -289,7 +301,7 @@ impl Sweep<'_> {
             listener.look_ahead(&weights, &state.ahead);
         }
         let (tokens, width) = (look_ahead::tokens(&windows), source.config().width);
-        state.ahead = look_ahead::rows(&state.levels, &tokens, windows.iter().sum(), width);
+        state.ahead = look_ahead::rows(&state.levels, &tokens, tokens_judged, width);
         weights.feed_forward(&mut state.levels, &mut |seen| listener.hear(seen), &mut go_on)?;
         let formats = kv_formats(source.config());
         let activation = source.config().activation();
@@ -335,6 +347,8 @@ struct Texts<'a> {
     calibration: &'a [Vec<u32>],
     written: Vec<Vec<u32>>,
     held_out: &'a [Vec<u32>],
+    /// The held-out windows, and then the pieces that the model wrote to be measured on.
+    judged: Vec<Vec<u32>>,
     /// Those of the held-out windows that formats of keys and values are measured on.
     kv_windows: &'a [usize],
     /// Whether the source's own loss has to be measured beside the container's.
@@ -353,29 +367,31 @@ impl<'a> Texts<'a> {
         kv_windows: &'a [usize],
     ) -> anyhow::Result<Self> {
         let Sweep { context, job, work, source, menu, .. } = *sweep;
-        let kept = work.load(WRITTEN)?;
-        let kept = kept
-            .as_deref()
-            .and_then(pieces)
-            .map(|pieces| -> Vec<Vec<u32>> { pieces.into_iter().map(numbers).collect() });
-        let written = match kept {
-            Some(kept) => kept,
-            None if job.written_tokens == 0 => Vec::new(),
-            None => {
-                let written = written(context, source, calibration, job.written_tokens)?;
-                let parts: Vec<&[u8]> = written.iter().map(|text| bytemuck::cast_slice(text)).collect();
-                work.save(WRITTEN, &[&joined(&parts)])?;
-                written
+        let kept = |part: &str, tokens: usize, write: &dyn Fn() -> Result<Vec<Vec<u32>>, Stopped>| {
+            let kept = work.load(part)?;
+            if let Some(pieces) = kept.as_deref().and_then(pieces) {
+                return Ok(pieces.into_iter().map(numbers).collect());
             }
+            let texts = if tokens > 0 { write()? } else { return Ok(Vec::new()) };
+            let parts: Vec<&[u8]> = texts.iter().map(|text| bytemuck::cast_slice(text)).collect();
+            work.save(part, &[&joined(&parts)])?;
+            anyhow::Ok(texts)
         };
+        let written = kept(WRITTEN, job.written_tokens, &|| {
+            written(context, source, calibration, job.written_tokens)
+        })?;
+        let own = kept(OWN, job.own_tokens, &|| {
+            own(context, source, calibration, OWN_PIECES, job.own_tokens)
+        })?;
+        let judged = held_out.iter().cloned().chain(own).collect::<Vec<_>>();
         let source_too = menu.differs(source);
         let real: usize = calibration.iter().map(Vec::len).sum();
         let mut heard = vec![true; real];
         heard.extend(written.iter().flat_map(|text| (0..text.len()).map(|i| i >= PROMPT_TOKENS)));
         if source_too {
-            heard.extend(held_out.iter().flatten().map(|_| false));
+            heard.extend(judged.iter().flatten().map(|_| false));
         }
-        Ok(Self { calibration, written, held_out, kv_windows, source_too, real, heard })
+        Ok(Self { calibration, written, held_out, judged, kv_windows, source_too, real, heard })
     }
 
     /// The windows of so many formats of keys and values.
@@ -388,11 +404,11 @@ impl<'a> Texts<'a> {
     fn state(&self, source: &SourceModel<'_>, streams: usize) -> State {
         let mut dense = repeated(self.calibration, 1);
         dense.extend(repeated(&self.written, 1));
-        dense.extend(repeated(self.held_out, usize::from(self.source_too)));
+        dense.extend(repeated(&self.judged, usize::from(self.source_too)));
         State {
             layers: 0,
             dense: Stream::new(source, &dense),
-            levels: Stream::new(source, &repeated(self.held_out, streams)),
+            levels: Stream::new(source, &repeated(&self.judged, streams)),
             kv: Stream::new(source, &self.for_kv(kv_formats(source.config()).len())),
             ahead: vec![
                 0.0;

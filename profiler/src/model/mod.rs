@@ -397,6 +397,7 @@ impl Profile {
             exact: !menu.differs(source),
             activations: menu.activations(source),
             held_out,
+            own: &swept.own,
             dense: &swept.dense,
             losses: &swept.levels,
             kv: &swept.kv,
@@ -459,6 +460,17 @@ impl Profile {
                 "Misses are of {} generated tokens of recorded routes, not of the held-out text; nothing is known ahead.",
                 recording.routes.tokens() - recording.prompt
             ));
+        }
+        if self.menu.has_thresholds() {
+            notes.push(match self.job.own_tokens {
+                0 => "There was no time to measure levels on what the model writes itself: their bounds hold for text like what was held \
+                      out."
+                    .to_owned(),
+                tokens => format!(
+                    "Bounds of losses hold for what the model writes itself, too: {} pieces of {tokens} tokens.",
+                    budget::OWN_PIECES
+                ),
+            });
         }
         if self.menu.trains() {
             notes.push(format!(

@@ -58,7 +58,9 @@ pub struct Findings<'a> {
     pub activations: &'static str,
     /// The held-out text.
     pub held_out: &'a Windows,
-    /// Negative log likelihood of each held-out window by the source computed dense, ...
+    /// Tokens of each piece that the model wrote to be measured on.
+    pub own: &'a [usize],
+    /// Negative log likelihood of each held-out window, and of each of those pieces, by the source computed dense, ...
     pub dense: &'a [f64],
     /// ... and by each level: `[level][window]`.
     pub losses: &'a [Vec<f64>],
@@ -214,7 +216,8 @@ impl Findings<'_> {
     /// Perplexity of the held-out text, of the negative log likelihoods of its windows.
     fn perplexity(&self, losses: &[f64]) -> f64 {
         let predicted: usize = self.predicted().sum();
-        (losses.iter().sum::<f64>() / predicted.max(1) as f64).exp()
+        let held_out = &losses[..self.held_out.tokens.len()];
+        (held_out.iter().sum::<f64>() / predicted.max(1) as f64).exp()
     }
 
     /// Predicted tokens of each held-out window: all but its first.
@@ -224,7 +227,12 @@ impl Findings<'_> {
 
     fn loss(&self, level: usize) -> Loss {
         let all: Vec<usize> = (0..self.held_out.tokens.len()).collect();
-        self.loss_over(&all, self.losses[level].iter().zip(self.dense).map(|(level, dense)| level - dense))
+        let mut rises = self.losses[level].iter().zip(self.dense).map(|(level, dense)| level - dense);
+        let loss = self.loss_over(&all, rises.by_ref().take(all.len()));
+        let own = self.own.iter().zip(rises).enumerate();
+        let own: Vec<Window> =
+            own.map(|(text, (&tokens, rise))| Window { text, tokens: tokens - 1, rise }).collect();
+        loss.bounded_by(&own)
     }
 
     /// The loss of what rises so in these windows.

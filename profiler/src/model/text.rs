@@ -11,7 +11,7 @@ use flashplan::internals::model::tokenizer::Tokenizer;
 /// Share of a text given by the user that calibrates; the rest is held out.
 const CALIBRATION_SHARE: f64 = 0.6;
 /// Tokens of a window at most: longer ones cost attention and keep cores waiting for the last.
-const WINDOW_TOKENS_MAX: usize = 512;
+pub(super) const WINDOW_TOKENS_MAX: usize = 512;
 /// A window below this says too little about the next token.
 const WINDOW_TOKENS_MIN: usize = 16;
 /// Windows of all texts together at least, so that few tokens come from many places, ...

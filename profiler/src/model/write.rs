@@ -1,8 +1,12 @@
-//! More text to train predictors on: the model goes on writing where pieces of the calibration text end.
+//! Text that the model writes itself, drawn from its own probabilities.
 //!
-//! A predictor has more weights than a short text has tokens. What the model writes itself, drawn from its own
-//! probabilities, sends its neurons inputs like those they meet in use. Frequencies, thresholds and every reported
-//! figure come from real text only.
+//! **To train predictors on.** A predictor has more weights than a short text has tokens. The model goes on writing where pieces of the
+//! calibration text end, which sends its neurons inputs like those they meet in use. Frequencies and thresholds come from real
+//! text only.
+//!
+//! **To bound losses by.** A model that was trained on text of one kind is confused by all others, and hardly feels what a level leaves
+//! out of them: on its own kind it loses several times as much. What it writes from nothing is of its own kind, whatever that
+//! is. The levels are measured on that, too, and the larger bound holds.
 
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::reference::Reference;
@@ -28,17 +32,47 @@ pub fn written(
 ) -> Result<Vec<Vec<u32>>, Stopped> {
     let longest = windows.iter().map(Vec::len).max().unwrap_or(0);
     let pieces = tokens.checked_div(longest.saturating_sub(PROMPT_TOKENS)).unwrap_or(0);
-    let bar = context.bar((pieces * longest) as u64, "writing text to train on");
-    let written = (0..pieces)
-        .into_par_iter()
-        .map(|piece| {
-            let window = &windows[piece % windows.len()];
-            // Another place of the window in each round.
-            let start = (piece / windows.len() * 3 + 1) * PROMPT_TOKENS % window.len().max(1);
-            let mut text = window[start..(start + PROMPT_TOKENS).min(window.len())].to_vec();
+    let starts = (0..pieces).map(|piece| {
+        let window = &windows[piece % windows.len()];
+        // Another place of the window in each round.
+        let start = (piece / windows.len() * 3 + 1) * PROMPT_TOKENS % window.len().max(1);
+        window[start..(start + PROMPT_TOKENS).min(window.len())].to_vec()
+    });
+    continued(context, source, starts.collect(), longest, 0, "writing text to train on")
+}
+
+/// So many pieces of `tokens` tokens that the model wrote from nothing, but for the first token of the windows: other ones than
+/// [`written`] gives, since none is to be measured on what it was trained on.
+///
+/// # Errors
+/// [`Stopped`].
+pub fn own(
+    context: &Context,
+    source: &SourceModel<'_>,
+    windows: &[Vec<u32>],
+    pieces: usize,
+    tokens: usize,
+) -> Result<Vec<Vec<u32>>, Stopped> {
+    let first = |piece: usize| vec![windows[piece % windows.len()][0]];
+    let starts = (0..pieces).map(first).collect();
+    continued(context, source, starts, tokens, 1 << 32, "writing text to measure on")
+}
+
+/// What the model makes of these beginnings, each up to so many tokens.
+fn continued(
+    context: &Context,
+    source: &SourceModel<'_>,
+    starts: Vec<Vec<u32>>,
+    tokens: usize,
+    seed: u64,
+    what: &'static str,
+) -> Result<Vec<Vec<u32>>, Stopped> {
+    let bar = context.bar((starts.len() * tokens) as u64, what);
+    let written = (starts.into_par_iter().enumerate())
+        .map(|(piece, mut text)| {
             let mut reference = Reference::new(source, best());
-            let mut random = Random(piece as u64);
-            for i in 0..longest - 1 {
+            let mut random = Random(seed + piece as u64);
+            for i in 0..tokens.saturating_sub(1) {
                 context.stopped()?;
                 let mut logits = reference.step(text[i], &mut ());
                 if i + 1 == text.len() {

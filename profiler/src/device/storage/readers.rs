@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flashplan::internals::arena::{Align, Arena};
-use flashplan::internals::flash::{Buffer, Completion, Request, open_backend};
+use flashplan::internals::flash::{Buffer, Completion, ReadRequest, open_backend};
 use plans::Backend;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -162,7 +162,7 @@ impl Readers<'_> {
                 let offset = point.pattern.block(next, blocks) * point.block_bytes;
                 next += 1;
                 requested[tag as usize] = now;
-                batch.push(Request { tag, offset, bytes: buffer.len(), buffer, at: 0 });
+                batch.push(ReadRequest { tag, offset, bytes: buffer.len(), buffer, at: 0 });
             }
             flash.submit(&mut batch);
             let mut over = flash.reap(true);
