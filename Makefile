@@ -29,6 +29,7 @@ LLAMA_SDIST := llama_cpp_python-0.3.36
 # fuzzing: libFuzzer's instruments, which a stable compiler has, too
 MINUTES ?= 5
 FUZZ    := target/fuzz
+FUZZERS  = $(shell sed -n 's/^path = "\(.*\)\.rs"/\1/p' fixtures/fuzz/Cargo.toml)
 FUZZ_FLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
   -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1
 
@@ -49,7 +50,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check locks format lint doc audit unused api api-check api-json ci \
 	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -140,11 +141,12 @@ test-arm-kernels: setup-arm ## the kernels alone on Arm, emulated by qemu: what 
 	  $(CARGO) test --locked --target $(ARM) -p kernels --lib || exit 1; done
 
 fuzz: seconds = $$((60 * $(MINUTES)))
-fuzz: ## contract files and files of model folders from anywhere for MINUTES=5 each: no panic, bounded memory, what is read is written the same
+fuzz: ## files from anywhere, of every kind that is read, for MINUTES=5 each: no panic, bounded memory, what is read is written the same
 fuzz-smoke: seconds = 5
 fuzz-smoke: ## the same for five seconds of each target
+# the other targets make what they begin with themselves
 fuzz fuzz-smoke: setup
-	@mkdir -p $(FUZZ)/corpus/contracts $(FUZZ)/corpus/folders && for file in plans/tests/*.toml plans/*/*/plan-*.toml; do \
+	@mkdir -p $(FUZZERS:%=$(FUZZ)/corpus/%) && for file in plans/tests/*.toml plans/*/*/plan-*.toml; do \
 	  cp "$$file" $(FUZZ)/corpus/contracts/"$$(printf %s "$$file" | tr / -)" || exit 1; done && \
 	for file in fixtures/golden/folders/*/*.json fixtures/golden/folders/*/tokenizer.model; do \
 	  cp "$$file" $(FUZZ)/corpus/folders/"$$(printf %s "$$file" | tr / -)" || exit 1; done && \
@@ -152,10 +154,11 @@ fuzz fuzz-smoke: setup
 	  head -c 20000 "$$file" > $(FUZZ)/corpus/folders/"$$(printf %s "$$file" | tr / -)" || exit 1; done
 	@host=$$(rustc -vV | sed -n 's/^host: //p') && \
 	RUSTFLAGS='$(FUZZ_FLAGS)' $(CARGO) build --locked --release --manifest-path fixtures/fuzz/Cargo.toml --target-dir $(FUZZ) --target "$$host" && \
-	for target in $$(sed -n '/^\[\[bin\]\]/,/^\[/s/^name = "\(.*\)"/\1/p' fixtures/fuzz/Cargo.toml); do echo "== $$target" && \
-	  $(FUZZ)/$$host/release/$$target -max_total_time=$(seconds) -max_len=32768 -rss_limit_mb=1024 -timeout=20 \
-	    -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus/$$target || { \
-	    echo "$$target fails on the file named above: change what it shows, and make the file a test"; exit 1; }; done
+	printf '%s\n' $(FUZZERS) | xargs -P "$$(nproc)" -I '{}' sh -c '\
+	  '"$(FUZZ)/$$host"'/release/{} -max_total_time='"$(seconds)"' -max_len=32768 -rss_limit_mb=1024 -timeout=20 \
+	    -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus/{} >$(FUZZ)/{}.log 2>&1 && \
+	  echo "{}: $$(sed -n "s/^Done /runs: /p; s/.* DONE *\(cov: [0-9]*\).*/\1/p" $(FUZZ)/{}.log | tr "\n" " ")" || { \
+	    cat $(FUZZ)/{}.log; echo "{} fails on the file named above: change what it shows, and make the file a test"; exit 255; }'
 
 # of every benchmark: LLAMA_BENCH=file of llama.cpp's llama-bench, SAVE=1 to put results where they are committed, ROUNDS,
 # CGROUP=folder or none; the cases are fixtures/bench/cases/*.toml, and a result of a changed case cannot be saved
@@ -207,10 +210,17 @@ setup-check: setup $(TOOLS)/installed ## what check needs beside: rustfmt, clipp
 	@$(CARGO) fmt --version >/dev/null && $(CARGO) clippy --version >/dev/null || { \
 	  echo "rustfmt or clippy is missing: 'rustup component add rustfmt clippy', or Debian's rustfmt-web and rust-web-clippy"; exit 1; }
 
-check: format lint doc audit unused api-check ## all that is known without running a test
+check: locks format lint doc audit unused api-check ## all that is known without running a test
 
 format: setup-check
 	@$(CARGO) fmt --check || { echo "run: cargo fmt"; exit 1; }
+	@$(CARGO) fmt --check --manifest-path fixtures/fuzz/Cargo.toml || { echo "run: cargo fmt --manifest-path fixtures/fuzz/Cargo.toml"; exit 1; }
+
+# what is resolved and not what is built: of a dependency that has changed it tells in a second
+locks: setup ## that both lock files, of the workspace and of the fuzz targets, are those of the manifests
+	@for manifest in Cargo.toml fixtures/fuzz/Cargo.toml; do \
+	  $(CARGO) tree --locked --manifest-path $$manifest --depth 0 >/dev/null || { \
+	    echo "run: cargo update --workspace --manifest-path $$manifest"; exit 1; }; done
 
 lint: setup-check
 	@$(CARGO) clippy --locked --all-targets -- -D warnings || { \

@@ -145,6 +145,9 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// Prints time and disk space that a profile of the model will take, before it begins.
 fn print_estimate(context: &Context, profile: &Profile) {
+    for taken in &profile.taken {
+        say(taken);
+    }
     for remark in &profile.remarks {
         say(format_args!("warning: {remark}"));
     }

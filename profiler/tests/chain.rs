@@ -1,6 +1,7 @@
 //! The three programs one after another on the fixture models, as a user would run them.
 #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
 
+mod goldens;
 #[expect(dead_code, reason = "the other tests use the rest of it")]
 mod programs;
 #[expect(dead_code, reason = "the other tests use the rest of it")]
@@ -330,7 +331,8 @@ fn plan_elsewhere(here: &Profiled) {
 
 #[test]
 fn a_dense_model_from_profile_to_text() {
-    let here = chain("oxide-dense", Profiled::kept("oxide-dense"), "A `Vec<T>` is a");
+    let [dense, _] = goldens::FIXTURES_IN_CHAIN;
+    let here = chain(dense, Profiled::kept(dense), "A `Vec<T>` is a");
 
     // logits to files, through both paths
     let shape = json(here.run("one.toml").args([
@@ -436,8 +438,9 @@ fn plans_layers(container: &[u8]) -> usize {
 #[test]
 fn a_mixture_of_experts_from_profile_to_text() {
     let here = Profiled::measured();
-    here.profile(&fixture("models/oxide-moe.gguf"), &[]);
-    let here = chain("oxide-moe", here, "Returns the number of");
+    let [_, mixture] = goldens::FIXTURES_IN_CHAIN;
+    here.profile(&fixture(&format!("models/{mixture}.gguf")), &[]);
+    let here = chain(mixture, here, "Returns the number of");
     routed(&here);
     percentiles(&here);
 }
@@ -718,8 +721,8 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
     let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
     let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
     let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
-    let recurrent = ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"];
-    for name in recurrent.into_iter().chain(["deepseek2", "gemma4moe", "smallthinker"]) {
+    let recurrent = goldens::RECURRENT;
+    for name in recurrent.into_iter().chain(goldens::OTHERS) {
         let here = Profiled::measured();
         here.profile(&golden(&format!("{name}.gguf")), &[]);
         let values = |bytes: &[u8]| -> Vec<f32> {

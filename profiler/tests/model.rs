@@ -21,7 +21,7 @@ use kernels::best;
 use plans::model::{LevelKind, Model};
 use plans::{KvFormat, Policy};
 use profiler::Context;
-use profiler::model::{ModelOptions, Profile, Summary, Weights, profile};
+use profiler::model::{ModelOptions, Profile, Summary, Weights, profile, taken};
 use tempfile::TempDir;
 
 /// A folder with a model and a text, and where to write.
@@ -613,6 +613,44 @@ fn predictors_that_are_left_out_are_told() {
     assert!(model.level("low-rank-shipped").is_some());
     let container = Container::open(&summary.container).unwrap();
     assert_eq!(container.directory.config.activation(), kernels::Activation::Relu);
+}
+
+#[test]
+fn what_a_model_is_taken_to_be_is_told_with_the_reason() {
+    let mut place = Place::new(1, tiny::Format::F16);
+    let taken = |place: &Place| Profile::prepare(&place.context, &place.options).unwrap().taken;
+    let [activation, words, template] = &taken(&place)[..] else { panic!("{:?}", taken(&place)) };
+    assert_eq!(activation, "activation: drelu, by the key `flashplan.activation`");
+    assert_eq!(words, "pre-tokenizer: none, as the tokenizer (key `tokenizer.ggml.model`) has it");
+    assert_eq!(
+        template,
+        "chat template: none; the file does not say, and a conversation needs `run --template FILE`"
+    );
+    place.options.activation = Some(kernels::Activation::Relu);
+    assert_eq!(taken(&place)[0], "activation: relu, by --activation");
+
+    let golden = |name: &str| {
+        let path = format!("{}/../fixtures/golden/architectures/{name}.gguf", env!("CARGO_MANIFEST_DIR"));
+        let source = SourceModel::open(path).unwrap();
+        let data = source.tokenizer_data().unwrap();
+        taken::told(&source, &data, None)
+    };
+    let told = golden("qwen3moe");
+    assert_eq!(
+        told[..3],
+        [
+            "activation: silu, as `qwen3moe` has it; the file does not say; --activation names another",
+            "router: 3 of 8 experts, weighed by a softmax over all, divided by their sum, as `qwen3moe` has it; the file does not say",
+            "pre-tokenizer: `qwen2`, by the key `tokenizer.ggml.pre`",
+        ]
+    );
+    let told = golden("deepseek2");
+    assert_eq!(
+        told[1],
+        "router: 3 of 8 experts, weighed by the sigmoid of each, divided by their sum, by the key `deepseek2.expert_gating_func`"
+    );
+    let told = golden("nemotron_h_moe");
+    assert_eq!(told[0], "activation: relu-squared, as `nemotron_h_moe` has it; the file does not say");
 }
 
 /// Selects every neuron, those with a positive gate, or none.

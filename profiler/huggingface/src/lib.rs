@@ -38,6 +38,7 @@ mod tokenizer;
 
 pub use conversion::{Conversion, Quantisation, made_of, quantised};
 pub use error::{FolderError, Several};
+pub use families::architectures;
 pub use folder::is_folder;
 
 #[cfg(test)]

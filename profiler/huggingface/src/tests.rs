@@ -207,6 +207,40 @@ fn split(whole: &Path, folder: &Path) -> PathBuf {
 }
 
 #[test]
+fn every_golden_folder_is_tested() {
+    let mut names: Vec<String> = (golden("folders").read_dir().unwrap())
+        .map(|folder| folder.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let mut tested = MODELS.to_vec();
+    names.sort();
+    tested.sort_unstable();
+    assert_eq!(names, tested);
+}
+
+#[test]
+fn a_split_file_of_every_architecture_is_the_same_model() {
+    let models = golden("architectures").read_dir().unwrap().map(|file| file.unwrap().path());
+    for path in models.filter(|path| path.extension().is_some_and(|end| end == "gguf")) {
+        let place = TempDir::new().unwrap();
+        let [whole, parts] =
+            [path.clone(), split(&path, place.path())].map(|path| SourceModel::open(path).unwrap());
+        assert_eq!(parts.gguf().files().count(), 2);
+        assert_eq!(whole.config(), parts.config(), "{}", path.display());
+        assert_eq!(whole.tokenizer_data().unwrap(), parts.tokenizer_data().unwrap(), "{}", path.display());
+        for tensor in whole.gguf().tensors() {
+            let other = parts.gguf().tensor(&tensor.name).unwrap();
+            assert_eq!((tensor.dims, tensor.kind), (other.dims, other.kind), "{}", tensor.name);
+            assert!(
+                whole.gguf().tensor_bytes(tensor) == parts.gguf().tensor_bytes(other),
+                "{}: {}",
+                path.display(),
+                tensor.name
+            );
+        }
+    }
+}
+
+#[test]
 fn a_file_a_split_file_and_a_folder_go_on_with_the_same_tokens() {
     for name in MODELS {
         let (place, of_folder) = converted(&golden(&format!("folders/{name}")), None);

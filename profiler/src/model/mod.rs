@@ -4,6 +4,7 @@
 //! where it was. In the order in which things happen:
 //!
 //! 0. `fetch`: a model of Hugging Face's hub is fetched; `hub`: a folder from Hugging Face's hub becomes a GGUF file;
+//!    `taken` tells what the file was taken to be, and why;
 //! 1. `text`: calibration and held-out texts, windows of tokens from everywhere in them, as many as `budget` finds time
 //!    for; `write` lets a small model write more of it, to train on;
 //! 2. `layers`, for one layer after another:
@@ -39,6 +40,7 @@ pub mod order;
 pub mod reuse;
 pub mod start;
 pub mod table;
+pub mod taken;
 pub mod text;
 pub mod threshold;
 pub mod train;
@@ -152,6 +154,8 @@ pub struct Profile {
     pub layers_done: usize,
     /// Sentences on facts that the file does not state, and what was taken for them.
     pub remarks: Vec<String>,
+    /// What the model was taken to be, and why: its activation, router, pre-tokenizer and template.
+    pub taken: Vec<String>,
 }
 
 impl Profile {
@@ -172,6 +176,7 @@ impl Profile {
         let name = name_of(options, &path)?;
         let mut remarks: Vec<String> = tokenizer_data.remark().into_iter().collect();
         remarks.extend(import::remark(&source));
+        let taken = taken::told(&source, &tokenizer_data, options.activation);
         let tokenizer = tokenizer_data.clone().into_tokenizer()?;
         let texts = match &options.text {
             None => Texts::built_in(),
@@ -308,6 +313,7 @@ impl Profile {
             estimate,
             layers_done,
             remarks,
+            taken,
         })
     }
 

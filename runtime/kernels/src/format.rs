@@ -210,6 +210,18 @@ impl Format {
         self.block_values() == 256
     }
 
+    /// Whether the kernels of every instruction set unpack it, 32 values at a time, with one loop for all such formats; others have
+    /// kernels of their own in each.
+    pub const fn is_unpacked(self) -> bool {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q6K => false,
+            Self::Q4_0 | Self::Q4_0X4 | Self::Q4K => false,
+            Self::Q5_1 | Self::Q5_0 | Self::Q5K | Self::Q4_1 | Self::Iq4Nl | Self::Mxfp4 => true,
+            Self::Iq4Xs | Self::Q3K | Self::Iq3S | Self::Iq3Xxs => true,
+            Self::Q2K | Self::Iq2S | Self::Iq2Xs | Self::Iq2Xxs => true,
+        }
+    }
+
     /// Whether [`quantise`](crate::quantise) writes it; others are read only. Formats of few bits need to know which
     /// values matter, and a search.
     pub const fn is_written(self) -> bool {

@@ -261,6 +261,11 @@ const FAMILIES: [&Family; 26] = [
     &llama::BAMBOO,
 ];
 
+/// The names in GGUF of the architectures whose folders are read.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    FAMILIES.into_iter().map(|family| family.name)
+}
+
 /// The family of a model.
 pub(crate) fn of(config: &Config) -> Result<&'static Family, FolderError> {
     let class = config.architecture()?;

@@ -226,14 +226,28 @@ impl Container {
             return Err(ContainerError::Folder { path: path.to_owned() });
         }
         let file = File::open(path).map_err(io)?;
+        let mut container = Self::read(path, metadata.len(), &|buffer, at| file.read_exact_at(buffer, at))?;
+        if let Some(source) = &container.directory.source {
+            container.model_files = source.find(path, model_folder)?;
+        }
+        Ok(container)
+    }
+
+    /// Reads and checks the header and the directory of a file of so many bytes, of which `read_at` fills a buffer from a place on.
+    fn read(
+        path: &Path,
+        file_length: u64,
+        read_at: &dyn Fn(&mut [u8], u64) -> io::Result<()>,
+    ) -> Result<Self, ContainerError> {
+        let io = |source| ContainerError::Io { path: path.to_owned(), source };
         let mut header = [0; HEADER_CHECKED + 8];
-        let begun = (metadata.len() as usize).min(header.len());
-        file.read_exact_at(&mut header[..begun], 0).map_err(io)?;
+        let begun = file_length.min(header.len() as u64) as usize;
+        read_at(&mut header[..begun], 0).map_err(io)?;
         if begun < 8 || header[..8] != MAGIC {
             return Err(ContainerError::Magic { path: path.to_owned() });
         }
         let length =
-            |expected| ContainerError::Length { path: path.to_owned(), expected, found: metadata.len() };
+            |expected| ContainerError::Length { path: path.to_owned(), expected, found: file_length };
         if begun < header.len() {
             return Err(length(PAGE_BYTES));
         }
@@ -249,7 +263,7 @@ impl Container {
             return Err(checksum("header"));
         }
         let (offset, bytes, file_bytes) = (u64_at(16), u64_at(24), u64_at(32));
-        if file_bytes != metadata.len() {
+        if file_bytes != file_length {
             return Err(length(file_bytes));
         }
         let invalid = |problem: String| ContainerError::Invalid { path: path.to_owned(), problem };
@@ -257,15 +271,17 @@ impl Container {
             return Err(invalid(format!("a directory of {bytes} bytes at {offset} does not fit the file")));
         }
         let mut json = vec![0; bytes as usize];
-        file.read_exact_at(&mut json, offset).map_err(io)?;
+        read_at(&mut json, offset).map_err(io)?;
         if blake3::hash(&json).as_bytes()[..] != header[40..72] {
             return Err(checksum("directory"));
         }
         let mut directory = read_directory(&json).map_err(invalid)?;
+        // what follows counts its layers
+        directory.config.check().map_err(|error| invalid(error.to_string()))?;
         if directory.source.is_some() {
             directory.layer_offsets = (0..directory.config.layers()).map(LayerSlices::address).collect();
         }
-        let mut container = Self {
+        let container = Self {
             path: path.to_owned(),
             fingerprint: write::fingerprint(&json),
             directory,
@@ -273,10 +289,37 @@ impl Container {
             model_files: Vec::new(),
         };
         container.check().map_err(invalid)?;
-        if let Some(source) = &container.directory.source {
-            container.model_files = source.find(path, model_folder)?;
-        }
         Ok(container)
+    }
+
+    /// Reads bytes as a container or an index, for fuzzing: all that is read of one before a plan is known is used, or it is refused,
+    /// without a panic. Its checksums are made right before, and it is as long as it says.
+    #[doc(hidden)]
+    pub fn read_any(bytes: &[u8]) {
+        let mut bytes = bytes.to_vec();
+        let mut length = bytes.len() as u64;
+        if bytes.len() >= HEADER_CHECKED + 8 {
+            length = u64_at(&bytes, 32);
+            let json = part_of(&bytes, u64_at(&bytes, 16), u64_at(&bytes, 24)).map(blake3::hash);
+            if let Some(hash) = json {
+                bytes[40..72].copy_from_slice(hash.as_bytes());
+            }
+            let sum = xxhash_rust::xxh3::xxh3_64(&bytes[..HEADER_CHECKED]);
+            bytes[HEADER_CHECKED..][..8].copy_from_slice(&sum.to_le_bytes());
+        }
+        let read_at = |buffer: &mut [u8], at: u64| {
+            let part = part_of(&bytes, at, buffer.len() as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
+            buffer.copy_from_slice(part);
+            Ok(())
+        };
+        let Ok(mut container) = Self::read(Path::new("file"), length, &read_at) else { return };
+        let d = &container.directory;
+        drop((d.architecture(), d.mean_bundle(), container.embedding_address(), container.groups()));
+        for level in &d.levels {
+            let most = length.saturating_mul(2).saturating_add(LINE_BYTES as u64);
+            assert!(container.level_resident_bytes(level) <= most, "gates and thresholds are in the file");
+        }
+        drop(container.take_tokenizer().into_tokenizer());
     }
 
     /// Opens the file, and an index's model files, for reading as [`flash::open`] does.
@@ -540,15 +583,16 @@ impl Container {
         if !d.down_transposed && d.levels.iter().any(|level| level.kind != LevelKind::Dense) {
             return Err("its levels read single neurons, and their down rows are not there".to_owned());
         }
+        let mut before = 0;
         for (layer, &offset) in d.layer_offsets.iter().enumerate() {
             let stored = d.stored(layer);
             check_stored(d, &stored)?;
-            let layer_bytes = stored.bundle.layer_bytes(neurons);
-            let inside = offset.is_multiple_of(PAGE_BYTES)
-                && offset.checked_add(layer_bytes).is_some_and(|end| end <= self.bytes);
-            if d.source.is_none() && !inside {
+            let end = offset.checked_add(stored.bundle.layer_bytes(neurons));
+            let inside = offset.is_multiple_of(PAGE_BYTES) && end.is_some_and(|end| end <= self.bytes);
+            if d.source.is_none() && !(inside && offset >= before) {
                 return Err(format!("the layer at {offset} does not fit the file"));
             }
+            before = end.unwrap_or(u64::MAX);
         }
         if let Some(source) = &d.source {
             self.check_source(source)?;
@@ -613,7 +657,9 @@ impl Container {
             let fits = |piece: &Piece| match piece {
                 Piece::Zeros(bytes) => *bytes < PAGE_BYTES,
                 Piece::Bytes(span) => {
-                    span.offset >= flash::FILE_BYTES_MAX || span.pages().end() <= self.bytes
+                    let end = span.offset.checked_add(span.bytes);
+                    let pages = end.and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
+                    span.offset >= flash::FILE_BYTES_MAX || pages.is_some_and(|end| end <= self.bytes)
                 }
             };
             own && small && pieces.iter().all(fits)
@@ -701,6 +747,12 @@ impl super::SetEntry {
                 + (config.ffn_width() * self.format.row_bytes(rank)) as u64,
         )
     }
+}
+
+/// Bytes of a file in memory, if it has them.
+fn part_of(bytes: &[u8], at: u64, length: u64) -> Option<&[u8]> {
+    let start = usize::try_from(at).ok()?;
+    bytes.get(start..start.checked_add(usize::try_from(length).ok()?)?)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

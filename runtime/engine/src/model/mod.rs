@@ -10,5 +10,7 @@ pub mod config;
 pub mod source;
 pub mod tokenizer;
 
+pub use architectures::architectures;
+
 #[cfg(test)]
 pub(crate) mod writer;

@@ -501,9 +501,15 @@ impl<'g> Roles<'g> {
         }
         let separate = |expert| format!("blk.{layer}.{role}.{expert}.weight");
         self.gguf.tensor(&separate(0))?;
-        Some(Experts::Separate(
-            (0..experts).map(|expert| self.matrix(&separate(expert), rows, columns)).collect(),
-        ))
+        let mut places = Vec::new();
+        for expert in 0..experts {
+            let place = self.matrix(&separate(expert), rows, columns);
+            places.push(place);
+            if place.rows == 0 {
+                break; // a number of experts that the file does not have takes neither time nor memory
+            }
+        }
+        Some(Experts::Separate(places))
     }
 
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> TensorSpan {

@@ -18,7 +18,7 @@ const MARKS: [char; 4] = ['<', '>', '[', ']'];
 #[derive(Debug, Clone)]
 pub(super) struct Guard(BTreeSet<char>);
 
-/// Each of these characters with its stand-in.
+/// Each of these characters with its stand-in, both ascending: a vocabulary may have many.
 #[derive(Debug)]
 pub(super) struct StandIns(Vec<(char, char)>);
 
@@ -51,7 +51,8 @@ fn ends(token: &str) -> impl Iterator<Item = char> {
 impl StandIns {
     /// A text of somebody as the template gets it, with stand-ins.
     pub(super) fn put(&self, said: &str) -> String {
-        let stand_in = |c| self.0.iter().find(|(end, _)| *end == c).map_or(c, |&(_, stand_in)| stand_in);
+        let stand_in =
+            |c| self.0.binary_search_by_key(&c, |&(end, _)| end).map_or(c, |place| self.0[place].1);
         said.chars().map(stand_in).collect()
     }
 
@@ -59,10 +60,11 @@ impl StandIns {
     pub(super) fn put_back(&self, rendered: &str) -> (String, Vec<Range<usize>>) {
         let (mut text, mut said) = (String::with_capacity(rendered.len()), Vec::<Range<usize>>::new());
         for c in rendered.chars() {
-            let Some(&(end, _)) = self.0.iter().find(|(_, stand_in)| *stand_in == c) else {
+            let Ok(place) = self.0.binary_search_by_key(&c, |&(_, stand_in)| stand_in) else {
                 text.push(c);
                 continue;
             };
+            let end = self.0[place].0;
             let start = text.len();
             text.push(end);
             match said.last_mut() {

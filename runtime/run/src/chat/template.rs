@@ -29,6 +29,11 @@ const FUEL_PER_MESSAGE: u64 = 2_000;
 const FUEL_PER_BYTE: u64 = 1;
 /// Bytes of a step's work.
 const FUEL_BYTES: u64 = 64;
+/// All that there is: bytes of a long context are looked at dozens of times.
+const FUEL_MAX: u64 = 1 << 20;
+/// Bytes of stack for each unit of that work. A template may put a list into a list for one, again and again, and whatever walks or
+/// frees such a list calls itself for each.
+const STACK_BYTES_PER_FUEL: usize = 1 << 10;
 /// The name under which the environment has it.
 const NAME: &str = "template";
 /// How a text ends after which the model goes on with its reasoning.
@@ -275,11 +280,23 @@ impl Template {
         ]);
         let bytes: usize = said().map(String::len).sum();
         let fuel = FUEL + FUEL_PER_MESSAGE * messages.len() as u64 + FUEL_PER_BYTE * bytes as u64;
+        let fuel = fuel.min(FUEL_MAX);
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel));
-        let rendered = environment.get_template(NAME)?.render(context)?;
+        let render = || environment.get_template(NAME)?.render(context);
+        let rendered = on_a_stack(STACK_BYTES_PER_FUEL * fuel as usize, render)??;
         Ok(stand_ins.put_back(&rendered))
     }
+}
+
+/// Does something where there is so much stack, of which only what is used takes memory.
+fn on_a_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Result<T, TemplateError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, work);
+        let thread =
+            thread.map_err(|error| TemplateError::Wrong(format!("no thread to render it on: {error}")))?;
+        thread.join().map_err(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// A value of which every text is said by somebody.
@@ -323,8 +340,9 @@ fn environment(source: &str, now: Zoned) -> Result<Environment<'static>, Templat
 fn without_generation_marks(source: &str) -> String {
     let (mut text, mut rest) = (String::with_capacity(source.len()), source);
     while let Some(start) = rest.find("{%") {
-        let end = rest[start..].find("%}").map_or(rest.len(), |end| start + end);
-        let word = rest[start + 2..end].trim_matches(|c: char| c.is_whitespace() || "+-".contains(c));
+        let inside = start + 2;
+        let end = rest[inside..].find("%}").map_or(rest.len(), |end| inside + end);
+        let word = rest[inside..end].trim_matches(|c: char| c.is_whitespace() || "+-".contains(c));
         text.push_str(&rest[..start]);
         let mark = &rest[start..end];
         match word {

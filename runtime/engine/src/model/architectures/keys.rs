@@ -122,6 +122,11 @@ impl<'g> Keys<'g> {
         self.gguf.tensor(name).is_some()
     }
 
+    /// Tensors of the file.
+    pub(super) fn tensors(&self) -> usize {
+        self.gguf.tensors().len()
+    }
+
     /// The values of a vector in the file; none where it is not there, or not stored plainly.
     pub(super) fn vector(&self, name: &str) -> Option<Vec<f32>> {
         let tensor = self.gguf.tensor(name)?;

@@ -53,6 +53,11 @@ const READERS: [(&str, Read); 21] = [
     ("gpt-oss", gpt_oss::read),
 ];
 
+/// The names in GGUF of the architectures that are read.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    READERS.into_iter().map(|(name, _)| name)
+}
+
 /// The architectures that are read, as a list for a message.
 pub(super) fn names() -> String {
     let names = READERS.map(|(name, _)| name);

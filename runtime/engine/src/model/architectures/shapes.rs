@@ -46,14 +46,19 @@ impl Shapes {
     pub(super) fn with_heads(k: &Keys<'_>, kv_heads: usize, head_width: usize, epsilon: &str) -> Self {
         let (width, heads) = (k.size("embedding_length"), k.size("attention.head_count"));
         let layers = k.size("block_count");
+        let most = k.tensors().clamp(1, LAYERS_MAX);
         if layers > LAYERS_MAX {
             let (what, found, max) = ("the number of layers", layers as u64, LAYERS_MAX as u64);
             k.refuse(ConfigError::Size { what, found, max });
+        } else if layers > most {
+            // each would be looked for, and take memory that the file does not
+            let rule = format!("the file has {} tensors", k.tensors());
+            k.refuse(ConfigError::Contradiction { what: "the number of layers", found: layers as u64, rule });
         }
         Self {
             vocabulary: k.vocabulary(),
             width,
-            layers: layers.min(LAYERS_MAX),
+            layers: layers.min(most),
             heads,
             kv_heads,
             head_width,

@@ -91,6 +91,11 @@ impl Config {
             let rule = "a network without gates has no biases".to_owned();
             problems.contradiction("the number of neurons with biases", network.neurons, rule);
         }
+        let experts = network.router.as_ref().map_or(1, |router| router.experts);
+        if experts.saturating_mul(network.neurons) > u32::MAX as usize && problems.0.is_empty() {
+            let rule = format!("{experts} experts have more together than can be numbered");
+            problems.contradiction("the number of neurons", network.neurons, rule);
+        }
         match (&network.router, network.shared_neurons) {
             (Some(router), _) => problems.router(router),
             (None, Some(shared)) => {

@@ -320,6 +320,39 @@ fn tensors_missing_misshapen_or_unknown_are_refused() {
 }
 
 #[test]
+fn layers_and_experts_that_the_file_does_not_have_are_not_looked_for() {
+    check(
+        &with_keys(&[("llama.block_count", 4096)]).tensor("token_embd.weight", &[4, 3]),
+        expect![
+            "the number of layers is 4096, but the file has 1 tensors: the file is damaged, fetch it again"
+        ],
+    );
+    // of 4096 experts the first, which would take 4096 places, and as many problems
+    let writer = with_keys(&[("llama.expert_count", 4096), ("llama.expert_used_count", 1)]);
+    let writer = ["gate", "up", "down"].iter().fold(writer, |writer, role| {
+        let dims: [u64; 2] = if *role == "down" { [6, 4] } else { [4, 6] };
+        writer.tensor(&format!("blk.0.ffn_{role}.0.weight"), &dims)
+    });
+    let bytes = writer.bytes();
+    let error = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap_err();
+    let SourceError::Several(Problems(problems)) = error else { panic!("{error}") };
+    let experts = problems.iter().filter(|problem| problem.to_string().contains(".1.weight` is missing"));
+    assert_eq!(experts.count(), 3, "{problems:?}");
+    assert!(problems.len() < 20, "{} problems", problems.len());
+    let writer = with_keys(&[
+        ("llama.expert_count", 4096),
+        ("llama.expert_used_count", 1),
+        ("llama.feed_forward_length", 1 << 22),
+    ]);
+    check(
+        &writer,
+        expect![
+            "the number of neurons is 4194304, but 4096 experts have more together than can be numbered: the file is damaged, fetch it again"
+        ],
+    );
+}
+
+#[test]
 fn windows_biases_and_scaled_rotations_are_described() {
     let plain = config(&small_model(1).text("llama.rope.scaling.type", "none"));
     assert_eq!(plain.ropes, [Rope::plain(Pairing::Adjacent, 2, 10_000.0)]);

@@ -45,7 +45,7 @@ fn join(merges: &Merges, symbols: Vec<Symbol>) -> Vec<Symbol> {
 /// Byte-level BPE: the rule that cuts words, and the merges.
 #[derive(Debug)]
 pub(super) struct ByteLevel {
-    pre: PreTokenizer,
+    pre: &'static PreTokenizer,
     /// The token of each byte. A byte without one is left out of a text, as by other implementations: Falcon's vocabulary
     /// lacks some control characters.
     bytes: Vec<Option<u32>>,

@@ -24,7 +24,7 @@ mod spm;
 #[cfg(test)]
 mod tests;
 
-pub use pre::PublishedRule;
+pub use pre::{PublishedRule, rules};
 pub use special::ends_by_its_text;
 
 /// The most tokens of a vocabulary.

@@ -11,6 +11,8 @@
 //! no combining marks, so that Hindi or mixed case in Cyrillic are cut otherwise than the models learned; and the rules
 //! whose models normalise text to NFC do so here.
 
+use std::sync::OnceLock;
+
 use fancy_regex::Regex;
 use unicode_normalization::{IsNormalized, UnicodeNormalization as _, is_nfc_quick};
 
@@ -226,6 +228,11 @@ fn find(name: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.names.contains(&name))
 }
 
+/// The names in GGUF of each rule that cuts words.
+pub fn rules() -> impl Iterator<Item = &'static [&'static str]> {
+    RULES.iter().map(|rule| rule.names)
+}
+
 /// The names of all rules, for messages.
 pub(super) fn names() -> String {
     let names = RULES.iter().flat_map(|rule| rule.names).copied().filter(|name| !name.is_empty());
@@ -246,11 +253,17 @@ pub(super) struct PreTokenizer {
 }
 
 impl PreTokenizer {
-    /// The rule of a name.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        let rule = find(name)?;
-        let steps = rule.steps.iter().map(Cut::new).collect::<Option<_>>()?; // a test compiles every rule
-        Some(Self { steps, whole_words: rule.whole_words, nfc: rule.nfc })
+    /// The rule of a name. Its expressions are compiled once: that takes longer than all else of a small vocabulary.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        static READY: [OnceLock<Option<PreTokenizer>>; RULES.len()] =
+            [const { OnceLock::new() }; RULES.len()];
+        let place = RULES.iter().position(|rule| rule.names.contains(&name))?;
+        let rule = &RULES[place];
+        let ready = || {
+            let steps = rule.steps.iter().map(Cut::new).collect::<Option<_>>()?; // a test compiles every rule
+            Some(Self { steps, whole_words: rule.whole_words, nfc: rule.nfc })
+        };
+        READY[place].get_or_init(ready).as_ref()
     }
 
     /// The words of a text, back to back and without a gap. Where the rule normalises, of the normalised text.
@@ -334,7 +347,7 @@ pub(super) fn check_cut(text: &str) {
         let published = |step: &Step| Regex::new(&step.published()).expect("an expression");
         RULES.iter().map(|rule| rule.steps.iter().map(published).collect()).collect()
     });
-    static OURS: LazyLock<Vec<PreTokenizer>> = LazyLock::new(|| {
+    static OURS: LazyLock<Vec<&PreTokenizer>> = LazyLock::new(|| {
         let ours =
             |rule: &Rule| PreTokenizer::named(rule.names[0]).expect("a rule whose expressions compile");
         RULES.iter().map(ours).collect()

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, Input, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
 
 use super::{TokenType, TokenizerError, TokenizerKind, Vocabulary, spm};
 
@@ -55,6 +55,9 @@ const TURN_ENDS: [&str; 9] = [
     "[EOT]",
     "<end_of_utterance>",
 ];
+
+/// Bytes of all literals up to which they may become a table of a kilobyte for each: real files have a few thousand.
+const TABLE_BYTES_MAX: usize = 1 << 14;
 
 /// Whether a text marks a turn or the reasoning in it. Files have such tokens as pieces of text, too: `<|im_start|>` that was added
 /// to a SentencePiece model, for one.
@@ -166,7 +169,10 @@ impl Literals {
                     TokenizerKind::ByteLevel | TokenizerKind::Spaced => (token, text.clone()),
                 })
                 .unzip();
-            let texts = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
+            // a table of all bytes for each byte of the literals is the fastest, and too much where they are long
+            let long = texts.iter().map(String::len).sum::<usize>() > TABLE_BYTES_MAX;
+            let kind = long.then_some(AhoCorasickKind::ContiguousNFA);
+            let texts = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).kind(kind).build(texts);
             Ok(Finder { texts: texts.map_err(|_| TokenizerError::Literals { found: tokens.len() })?, tokens })
         };
         Ok(Self { plain: finder(true)?, all: finder(false)? })
@@ -177,5 +183,22 @@ impl Literals {
         let finder = if parse_special { &self.all } else { &self.plain };
         let found = finder.texts.find(Input::new(text).range(from..))?;
         Some((found.range(), finder.tokens[found.pattern().as_usize()]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_literals_take_a_multiple_of_their_bytes() {
+        for length in [10, 1000, 100_000] {
+            let letters = (0..length).map(|i: usize| char::from(b'!' + (i * i % 89) as u8));
+            let tokens = vec!["a".to_owned(), letters.collect()];
+            let types = vec![TokenType::Normal, TokenType::UserDefined];
+            let literals = Literals::new(&Vocabulary::new(tokens, types), TokenizerKind::ByteLevel).unwrap();
+            let memory = [&literals.plain, &literals.all].map(|finder| finder.texts.memory_usage());
+            assert!(memory.iter().all(|&bytes| bytes < (1 << 14) + 64 * length), "{memory:?} for {length}");
+        }
     }
 }

@@ -315,6 +315,39 @@ fn a_template_that_never_ends_or_eats_memory_is_stopped() {
 }
 
 #[test]
+fn a_template_that_puts_lists_into_lists_is_walked_to_the_bottom() {
+    let tokenizer = tokenizer();
+    let nested = format!("{}ns.x{}", "[".repeat(100), "]".repeat(100));
+    let deep = format!("{{% for a in range(99999) %}}{{% set ns.x = {nested} %}}{{% endfor %}}");
+    let begins = "{% set ns = namespace(x=[], y=[]) %}";
+    // a bounded number of rounds, so that what comes after them has fuel left
+    let rounds = |rounds: usize| deep.replace("99999", &rounds.to_string());
+    for (source, ends) in [
+        (format!("{begins}{deep}"), false),
+        (format!("{begins}{}", rounds(100)), true),
+        (format!("{begins}{}{{% set ns.x = ns.x | tojson %}}{{{{ ns.x | length }}}}", rounds(20)), true),
+        (format!("{begins}{}{{% set ns.x = ns.x | string %}}{{{{ ns.x | length }}}}", rounds(20)), true),
+        (
+            format!(
+                "{begins}{0}{{% set ns.y = ns.x %}}{{% set ns.x = [] %}}{0}{{{{ ns.x == ns.y }}}}",
+                rounds(50)
+            ),
+            true,
+        ),
+        (format!("{begins}{}{{{{ [ns.x, ns.x] | unique | list | length }}}}", rounds(50)), true),
+        (format!("{begins}{}{{{{ {{'a': ns.x}} | length }}}}", rounds(50)), true),
+    ] {
+        let made = Template::new(&source, &tokenizer).map(drop);
+        assert_eq!(made, if ends { Ok(()) } else { Err(TemplateError::Endless) }, "{source:.300}");
+    }
+    // a long message gives more to do, and no more than there may be
+    let source = format!("{begins}{{% if messages[0].content | length > 9 %}}{deep}{{% endif %}}");
+    let template = Template::new(&source, &tokenizer).unwrap();
+    let long = [Message::new(Role::User, "a".repeat(4 << 20))];
+    assert_eq!(template.prompt(&tokenizer, &long, true), Err(TemplateError::Endless));
+}
+
+#[test]
 fn a_template_that_is_wrong_says_how_and_what_to_do() {
     let tokenizer = tokenizer();
     let refused = |source: &str| Template::new(source, &tokenizer).unwrap_err();
@@ -352,6 +385,7 @@ fn marks_of_what_is_trained_on_say_nothing() {
         without_generation_marks("a{%- generation -%}b{% endgeneration %}c{% if generation %}{% for"),
         "a{%- if true -%}b{% endif %}c{% if generation %}{% for"
     );
+    assert_eq!(without_generation_marks("{%}a{% generation %}{%"), "{%}a{% generation %}{%");
 }
 
 proptest! {

@@ -1,0 +1,74 @@
+//! What a model is taken to be where its file says little, and why: its activation, its router, its pre-tokenizer and its template.
+
+use flashplan::internals::model::config::{Gating, Router};
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::model::tokenizer::{TokenizerData, TokenizerKind};
+use kernels::Activation;
+
+/// A sentence on each, for people. `asked`: the activation that the user named.
+pub fn told(source: &SourceModel<'_>, tokenizer: &TokenizerData, asked: Option<Activation>) -> Vec<String> {
+    let router = source.config().network().router.as_ref().map(|router| of_router(source, router));
+    let mut told = vec![format!("activation: {}", activation(source, asked))];
+    told.extend(router.map(|router| format!("router: {router}")));
+    told.push(format!("pre-tokenizer: {}", pre_tokenizer(tokenizer)));
+    told.push(format!("chat template: {}", template(tokenizer)));
+    told
+}
+
+fn activation(source: &SourceModel<'_>, asked: Option<Activation>) -> String {
+    let (architecture, own) = (&source.config().architecture, source.config().activation());
+    let name = own.name();
+    if asked.is_some() {
+        return format!("{name}, by --activation");
+    }
+    if source.gguf().value("flashplan.activation").is_some() {
+        return format!("{name}, by the key `flashplan.activation`");
+    }
+    if source.gguf().powerinfer() && architecture == "llama" {
+        return format!("{name}, by the magic `PWRI` of the file");
+    }
+    let other = if own.is_gated() { "; --activation names another" } else { "" };
+    format!("{name}, as `{architecture}` has it; the file does not say{other}")
+}
+
+/// The key of a router's function, and whether the file has it.
+fn gating_key(source: &SourceModel<'_>) -> (String, bool) {
+    let key = format!("{}.expert_gating_func", source.config().architecture);
+    let said = source.gguf().value(&key).is_some();
+    (key, said)
+}
+
+fn of_router(source: &SourceModel<'_>, router: &Router) -> String {
+    let how = match router.gating {
+        Gating::Softmax => "by a softmax over all",
+        Gating::SelectedSoftmax => "by a softmax over the chosen",
+        Gating::Sigmoid => "by the sigmoid of each",
+    };
+    let sum = if router.renormalise { ", divided by their sum" } else { "" };
+    let (key, said) = gating_key(source);
+    let why = if said {
+        format!("by the key `{key}`")
+    } else {
+        format!("as `{}` has it; the file does not say", source.config().architecture)
+    };
+    format!("{} of {} experts, weighed {how}{sum}, {why}", router.experts_used, router.experts)
+}
+
+fn pre_tokenizer(tokenizer: &TokenizerData) -> String {
+    match tokenizer.kind {
+        TokenizerKind::SentencePiece | TokenizerKind::Spaced => {
+            "none, as the tokenizer (key `tokenizer.ggml.model`) has it".to_owned()
+        }
+        TokenizerKind::ByteLevel if tokenizer.pre.is_empty() => {
+            "`default`, as llama.cpp takes it; the file does not say".to_owned()
+        }
+        TokenizerKind::ByteLevel => format!("`{}`, by the key `tokenizer.ggml.pre`", tokenizer.pre),
+    }
+}
+
+fn template(tokenizer: &TokenizerData) -> String {
+    match &tokenizer.chat_template {
+        Some(template) => format!("{} bytes, by the key `tokenizer.chat_template`", template.len()),
+        None => "none; the file does not say, and a conversation needs `run --template FILE`".to_owned(),
+    }
+}

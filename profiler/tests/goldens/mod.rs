@@ -1,0 +1,10 @@
+//! Which goldens go the whole way, from `profile` over `plan` to `run`, in `chain.rs`.
+
+/// Models of `fixtures/models`.
+pub(crate) const FIXTURES_IN_CHAIN: [&str; 2] = ["oxide-dense", "oxide-moe"];
+
+/// Models of `fixtures/golden/architectures` with a recurrent state.
+pub(crate) const RECURRENT: [&str; 5] = ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"];
+
+/// Models of `fixtures/golden/architectures` of other pieces.
+pub(crate) const OTHERS: [&str; 3] = ["deepseek2", "gemma4moe", "smallthinker"];

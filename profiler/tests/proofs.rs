@@ -1,0 +1,299 @@
+//! `docs/proofs.md`: for each architecture, format and rule what proves that it is computed right, taken from the lists in the code
+//! and from the goldens on disk, so that what is missing shows.
+//! `UPDATE_EXPECT=1 cargo test -p profiler --test proofs` writes it anew.
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod goldens;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use expect_test::expect_file;
+use flashplan::internals::model::architectures;
+use flashplan::internals::model::gguf::Gguf;
+use flashplan::internals::model::tokenizer::rules;
+use kernels::{Format, InstructionSet};
+use serde_json::Value;
+
+/// What stands where there is no proof.
+const MISSING: &str = "**missing**";
+
+fn fixtures(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(path)
+}
+
+fn json(path: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(fixtures(path)).unwrap()).unwrap()
+}
+
+/// A model that other people's code has computed.
+struct Golden {
+    name: String,
+    architecture: String,
+    /// The formats of its tensors.
+    formats: BTreeSet<&'static str>,
+    /// Whose logits it has; none where the file of them is not there.
+    logits: Option<String>,
+    /// Greatest difference of llama.cpp's logits from those, of their deviation.
+    llama_cpp: Option<f64>,
+    has_folder: bool,
+    in_chain: bool,
+}
+
+impl Golden {
+    fn new(name: &str, model: &Path, logits: &Path) -> Self {
+        let gguf = Gguf::open(model).unwrap();
+        let formats = gguf.tensors().iter().map(|tensor| tensor.format().unwrap().name()).collect();
+        let architecture = gguf.text("general.architecture").unwrap().unwrap().to_owned();
+        let logits = logits.exists().then(|| "transformers".to_owned());
+        let (name, has_folder) =
+            (name.to_owned(), fixtures(&format!("golden/folders/{name}/config.json")).exists());
+        Self { name, architecture, formats, logits, llama_cpp: None, has_folder, in_chain: false }
+    }
+}
+
+/// The names of those that go from `profile` to `run`.
+fn in_chain() -> impl Iterator<Item = &'static str> {
+    goldens::FIXTURES_IN_CHAIN.into_iter().chain(goldens::RECURRENT).chain(goldens::OTHERS)
+}
+
+/// All of them.
+fn goldens() -> Vec<Golden> {
+    let index = json("golden/architectures/index.json");
+    let mut all = Vec::new();
+    for (name, entry) in index["models"].as_object().unwrap() {
+        let file = |end: &str| fixtures(&format!("golden/architectures/{name}.{end}"));
+        let mut golden = Golden::new(name, &file("gguf"), &file("npy"));
+        // of a model that transformers has not
+        let script = format!("{name}.py");
+        if fixtures("golden").join(&script).exists() {
+            golden.logits = golden.logits.map(|_| script);
+        }
+        let deviation = entry["logits_deviation"].as_f64().unwrap();
+        golden.llama_cpp = entry["llama_cpp"]["f32"].as_f64().map(|off| off / deviation);
+        golden.in_chain = in_chain().any(|other| other == name);
+        all.push(golden);
+    }
+    for entry in fixtures("golden").read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let Some(name) = path.file_stem().and_then(|name| name.to_str()) else { continue };
+        let logits = path.with_extension("npy");
+        if path.extension().is_some_and(|end| end == "json") && logits.exists() {
+            let told: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            let model = told["model"].as_str().unwrap();
+            let mut golden = Golden::new(name, &fixtures("models").join(model), &logits);
+            golden.name = model.trim_end_matches(".gguf").to_owned();
+            golden.in_chain = in_chain().any(|other| other == golden.name);
+            all.push(golden);
+        }
+    }
+    all.sort_by(|a, b| (&a.architecture, &a.name).cmp(&(&b.architecture, &b.name)));
+    all
+}
+
+fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let named: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    if named.is_empty() { MISSING.to_owned() } else { named.join(", ") }
+}
+
+fn table(page: &mut String, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+    let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
+    let header: Vec<String> = header.iter().map(|&cell| cell.to_owned()).collect();
+    writeln!(page, "{}\n|{}", line(&header), "---|".repeat(header.len())).unwrap();
+    rows.into_iter().for_each(|row| writeln!(page, "{}", line(&row)).unwrap());
+    page.push('\n');
+}
+
+fn of_architectures(page: &mut String, goldens: &[Golden]) {
+    let header = [
+        "architecture",
+        "logits of",
+        "as computed by",
+        "llama.cpp is off by",
+        "formats",
+        "one file",
+        "split",
+        "folder",
+        "chain",
+    ];
+    let folders: BTreeSet<&str> = huggingface::architectures().collect();
+    let rows = architectures().map(|architecture| {
+        let own: Vec<&Golden> = goldens.iter().filter(|golden| golden.architecture == architecture).collect();
+        let with_logits: Vec<&Golden> =
+            own.iter().copied().filter(|golden| golden.logits.is_some()).collect();
+        let computed: BTreeSet<&str> = own.iter().filter_map(|golden| golden.logits.as_deref()).collect();
+        let off = own.iter().filter_map(|golden| golden.llama_cpp).reduce(f64::max);
+        let formats: BTreeSet<&str> = own.iter().flat_map(|golden| golden.formats.iter().copied()).collect();
+        let proven = |has: fn(&Golden) -> bool| own.iter().any(|golden| has(golden));
+        let yes = |so: bool| if so { "yes".to_owned() } else { MISSING.to_owned() };
+        let folder = match folders.contains(architecture) {
+            false => "not read".to_owned(),
+            true => yes(proven(|golden| golden.has_folder)),
+        };
+        vec![
+            format!("`{architecture}`"),
+            names(with_logits.iter().map(|golden| golden.name.as_str())),
+            names(computed),
+            off.map_or_else(|| MISSING.to_owned(), |off| format!("{off:.0e}")),
+            names(formats),
+            yes(!own.is_empty()),
+            // every golden is split, see profiler/huggingface/src/tests.rs
+            yes(!own.is_empty()),
+            folder,
+            names(own.iter().filter(|golden| golden.in_chain).map(|golden| golden.name.as_str())),
+        ]
+    });
+    table(page, &header, rows);
+}
+
+fn of_formats(page: &mut String, goldens: &[Golden]) {
+    let rows_of = json("golden/formats.json");
+    let vectors = InstructionSet::ALL.into_iter().filter(|&set| set != InstructionSet::Scalar);
+    let mut header = vec!["format", "in files", "rows of ggml, read", "written", "scalar"];
+    header.extend(vectors.clone().map(InstructionSet::name));
+    header.push("goldens with logits");
+    let rows = Format::ALL.into_iter().map(|format| {
+        let cases: &[Value] = rows_of["formats"][format.name()].as_array().map_or(&[], Vec::as_slice);
+        let count = |cases: usize| if cases == 0 { MISSING.to_owned() } else { cases.to_string() };
+        let written = cases.iter().filter(|case| !case["values"].is_null()).count();
+        let kernels = if format.is_unpacked() { "unpacked" } else { "own kernels" };
+        let mut row = vec![
+            format!("`{}`", format.name()),
+            if format.ggml_type().is_some() { "yes" } else { "our own only" }.to_owned(),
+            count(cases.len()),
+            if format.is_written() { count(written) } else { "read only".to_owned() },
+            "by definition".to_owned(),
+        ];
+        row.extend(vectors.clone().map(|_| kernels.to_owned()));
+        let with =
+            goldens.iter().filter(|golden| golden.logits.is_some() && golden.formats.contains(format.name()));
+        row.push(with.count().to_string());
+        row
+    });
+    table(page, &header, rows);
+}
+
+fn of_rules(page: &mut String) {
+    let golden = json("golden/rules.json");
+    let texts = golden["texts"].as_array().unwrap().len();
+    let rows = rules().map(|own| {
+        let tokens = own.iter().find(|name| !golden["rules"][**name].is_null());
+        vec![
+            names(own.iter().map(|&name| if name.is_empty() { "(none named)" } else { name })),
+            tokens.map_or_else(|| MISSING.to_owned(), |_| format!("{texts} texts")),
+        ]
+    });
+    table(page, &["names in GGUF", "tokens of the crate `tokenizers`"], rows);
+}
+
+/// What no golden shows, named.
+fn missing(page: &mut String, goldens: &[Golden]) {
+    let without = |has: &dyn Fn(&Golden) -> bool| -> Vec<&str> {
+        let proven = |architecture: &&str| {
+            goldens.iter().any(|golden| golden.architecture == **architecture && has(golden))
+        };
+        architectures().filter(|architecture| !proven(architecture)).collect()
+    };
+    let folders: BTreeSet<&str> = huggingface::architectures().collect();
+    let rows_of = json("golden/formats.json");
+    let rules_of = json("golden/rules.json");
+    let formats = |is: &dyn Fn(Format) -> bool| {
+        Format::ALL.into_iter().filter(|&format| is(format)).map(Format::name).collect()
+    };
+    let in_goldens = |format: Format| goldens.iter().any(|golden| golden.formats.contains(format.name()));
+    let unproven_rules = rules().filter(|own| own.iter().all(|name| rules_of["rules"][*name].is_null()));
+    let facts: [(&str, Vec<&str>); 8] = [
+        ("architectures without a golden of their own", without(&|_| true)),
+        (
+            "architectures whose logits transformers has not computed",
+            without(&|golden| golden.logits.as_deref() == Some("transformers")),
+        ),
+        (
+            "architectures whose logits were not compared with llama.cpp's",
+            without(&|golden| golden.llama_cpp.is_some()),
+        ),
+        ("architectures that no test takes from `profile` to `run`", without(&|golden| golden.in_chain)),
+        (
+            "architectures whose folders are not read",
+            architectures().filter(|name| !folders.contains(name)).collect(),
+        ),
+        ("formats without rows of ggml", formats(&|format| rows_of["formats"][format.name()].is_null())),
+        (
+            "formats in which no golden has weights, so that logits were compared with llama.cpp's in none of them",
+            formats(&|format| !in_goldens(format)),
+        ),
+        (
+            "rules of words without tokens of another implementation",
+            unproven_rules.map(|own| own[0]).collect(),
+        ),
+    ];
+    for (what, which) in facts {
+        let which = if which.is_empty() { "none".to_owned() } else { names(which) };
+        writeln!(page, "* {what}: {which};").unwrap();
+    }
+    let vocabularies: BTreeMap<&str, bool> = [
+        ("SentencePiece (`llama`)", fixtures("golden/dense-tokens.json").exists()),
+        ("byte-level BPE (`gpt2`)", fixtures("golden/moe-tokens.json").exists()),
+        ("BPE over characters (`gemma4`)", fixtures("golden/gemma4-tokens.json").exists()),
+    ]
+    .into();
+    let unproven: Vec<&str> =
+        vocabularies.into_iter().filter(|(_, proven)| !proven).map(|(kind, _)| kind).collect();
+    writeln!(
+        page,
+        "* kinds of tokenizers without committed tokens of another implementation: {}.",
+        if unproven.is_empty() { "none".to_owned() } else { unproven.join(", ") }
+    )
+    .unwrap();
+}
+
+const HEAD: &str = "# Proofs
+
+What shows that each architecture, format and rule is computed as other people's code computes it. This page is written by
+`profiler/tests/proofs.rs` from the lists in the code and the goldens in `fixtures/golden`; nobody edits it.
+
+";
+
+const ARCHITECTURES: &str = "A golden is a small model with random or trained weights. Its logits, of 48 tokens or of a text, are those of transformers in
+F32, or of the program named in their place; the reference and the engine, decoding and as a prompt, are tested against them with
+tolerances of 5e-5 to 1.5e-4 of the logits' deviation (`transformer/tests/architectures.rs`), the trained ones in `runtime/engine/tests/golden.rs`. llama.cpp computed
+the same F32 file when the golden was made; the column has its greatest difference, over the logits' deviation. `make golden LLAMA_LIB=folder` compares
+it again. *Split*: the golden as two files is the same model. *Folder*: what is made of its folder is, bit for bit, what llama.cpp's
+converter made. *Chain*: goldens that are profiled, planned and run by the programs, to the same logits.
+
+";
+
+const FORMATS: &str = "Rows that ggml's Python package unpacked and wrote are read to the bit and written to the byte. The kernels of every instruction
+set are tested against the scalar ones, which are the definitions. *Unpacked*: one loop for all such formats brings 32 values at a time
+into registers. *Goldens*: those with logits that have weights in the format.
+
+";
+
+const RULES: &str = "How byte-level tokenizers cut text into words. Tokens were made with the crate `tokenizers`, of texts in many languages, with emoji, code,
+spaces and digits (`fixtures/golden/rules.json`). `make vectors LLAMA_CPP=folder` compares with llama.cpp's own vectors, which are
+another project's files and not here.
+
+";
+
+#[test]
+fn the_page_of_proofs_is_what_code_and_goldens_say() {
+    let goldens = goldens();
+    let mut page = format!("{HEAD}## Architectures\n\n{ARCHITECTURES}");
+    of_architectures(&mut page, &goldens);
+    write!(page, "## Formats\n\n{FORMATS}").unwrap();
+    of_formats(&mut page, &goldens);
+    write!(page, "## Words\n\n{RULES}").unwrap();
+    of_rules(&mut page);
+    page.push_str("## What is missing\n\n");
+    missing(&mut page, &goldens);
+    expect_file!["../../docs/proofs.md"].assert_eq(&page);
+}
+
+#[test]
+fn every_golden_that_the_chain_names_is_there() {
+    let goldens = goldens();
+    let missing: Vec<_> =
+        in_chain().filter(|name| !goldens.iter().any(|golden| golden.name == *name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
