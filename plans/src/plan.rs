@@ -640,7 +640,8 @@ impl Quality {
 impl Plan {
     /// BLAKE3 of `[quality]` and of the losses in `[expected]`, in 32 hexadecimal digits: neither is changed without the other.
     pub fn quality_hash(&self) -> String {
-        let Quality { level, kind, always_on_neurons, kv_format, activations, instruction_set } = &self.quality;
+        let Quality { level, kind, always_on_neurons, kv_format, activations, instruction_set } =
+            &self.quality;
         let Expected {
             perplexity_change_fraction,
             perplexity_change_fraction_upper,

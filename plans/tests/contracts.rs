@@ -197,7 +197,10 @@ fn a_level_changed_by_name_does_not_keep_the_other_levels_kind_or_loss() {
         let changed = PLAN.replace(from, to);
         assert_ne!(changed, PLAN, "{from}");
         let message = parse::<Plan>(&changed, Path::new("plan.toml")).unwrap_err().to_string();
-        assert!(message.starts_with("plan.toml, line 18: `provenance.quality` is the hash of other values"), "{message}");
+        assert!(
+            message.starts_with("plan.toml, line 18: `provenance.quality` is the hash of other values"),
+            "{message}"
+        );
     }
     let unstated = PLAN.replacen("quality = \"", "# quality = \"", 1);
     refused(&unstated, expect!["plan.toml, line 14: missing field `quality`"]);

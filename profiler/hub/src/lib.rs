@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cache::Cache;
-pub use choice::{ModelFiles, Kind};
+pub use choice::{Kind, ModelFiles};
 use client::Client;
 pub use error::HubError;
 pub use listing::File;

@@ -297,8 +297,9 @@ impl Job {
         let writing = if menu.index { "indexing the model's file" } else { "writing the container" };
         stages.push((writing.to_owned(), costs.fixed));
         // the held-out text's, and at most as much again of what the layer before had of it
-        let streams =
-            rows + 2.0 * (self.held_out_tokens as f64 + own) * costs.streams[0] + (formats * self.kv_tokens) as f64;
+        let streams = rows
+            + 2.0 * (self.held_out_tokens as f64 + own) * costs.streams[0]
+            + (formats * self.kv_tokens) as f64;
         Estimate {
             stages,
             container_bytes: container_bytes(source, menu),

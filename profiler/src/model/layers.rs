@@ -377,12 +377,10 @@ impl<'a> Texts<'a> {
             work.save(part, &[&joined(&parts)])?;
             anyhow::Ok(texts)
         };
-        let written = kept(WRITTEN, job.written_tokens, &|| {
-            written(context, source, calibration, job.written_tokens)
-        })?;
-        let own = kept(OWN, job.own_tokens, &|| {
-            own(context, source, calibration, OWN_PIECES, job.own_tokens)
-        })?;
+        let written =
+            kept(WRITTEN, job.written_tokens, &|| written(context, source, calibration, job.written_tokens))?;
+        let own =
+            kept(OWN, job.own_tokens, &|| own(context, source, calibration, OWN_PIECES, job.own_tokens))?;
         let judged = held_out.iter().cloned().chain(own).collect::<Vec<_>>();
         let source_too = menu.differs(source);
         let real: usize = calibration.iter().map(Vec::len).sum();

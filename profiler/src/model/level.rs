@@ -295,7 +295,12 @@ impl Menu {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn kept(&self, work: &FinishedParts, layer: usize, expert: usize) -> anyhow::Result<Option<Predictors>> {
+    pub fn kept(
+        &self,
+        work: &FinishedParts,
+        layer: usize,
+        expert: usize,
+    ) -> anyhow::Result<Option<Predictors>> {
         Ok(work.load(&file_name(layer, expert))?.as_deref().and_then(Predictors::from_bytes))
     }
 }

@@ -627,7 +627,12 @@ fn given_back_bytes(context: &Context, path: &Path, source: &SourceModel<'_>) ->
 }
 
 /// Refuses before the first byte if container and finished parts will not fit.
-fn check_space(context: &Context, work: &FinishedParts, estimate: &Estimate, given_back: u64) -> anyhow::Result<()> {
+fn check_space(
+    context: &Context,
+    work: &FinishedParts,
+    estimate: &Estimate,
+    given_back: u64,
+) -> anyhow::Result<()> {
     let (storage_free, out_free) = (free_bytes(&context.storage)?, free_bytes(&context.out)?);
     let kept = work.bytes();
     let container = estimate.container_bytes.saturating_sub(given_back);

@@ -455,7 +455,13 @@ fn read(kernels: &dyn Kernels, weights: &[u8], pool: &Pool) -> StepCost {
 }
 
 /// Rows of a list, each requested while the one before is read.
-fn read_rows(kernels: &dyn Kernels, weights: &[u8], row_bytes: usize, active: &[usize], pool: &Pool) -> StepCost {
+fn read_rows(
+    kernels: &dyn Kernels,
+    weights: &[u8],
+    row_bytes: usize,
+    active: &[usize],
+    pool: &Pool,
+) -> StepCost {
     let (active, threads) = (first(active, weights.len() / row_bytes), pool.threads());
     pool.run(|worker| {
         let own = &active[part(active.len(), 1, worker, threads)];

@@ -72,14 +72,20 @@ pub fn attend(
     // heads that share keys stay together, unless there are too few others for all threads
     let together = (config.heads / config.kv_heads).min(config.heads.div_ceil(pool.threads()));
     let grain = if products < ALONE { width } else { together * config.head_width };
-    pool.share_columns(attended, width, grain, || (), |out| match (tiling, config.head_width) {
-        (Tiling::Tiles, 32) => a.in_tiles::<32>(out),
-        (Tiling::Tiles, 64) => a.in_tiles::<64>(out),
-        (Tiling::Tiles, 96) => a.in_tiles::<96>(out),
-        (Tiling::Tiles, 128) => a.in_tiles::<128>(out),
-        (Tiling::Tiles, 256) => a.in_tiles::<256>(out),
-        _ => a.one_by_one(out),
-    });
+    pool.share_columns(
+        attended,
+        width,
+        grain,
+        || (),
+        |out| match (tiling, config.head_width) {
+            (Tiling::Tiles, 32) => a.in_tiles::<32>(out),
+            (Tiling::Tiles, 64) => a.in_tiles::<64>(out),
+            (Tiling::Tiles, 96) => a.in_tiles::<96>(out),
+            (Tiling::Tiles, 128) => a.in_tiles::<128>(out),
+            (Tiling::Tiles, 256) => a.in_tiles::<256>(out),
+            _ => a.one_by_one(out),
+        },
+    );
 }
 
 impl<'a> Attention<'a> {

@@ -815,15 +815,21 @@ fn times(
     fetcher.poll();
     // a few rows of the matrices, which then are in the cache, meet all vectors
     let columns = out.len() / x.count();
-    pool.share_columns(out, columns, TOGETHER, || (), |out| {
-        let range = out.range();
-        for start in range.clone().step_by(TOGETHER) {
-            let end = range.end.min(start + TOGETHER);
-            for row in 0..x.count() {
-                product(x.row(row), start, &mut out.row(row)[start - range.start..end - range.start]);
+    pool.share_columns(
+        out,
+        columns,
+        TOGETHER,
+        || (),
+        |out| {
+            let range = out.range();
+            for start in range.clone().step_by(TOGETHER) {
+                let end = range.end.min(start + TOGETHER);
+                for row in 0..x.count() {
+                    product(x.row(row), start, &mut out.row(row)[start - range.start..end - range.start]);
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 /// Several matrices times many vectors, side by side: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`. Leaves
@@ -840,9 +846,15 @@ fn times_prompt(
     let (columns, stride) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
     let form = form_for(form, parts.iter().map(|part| part.format));
     let x: Packed<'_> = pack_in_place(pool, form, columns, x, spare);
-    pool.share_columns(out, stride, products::ROWS, || (), |out| {
-        write_products(kernels, |at| row_of(parts, at), x, out);
-    });
+    pool.share_columns(
+        out,
+        stride,
+        products::ROWS,
+        || (),
+        |out| {
+            write_products(kernels, |at| row_of(parts, at), x, out);
+        },
+    );
 }
 
 /// Row `at` of matrices that stand one below the other.

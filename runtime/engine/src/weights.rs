@@ -10,7 +10,7 @@ use crate::arena::Slab;
 use crate::container::{Container, ContainerError, TensorEntry};
 use crate::embedding::{EmbeddingError, EmbeddingRows};
 use crate::flash::{self, Files};
-use crate::model::config::{TensorShape, Role};
+use crate::model::config::{Role, TensorShape};
 use kernels::Format;
 use kernels::{Kernels, Matrix, Row, repack};
 

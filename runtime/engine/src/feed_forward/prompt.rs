@@ -276,10 +276,15 @@ impl Groups {
         let vector = form.vector_words(width);
         self.word_ends.clear();
         self.word_ends.extend(self.starts[1..].iter().map(|end| end * vector));
-        pool.share_pieces(words, &self.word_ends, || (), |expert, words| {
-            let rows = &self.members[self.range(expert)];
-            pack_some(form, width, |member| &x[rows[member] as usize * width..][..width], words);
-        });
+        pool.share_pieces(
+            words,
+            &self.word_ends,
+            || (),
+            |expert, words| {
+                let rows = &self.members[self.range(expert)];
+                pack_some(form, width, |member| &x[rows[member] as usize * width..][..width], words);
+            },
+        );
     }
 
     /// `out[row] += sum over its experts, ascending, of weight * sums[member]`.
@@ -393,65 +398,72 @@ impl Cluster<'_> {
         let (shape, biases) = (n.shape, Biases::of(n.weights, self.layer));
         let (bundle, mut due) = self.bundles(n.slots, n.fetcher);
         let gated = shape.is_gated();
-        n.pool.share_pieces(values, &self.batches.value_ends, || due.go_on(), |batch, values| {
-            let (expert, ref neurons) = self.batches.neurons[batch];
-            let (x, neurons) = (input(expert), &self.order[neurons.clone()]);
-            let gate = |index: u32| {
-                if level.kind().gates_resident() {
-                    let rank = self.list.rank(index as usize);
-                    level.gate(self.layer, expert).row(self.list.neurons.index_in_expert(rank))
-                } else {
-                    shape.gate(bundle(index))
-                }
-            };
-            let (mut gates, mut ups) = ([gate(neurons[0]); ROWS], [shape.up(bundle(neurons[0])); ROWS]);
-            for (i, &index) in neurons.iter().enumerate().skip(1) {
-                (gates[i], ups[i]) = (gate(index), shape.up(bundle(index)));
-            }
-            let (gates, all_ups) = (&gates[..neurons.len()], ups);
-            for vector in (0..x.count).step_by(VECTORS) {
-                let part = x.part(vector, VECTORS.min(x.count - vector));
-                let [mut gate_tile, mut up_tile]: [Tile; 2] = [[0.0; _]; 2];
-                let [gate_tile, up_tile] =
-                    [&mut gate_tile, &mut up_tile].map(|tile| &mut tile[..neurons.len() * part.count]);
-                kernels.products(gates, part, gate_tile);
-                if !gated {
-                    for (i, ups) in gate_tile.chunks_exact(part.count).enumerate() {
-                        let values = &mut values[i * x.count + vector..];
-                        values
-                            .iter_mut()
-                            .zip(ups)
-                            .for_each(|(value, up)| *value = activation.apply(*up, *up));
+        n.pool.share_pieces(
+            values,
+            &self.batches.value_ends,
+            || due.go_on(),
+            |batch, values| {
+                let (expert, ref neurons) = self.batches.neurons[batch];
+                let (x, neurons) = (input(expert), &self.order[neurons.clone()]);
+                let gate = |index: u32| {
+                    if level.kind().gates_resident() {
+                        let rank = self.list.rank(index as usize);
+                        level.gate(self.layer, expert).row(self.list.neurons.index_in_expert(rank))
+                    } else {
+                        shape.gate(bundle(index))
                     }
-                    continue;
+                };
+                let (mut gates, mut ups) = ([gate(neurons[0]); ROWS], [shape.up(bundle(neurons[0])); ROWS]);
+                for (i, &index) in neurons.iter().enumerate().skip(1) {
+                    (gates[i], ups[i]) = (gate(index), shape.up(bundle(index)));
                 }
-                if let Some(Biases { gate, .. }) = biases {
-                    self.add_bias(gate, neurons, gate_tile, part.count);
-                }
-                // of neurons that fire for none of them, up is not needed
-                let mut fire = [0; ROWS];
-                let mut count = 0;
-                for (i, gates) in gate_tile.chunks_exact(part.count).enumerate() {
-                    if gates.iter().any(|gate| activation.fires(*gate)) {
-                        (fire[count], ups[count]) = (i, all_ups[i]);
-                        count += 1;
+                let (gates, all_ups) = (&gates[..neurons.len()], ups);
+                for vector in (0..x.count).step_by(VECTORS) {
+                    let part = x.part(vector, VECTORS.min(x.count - vector));
+                    let [mut gate_tile, mut up_tile]: [Tile; 2] = [[0.0; _]; 2];
+                    let [gate_tile, up_tile] =
+                        [&mut gate_tile, &mut up_tile].map(|tile| &mut tile[..neurons.len() * part.count]);
+                    kernels.products(gates, part, gate_tile);
+                    if !gated {
+                        for (i, ups) in gate_tile.chunks_exact(part.count).enumerate() {
+                            let values = &mut values[i * x.count + vector..];
+                            values
+                                .iter_mut()
+                                .zip(ups)
+                                .for_each(|(value, up)| *value = activation.apply(*up, *up));
+                        }
+                        continue;
+                    }
+                    if let Some(Biases { gate, .. }) = biases {
+                        self.add_bias(gate, neurons, gate_tile, part.count);
+                    }
+                    // of neurons that fire for none of them, up is not needed
+                    let mut fire = [0; ROWS];
+                    let mut count = 0;
+                    for (i, gates) in gate_tile.chunks_exact(part.count).enumerate() {
+                        if gates.iter().any(|gate| activation.fires(*gate)) {
+                            (fire[count], ups[count]) = (i, all_ups[i]);
+                            count += 1;
+                        }
+                    }
+                    kernels.products(&ups[..count], part, &mut up_tile[..count * part.count]);
+                    if let Some(Biases { up, .. }) = biases {
+                        let mut firing = [0; ROWS];
+                        firing.iter_mut().zip(&fire[..count]).for_each(|(index, &i)| *index = neurons[i]);
+                        self.add_bias(up, &firing[..count], up_tile, part.count);
+                    }
+                    values
+                        .chunks_exact_mut(x.count)
+                        .for_each(|values| values[vector..][..part.count].fill(0.0));
+                    for (&i, ups) in fire[..count].iter().zip(up_tile.chunks_exact(part.count)) {
+                        let pairs = gate_tile[i * part.count..].iter().zip(ups);
+                        for (value, (gate, up)) in values[i * x.count + vector..].iter_mut().zip(pairs) {
+                            *value = activation.apply(*gate, *up);
+                        }
                     }
                 }
-                kernels.products(&ups[..count], part, &mut up_tile[..count * part.count]);
-                if let Some(Biases { up, .. }) = biases {
-                    let mut firing = [0; ROWS];
-                    firing.iter_mut().zip(&fire[..count]).for_each(|(index, &i)| *index = neurons[i]);
-                    self.add_bias(up, &firing[..count], up_tile, part.count);
-                }
-                values.chunks_exact_mut(x.count).for_each(|values| values[vector..][..part.count].fill(0.0));
-                for (&i, ups) in fire[..count].iter().zip(up_tile.chunks_exact(part.count)) {
-                    let pairs = gate_tile[i * part.count..].iter().zip(ups);
-                    for (value, (gate, up)) in values[i * x.count + vector..].iter_mut().zip(pairs) {
-                        *value = activation.apply(*gate, *up);
-                    }
-                }
-            }
-        });
+            },
+        );
     }
 
     /// Adds to the products of each neuron, `[neurons, vectors]`, its bias.
@@ -505,19 +517,30 @@ impl Cluster<'_> {
         let (values, words) = values.split_at_mut(all);
         let values = &*values;
         let count = |at: usize| self.groups.range(slices[at].0).len();
-        n.pool.share_pieces(words, slice_ends, || (), |at, words| {
-            let words = &mut words[..count(at) * form.vector_words(slice)];
-            pack_transposed(form, &values[start(at)..ends(at)], count(at), 0, words);
-        });
+        n.pool.share_pieces(
+            words,
+            slice_ends,
+            || (),
+            |at, words| {
+                let words = &mut words[..count(at) * form.vector_words(slice)];
+                pack_transposed(form, &values[start(at)..ends(at)], count(at), 0, words);
+            },
+        );
         let (words, slots) = (&*words, n.slots.layer(self.layer));
         let (completed, mut due) = n.fetcher.completed_and_due();
-        n.pool.share_columns(sums, width, ROWS, || due.go_on(), |sums| {
-            for (at, &(expert, first)) in slices.iter().enumerate() {
-                let piece = self.list.piece(slots, Some(completed), self.order[first] as usize / slice);
-                let x = Packed::new(form, slice, count(at), &words[start(at)..]);
-                add_products(kernels, |row| piece.row(row), x, self.groups.range(expert).start, sums);
-            }
-        });
+        n.pool.share_columns(
+            sums,
+            width,
+            ROWS,
+            || due.go_on(),
+            |sums| {
+                for (at, &(expert, first)) in slices.iter().enumerate() {
+                    let piece = self.list.piece(slots, Some(completed), self.order[first] as usize / slice);
+                    let x = Packed::new(form, slice, count(at), &words[start(at)..]);
+                    add_products(kernels, |row| piece.row(row), x, self.groups.range(expert).start, sums);
+                }
+            },
+        );
     }
 
     /// [`Self::add_down`] of a model without experts, of rounded values, transposed: `sums: [width, rows]`.

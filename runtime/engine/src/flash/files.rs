@@ -41,7 +41,8 @@ impl Files {
     /// These files, one after another.
     pub fn new(files: Vec<File>) -> Self {
         // of a file that does not say its length every byte is expected
-        let part = |file: File| SplitFile { bytes: file.metadata().map_or(u64::MAX, |found| found.len()), file };
+        let part =
+            |file: File| SplitFile { bytes: file.metadata().map_or(u64::MAX, |found| found.len()), file };
         Self(files.into_iter().map(part).collect())
     }
 

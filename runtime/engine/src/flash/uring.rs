@@ -421,7 +421,8 @@ mod tests {
         let file = file();
         let Some(mut ring) = ring(&file, 8) else { return };
         let (_arena, free) = buffers(8);
-        let mut batch: Vec<ReadRequest> = free.into_iter().enumerate().map(|(i, b)| request(i, 1, b)).collect();
+        let mut batch: Vec<ReadRequest> =
+            free.into_iter().enumerate().map(|(i, b)| request(i, 1, b)).collect();
         ring.submit(&mut batch);
         assert_eq!(ring.calls(), 1);
         while ring.with_kernel() > 0 {

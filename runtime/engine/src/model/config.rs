@@ -24,7 +24,7 @@ mod roles;
 
 pub(crate) use check::EXPERTS_USED_MAX;
 pub use error::ConfigError;
-pub use roles::{TensorShape, Role};
+pub use roles::{Role, TensorShape};
 
 /// The description of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use std::path::Path;
 use thiserror::Error;
 
 use super::architectures::{self, Names};
-use super::config::{Config, ConfigError, TensorShape, Role};
+use super::config::{Config, ConfigError, Role, TensorShape};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
 use super::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
 use kernels::Matrix;

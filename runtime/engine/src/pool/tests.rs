@@ -25,15 +25,21 @@ fn pool(threads: usize) -> Pool {
 fn columns_are_shared_out_and_every_element_belongs_to_one_thread() {
     for threads in 1..4 {
         let (pool, mut out) = (pool(threads), vec![0; 5 * 37]);
-        pool.share_columns(&mut out, 37, 8, || (), |columns| {
-            let range = columns.range();
-            assert!(range.start.is_multiple_of(8), "parts begin at the grain");
-            for row in 0..5 {
-                for (element, column) in columns.row(row).iter_mut().zip(range.clone()) {
-                    *element += 100 * row + column;
+        pool.share_columns(
+            &mut out,
+            37,
+            8,
+            || (),
+            |columns| {
+                let range = columns.range();
+                assert!(range.start.is_multiple_of(8), "parts begin at the grain");
+                for row in 0..5 {
+                    for (element, column) in columns.row(row).iter_mut().zip(range.clone()) {
+                        *element += 100 * row + column;
+                    }
                 }
-            }
-        });
+            },
+        );
         assert_eq!(out, (0..5 * 37).map(|at| 100 * (at / 37) + at % 37).collect::<Vec<_>>());
     }
 }
@@ -149,7 +155,12 @@ fn share_pieces_gives_every_piece_to_one_thread_and_leaves_the_rest() {
     let ends = [3, 3, 10, 11, 40];
     for threads in [1, 3] {
         let mut out = [0; 42];
-        pool(threads).share_pieces(&mut out, &ends, || (), |i, piece| piece.iter_mut().for_each(|v| *v += i + 1));
+        pool(threads).share_pieces(
+            &mut out,
+            &ends,
+            || (),
+            |i, piece| piece.iter_mut().for_each(|v| *v += i + 1),
+        );
         let whose = |at: usize| ends.iter().position(|&end| at < end).map_or(0, |piece| piece + 1);
         assert!(out.iter().enumerate().all(|(at, &piece)| piece == whose(at)), "{out:?}");
     }

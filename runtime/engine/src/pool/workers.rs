@@ -300,18 +300,14 @@ impl Pool {
         );
         let first = AtomicPtr::new(out.as_mut_ptr());
         let end = |piece: usize| ends[piece];
-        self.claim(
-            ends.len(),
-            between,
-            |piece| {
-                let start = piece.checked_sub(1).map_or(0, end);
-                // SAFETY: `start <= end(piece) <= out.len()`, which was asserted.
-                let begin = unsafe { first.load(Ordering::Relaxed).add(start) };
-                // SAFETY: each piece is claimed once, and begins where the one before ends, so that pieces do not overlap;
-                // `out` is borrowed mutably until all threads are done.
-                f(piece, unsafe { std::slice::from_raw_parts_mut(begin, end(piece) - start) });
-            },
-        );
+        self.claim(ends.len(), between, |piece| {
+            let start = piece.checked_sub(1).map_or(0, end);
+            // SAFETY: `start <= end(piece) <= out.len()`, which was asserted.
+            let begin = unsafe { first.load(Ordering::Relaxed).add(start) };
+            // SAFETY: each piece is claimed once, and begins where the one before ends, so that pieces do not overlap;
+            // `out` is borrowed mutably until all threads are done.
+            f(piece, unsafe { std::slice::from_raw_parts_mut(begin, end(piece) - start) });
+        });
     }
 
     /// Cuts the columns of `out`, whole rows of `columns`, into some four pieces for each thread, which begin at multiples
@@ -330,15 +326,11 @@ impl Pool {
         assert!(columns > 0 && out.len().is_multiple_of(columns), "{} are not rows of {columns}", out.len());
         let (rows, first) = (out.len() / columns, AtomicPtr::new(out.as_mut_ptr()));
         let width = pieces_of(columns, grain, 4 * self.threads());
-        self.claim(
-            columns.div_ceil(width),
-            between,
-            |piece| {
-                let range = piece * width..((piece + 1) * width).min(columns);
-                let first = first.load(Ordering::Relaxed);
-                f(&mut Columns { first, rows, columns, range, out: PhantomData });
-            },
-        );
+        self.claim(columns.div_ceil(width), between, |piece| {
+            let range = piece * width..((piece + 1) * width).min(columns);
+            let first = first.load(Ordering::Relaxed);
+            f(&mut Columns { first, rows, columns, range, out: PhantomData });
+        });
     }
 }
 

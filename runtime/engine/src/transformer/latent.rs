@@ -109,16 +109,22 @@ impl Transformer {
         let out = &mut self.attended[..rows * heads * stride];
         if self.phase == Phase::Decode {
             let x = Inputs::new(x, columns, self.form, &mut self.feed_forward.rounded[0]);
-            return pool.share_columns(out, heads * stride, stride, || (), |out| {
-                let range = out.range();
-                for head in range.start / stride..range.end / stride {
-                    // a head's matrix, which then is in the cache, meets all rows
-                    for row in 0..rows {
-                        let out = &mut out.row(row)[head * stride - range.start..][..count];
-                        x.row(row * heads + head).rows(kernels, w, head * count, out);
+            return pool.share_columns(
+                out,
+                heads * stride,
+                stride,
+                || (),
+                |out| {
+                    let range = out.range();
+                    for head in range.start / stride..range.end / stride {
+                        // a head's matrix, which then is in the cache, meets all rows
+                        for row in 0..rows {
+                            let out = &mut out.row(row)[head * stride - range.start..][..count];
+                            x.row(row * heads + head).rows(kernels, w, head * count, out);
+                        }
                     }
-                }
-            });
+                },
+            );
         }
         let form = form_for(self.form, [w.format]);
         for head in 0..heads {

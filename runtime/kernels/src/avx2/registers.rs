@@ -4,7 +4,7 @@
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
-use super::super::parts::{Multiply, Values32, Unpack};
+use super::super::parts::{Multiply, Unpack, Values32};
 use super::k_block::{load_32_bytes, wide};
 use super::{load, load_16, load_bytes, scale, steps_of_nibbles, store, sum_lanes};
 

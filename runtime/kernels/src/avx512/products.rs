@@ -28,7 +28,7 @@ use super::super::avx2::k_block::{q4_k_scales, q4_k_steps, q6_k_scales, q6_k_ste
 use super::super::avx2::registers::Registers;
 use super::super::interleaved::part;
 use super::super::k_block::PARTS;
-use super::super::packed::{BLOCK, BLOCK_WORDS, PackedVectors, LANES, Packed};
+use super::super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed, PackedVectors};
 use super::super::parts::{self, Traits, Unpack as _};
 use super::super::tiles::{Lined, mark};
 use super::super::{Row, padded, plain};

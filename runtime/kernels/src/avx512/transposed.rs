@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 use bytemuck::cast_mut;
 
 use super::super::interleaved::BLOCKS as GROUPS;
-use super::super::packed::{BLOCK, BLOCK_WORDS, Form, PackedVectors, LANES, LEAST, Packed};
+use super::super::packed::{BLOCK, BLOCK_WORDS, Form, LANES, LEAST, Packed, PackedVectors};
 use super::super::prefetch::prefetch;
 use super::super::tiles::Lined;
 use super::super::{Row, TRANSPOSED_COLUMNS, TRANSPOSED_MOST};

@@ -6,7 +6,7 @@ use std::arch::asm;
 
 use bytemuck::{cast, cast_ref};
 
-use super::super::parts::{Multiply, Values32, Unpack};
+use super::super::parts::{Multiply, Unpack, Values32};
 use super::k_block::halves as load_32_bytes;
 use super::{load, load_16, prefetch, scale, store};
 
