@@ -257,7 +257,7 @@ What shows that each architecture, format and rule is computed as other people's
 
 const ARCHITECTURES: &str = "A golden is a small model with random or trained weights. Its logits, of 48 tokens or of a text, are those of transformers in
 F32, or of the program named in their place; the reference and the engine, decoding and as a prompt, are tested against them with
-tolerances of 5e-5 to 1.5e-4 of the logits' deviation (`transformer/tests/architectures.rs`), the trained ones in `runtime/engine/tests/golden.rs`. llama.cpp computed
+tolerances of 5e-5 to 1.5e-4 of the logits' deviation (`transformer/tests/architectures.rs`; of `gpt-oss-mxfp4` the reference alone), the trained ones in `runtime/engine/tests/golden.rs`. llama.cpp computed
 the same F32 file when the golden was made; the column has its greatest difference, over the logits' deviation. `make golden LLAMA_LIB=folder` compares
 it again. *Split*: the golden as two files is the same model. *Folder*: what is made of its folder is, bit for bit, what llama.cpp's
 converter made. *Chain*: goldens that are profiled, planned and run by the programs, to the same logits.
