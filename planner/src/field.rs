@@ -20,7 +20,7 @@ use crate::request::{DIGITS, PromptLimit, Question};
 use crate::room::{Need, Room};
 use crate::rules::Prompt;
 use crate::simple_rule::{self, Simple};
-use crate::space::{Space, Way, Work};
+use crate::space::{Effort, Space, Way};
 use crate::split::{Budget, Found, Item, LIMITS, NEVER, Split, any_split, quick_split, soonest, split};
 use crate::ways::{Compute, Read, Ways};
 
@@ -526,7 +526,7 @@ impl<'a> Field<'a> {
             }
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
             priced += 1;
-            self.space.count(Work { priced: 1, ..Work::default() });
+            self.space.count(Effort { priced: 1, ..Effort::default() });
             let to_beat = worst(&best) + 1 - self.serial(way);
             let Some(split) = quick_split(&items, &budget, Some(to_beat), prices) else {
                 // then no item is left out

@@ -31,7 +31,7 @@ pub struct Integer {
 
 /// Exactly one of so many options.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct ExactlyOne {
     /// Name of the choice, as SMT-LIB text has it.
     pub name: String,
     /// Number of options.
@@ -68,7 +68,7 @@ pub struct Problem {
     /// Integer variables.
     pub integers: Vec<Integer>,
     /// Choices.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<ExactlyOne>,
     /// Constraints.
     pub constraints: Vec<Constraint>,
     /// Objectives, most important first.
@@ -88,7 +88,7 @@ impl Problem {
 
     /// A new choice.
     pub fn choice(&mut self, name: impl Into<String>, options: usize) -> usize {
-        self.choices.push(Choice { name: name.into(), options });
+        self.choices.push(ExactlyOne { name: name.into(), options });
         self.choices.len() - 1
     }
 

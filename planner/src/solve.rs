@@ -40,7 +40,7 @@ pub enum Outcome {
 /// # Errors
 /// [`PlanError::Unknown`] when Z3 stops before a proof.
 pub fn solve(problem: &Problem, to_beat: Option<i64>) -> Result<Outcome, PlanError> {
-    let session = Session::new(problem);
+    let session = SolverRun::new(problem);
     if !session.holds(&[], "the limits")? {
         return session.conflict().map(Outcome::Conflict);
     }
@@ -66,12 +66,12 @@ pub fn solve(problem: &Problem, to_beat: Option<i64>) -> Result<Outcome, PlanErr
 /// # Errors
 /// [`PlanError::Unknown`].
 pub fn conflict(problem: &Problem) -> Result<Vec<&'static str>, PlanError> {
-    let session = Session::new(problem);
+    let session = SolverRun::new(problem);
     if session.holds(&[], "the limits")? { Ok(Vec::new()) } else { session.conflict() }
 }
 
 /// A problem inside Z3.
-struct Session<'a> {
+struct SolverRun<'a> {
     problem: &'a Problem,
     solver: Solver,
     groups: Vec<Bool>,
@@ -79,7 +79,7 @@ struct Session<'a> {
     choices: Vec<Vec<Bool>>,
 }
 
-impl<'a> Session<'a> {
+impl<'a> SolverRun<'a> {
     fn new(problem: &'a Problem) -> Self {
         let solver = Solver::new();
         let mut params = Params::new();

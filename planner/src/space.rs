@@ -75,7 +75,7 @@ pub struct Space<'a> {
     /// By level and core sets: what they have in common.
     compute_groups: RefCell<HashMap<(usize, Range), Rc<ComputeGroup>>>,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
-    work: Cell<Work>,
+    work: Cell<Effort>,
 }
 
 /// What is known of a curve.
@@ -119,9 +119,9 @@ struct PromptKey {
     tokens: u32,
 }
 
-/// Work done, in numbers that depend on nothing but the request.
+/// What a search has done, in numbers that depend on nothing but the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct Effort {
     /// Curves of groups of ways.
     pub group_curves: usize,
     /// Curves of one way of reading with some sets of cores.
@@ -132,7 +132,7 @@ pub struct Work {
     pub priced: usize,
 }
 
-impl std::ops::AddAssign for Work {
+impl std::ops::AddAssign for Effort {
     fn add_assign(&mut self, more: Self) {
         self.group_curves += more.group_curves;
         self.curves += more.curves;
@@ -197,13 +197,13 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Work done up to now.
-    pub fn work(&self) -> Work {
+    /// What has been done up to now.
+    pub fn work(&self) -> Effort {
         self.work.get()
     }
 
     /// Counts what was done.
-    pub fn count(&self, more: Work) {
+    pub fn count(&self, more: Effort) {
         let mut work = self.work.get();
         work += more;
         self.work.set(work);
@@ -249,7 +249,7 @@ impl<'a> Space<'a> {
         let curve = Rc::new(bands::curve_of_rising(&self.closed(at)));
         let known = Known { curve: Rc::clone(&curve), exact: Exact::At(Vec::new()), refined: None };
         self.curves.borrow_mut().insert(at, known);
-        self.count(Work { curves: 1, ..Work::default() });
+        self.count(Effort { curves: 1, ..Effort::default() });
         curve
     }
 
@@ -314,7 +314,7 @@ impl<'a> Space<'a> {
         let curve = Rc::clone(refined.curve());
         let known = Known { curve: Rc::clone(&curve), exact: Exact::Everywhere, refined: None };
         let first = self.curves.borrow_mut().insert(at, known).is_none();
-        self.count(Work { curves: usize::from(first), ..Work::default() });
+        self.count(Effort { curves: usize::from(first), ..Effort::default() });
         curve
     }
 
@@ -326,7 +326,7 @@ impl<'a> Space<'a> {
         bounded.some(layer, cached, |way, seconds| {
             priced.push((way.need.bytes(), (seconds / self.tick_seconds) as i64));
         });
-        self.count(Work { opened: 1, ..Work::default() });
+        self.count(Effort { opened: 1, ..Effort::default() });
         priced
     }
 
@@ -346,7 +346,7 @@ impl<'a> Space<'a> {
         let least = ways.least_reads(reads);
         let curve = Rc::new(bands::curve(&self.priced(ways, compute, reads, &least)));
         self.curves_of_groups.borrow_mut().insert(group, Rc::clone(&curve));
-        self.count(Work { group_curves: 1, ..Work::default() });
+        self.count(Effort { group_curves: 1, ..Effort::default() });
         curve
     }
 
