@@ -145,9 +145,6 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// Prints time and disk space that a profile of the model will take, before it begins.
 fn print_estimate(context: &Context, profile: &Profile) {
-    for taken in &profile.taken {
-        say(taken);
-    }
     for remark in &profile.remarks {
         say(format_args!("warning: {remark}"));
     }
@@ -162,6 +159,9 @@ fn print_estimate(context: &Context, profile: &Profile) {
     ));
     for (stage, seconds) in &estimate.stages {
         say(format_args!("  {:>8}  {stage}", time(*seconds)));
+    }
+    for taken in &profile.taken {
+        say(taken);
     }
     if profile.layers_done > 0 {
         say(format_args!("resuming: {} of {} layers done", profile.layers_done, profile.layers()));

@@ -317,7 +317,7 @@ fn a_template_that_never_ends_or_eats_memory_is_stopped() {
 #[test]
 fn a_template_that_puts_lists_into_lists_is_walked_to_the_bottom() {
     let tokenizer = tokenizer();
-    let nested = format!("{}ns.x{}", "[".repeat(100), "]".repeat(100));
+    let nested = format!("{}ns.x{}", "[".repeat(40), "]".repeat(40));
     let deep = format!("{{% for a in range(99999) %}}{{% set ns.x = {nested} %}}{{% endfor %}}");
     let begins = "{% set ns = namespace(x=[], y=[]) %}";
     // a bounded number of rounds, so that what comes after them has fuel left
