@@ -9,7 +9,7 @@
 //! 2. *The split.* The hull's own choice, filled up item by item. Where that is above the bound, a dynamic programme over
 //!    the layers, in parts of the memory: with bytes rounded down it raises the bound, with true bytes it finds the
 //!    split. Only what could still be better is looked at: choices whose *reduced cost*, the ticks by which they lie
-//!    above the dual, is less than the gap. Where other limits have a price, a programme that has all of them (`meeting.rs`)
+//!    above the dual, is less than the gap. Where prompts are limited, a programme that has all limits (`meeting.rs`)
 //!    decides whether there is a split of so many ticks, until that is known closely enough.
 
 use crate::room::{Need, Room};
@@ -19,7 +19,7 @@ mod soonest;
 
 pub use soonest::soonest;
 
-use self::meeting::{Decided, LITTLE_WORK, MUCH_WORK, Meeting, SOME_WORK, Surrogate};
+use self::meeting::{LITTLE_WORK, MUCH_WORK, Meeting, SOME_WORK, Surrogate, Verdict};
 
 /// Limits: all bytes, bytes beside the slots, and the time of two prompts.
 pub const LIMITS: usize = 4;
@@ -31,6 +31,9 @@ const UNITS: [i64; 3] = [256, 2048, 16384];
 pub const CLOSE: i64 = 4096;
 /// Splits of different sizes that the programme offers.
 const ENDS_MAX: usize = 16;
+/// Where limits besides memory have a price: the programme is run with these times as much, so that one of its splits
+/// keeps them.
+const DEARER: [f64; 4] = [1.0, 1.05, 1.3, 2.0];
 /// Changes of each layer, on average, after which no repair of a split is hoped for.
 const REPAIRS_PER_LAYER: usize = 4;
 /// A bound is lowered by such a share, whatever was rounded.
@@ -132,12 +135,13 @@ fn closed(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, any: bool)
     if close || quick.least >= to_beat {
         return Some(quick);
     }
+    let (mut better, mut dropped) = programme(items, budget, &point, known);
     let limited = budget.prompts.iter().any(|&most| most < NEVER);
-    let of_memory = !limited && point.prices[1..].iter().all(|&price| price == 0.0);
-    let (mut better, mut dropped) =
-        if of_memory { programme(items, budget, &point, known) } else { (None, quick.least) };
-    if !of_memory || any && better.is_none() && dropped < known {
-        (better, dropped) = decided(items, budget, &point, (dropped, known), any);
+    let reached = better.as_ref().map_or(known, |found| found.ticks);
+    let open = if any { better.is_none() && dropped < known } else { reached > dropped + dropped / CLOSE };
+    if open && (limited || any) {
+        let (decided, least) = decided(items, budget, &point, (dropped.max(quick.least), reached), any);
+        (better, dropped) = (decided.or(better), least);
     }
     let least = dropped.max(quick.least).min(better.as_ref().map_or(known, |found| found.ticks));
     Some(Split { found: better.or(quick.found), least, ..quick })
@@ -606,14 +610,35 @@ fn programme(items: &[Vec<Item>], budget: &Budget, point: &Point, known: i64) ->
             return (None, known);
         }
     }
-    let splits = Programme::new(items, limits, point.prices, gap, UNITS[2]).splits();
-    let found = splits.into_iter().map(|chosen| Found::of(items, chosen));
-    let kept = found.filter(|found| found.keeps(items, budget)).map(|found| found.filled(items, budget));
-    let best = kept.min_by_key(|found| (found.ticks, found.need.bytes())).filter(|found| found.ticks < known);
+    let exact = Programme::new(items, limits, point.prices, gap, UNITS[2]);
+    let simple = point.prices[1..].iter().all(|&price| price == 0.0);
+    let mut best: Option<Found> = None;
+    for dearer in if simple { &DEARER[..1] } else { &DEARER[..] } {
+        let mut prices = point.prices.map(|price| price * dearer);
+        prices[0] = point.prices[0];
+        let programme = if *dearer == 1.0 {
+            None
+        } else {
+            Some(Programme::new(items, limits, prices, f64::INFINITY, UNITS[1]))
+        };
+        let splits = programme.as_ref().unwrap_or(&exact).splits();
+        let found = splits.into_iter().map(|chosen| Found::of(items, chosen));
+        let kept = found.filter(|found| found.keeps(items, budget)).map(|found| found.filled(items, budget));
+        let fastest =
+            kept.min_by_key(|found| (found.ticks, found.need.bytes())).filter(|found| found.ticks < known);
+        if let Some(found) = fastest
+            && best.as_ref().is_none_or(|best| found.ticks < best.ticks)
+        {
+            best = Some(found);
+        }
+        if best.as_ref().is_some_and(|best| best.ticks <= least + least / CLOSE) {
+            break;
+        }
+    }
     (best, least)
 }
 
-/// The same where limits besides all bytes have a price: what lies between the bound and what is known is decided, a little above the
+/// The same with all limits at once, where prompts are limited: what lies between the bound and what is known is decided, a little above the
 /// bound first, until both are close; with `any` until there is a split.
 fn decided(
     items: &[Vec<Item>],
@@ -643,7 +668,7 @@ fn decided(
         surrogates.truncate(of_prompts);
         surrogates.push(Surrogate::of_token(most, point.prices, budget.limits(items)));
         match Meeting::new(items, budget, most, &surrogates).decide(work_max) {
-            Decided::Found(found) => {
+            Verdict::Found(found) => {
                 let found = found.filled(items, budget);
                 known = found.ticks;
                 step = (known - least) / 2;
@@ -652,11 +677,11 @@ fn decided(
                     break;
                 }
             }
-            Decided::Never => {
+            Verdict::Never => {
                 least = most + 1;
                 step = step.saturating_mul(2);
             }
-            Decided::Open => break,
+            Verdict::Open => break,
         }
     }
     (best, least)

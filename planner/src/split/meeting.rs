@@ -24,7 +24,7 @@ const PLACES_MAX: usize = 1 << 15;
 pub(super) const LITTLE_WORK: usize = 1 << 16;
 /// Where a split is known, and only a better one is sought.
 pub(super) const SOME_WORK: usize = 1 << 22;
-pub(super) const MUCH_WORK: usize = 1 << 25;
+pub(super) const MUCH_WORK: usize = 1 << 23;
 /// What sums at prices may be off by, as a share.
 const ROUNDING: f64 = 1e-9;
 /// No place.
@@ -68,7 +68,7 @@ impl Surrogate {
 
 /// What is known of a split within the limits.
 #[derive(Debug)]
-pub(super) enum Decided {
+pub(super) enum Verdict {
     /// There is this one.
     Found(Found),
     /// There is none.
@@ -209,25 +209,25 @@ impl<'a> Meeting<'a> {
     }
 
     /// Whether there is such a split, with so much work for each size of places.
-    pub(super) fn decide(&self, work_max: usize) -> Decided {
+    pub(super) fn decide(&self, work_max: usize) -> Verdict {
         if self.layers.iter().any(Vec::is_empty) {
-            return Decided::Never;
+            return Verdict::Never;
         }
         for bits in BITS {
             match self.run(bits, Kept::Least, work_max) {
-                None => return Decided::Open,
-                Some((None, _)) => return Decided::Never,
-                Some((Some(found), false)) => return Decided::Found(found),
+                None => return Verdict::Open,
+                Some((None, _)) => return Verdict::Never,
+                Some((Some(found), false)) => return Verdict::Found(found),
                 Some(_) => {}
             }
             match self.run(bits, Kept::Cheapest, work_max) {
-                None => return Decided::Open,
-                Some((Some(found), _)) => return Decided::Found(found),
-                Some((None, false)) => return Decided::Never,
+                None => return Verdict::Open,
+                Some((Some(found), _)) => return Verdict::Found(found),
+                Some((None, false)) => return Verdict::Never,
                 Some(_) => {}
             }
         }
-        Decided::Open
+        Verdict::Open
     }
 
     fn keeps(&self, partial: &Partial) -> bool {

@@ -6,7 +6,7 @@
 //!    what can.
 //! 2. *The programme* over the layers (`meeting.rs`) decides what is between both.
 
-use super::meeting::{Decided, MUCH_WORK, Meeting, Surrogate};
+use super::meeting::{MUCH_WORK, Meeting, Surrogate, Verdict};
 use super::{Budget, Found, Item, LIMITS, NEVER, relaxed};
 use crate::room::{Need, Room};
 
@@ -23,9 +23,9 @@ pub(super) fn with_work(items: &[Vec<Item>], budget: &Budget, work_max: usize) -
         return Some(found);
     }
     match Meeting::new(items, budget, NEVER, &surrogates).decide(work_max) {
-        Decided::Found(found) => Some(Some(found)),
-        Decided::Never => None,
-        Decided::Open => Some(None),
+        Verdict::Found(found) => Some(Some(found)),
+        Verdict::Never => None,
+        Verdict::Open => Some(None),
     }
 }
 
