@@ -205,6 +205,7 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
     (target.cpu, target.storage) = (here.cpu, here.storage);
     target.model_fingerprint.clone_from(&d.source_fingerprint);
     target.container_fingerprint.clone_from(&container.fingerprint);
+    plan.provenance.quality = plan.quality_hash();
     let path = folder.join("plan.toml");
     plans::file::write(&plan, &path).unwrap();
     Plan::read(&path).unwrap()
