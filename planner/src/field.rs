@@ -250,13 +250,14 @@ impl<'a> Field<'a> {
                 };
                 limits.iter().map(|limit| (price(limit), limit.seconds_max * DIGITS)).collect::<Vec<_>>()
             };
-            // each with what it costs, and whether it keeps the limits with nothing pinned
-            let mut seen: Vec<(&Prompt, Vec<(Rc<PromptPrice>, f64)>, bool)> = Vec::new();
+            /// What a prompt costs beside each limit, and whether it keeps them with nothing pinned.
+            type Seen<'p> = (&'p Prompt, Vec<(Rc<PromptPrice>, f64)>, bool);
+            let mut seen: Vec<Seen<'_>> = Vec::new();
             let mut useful = Vec::new();
             for (place, prompt) in self.prompts.iter().enumerate() {
                 let prices = prices(place);
                 // a chunk longer than all prompts takes more memory, and where there is no unit beside the CPU nothing else
-                let no_better = |(other, of_other, keeps): &(&Prompt, Vec<(Rc<PromptPrice>, f64)>, bool)| {
+                let no_better = |(other, of_other, keeps): &Seen<'_>| {
                     let mut both = prices.iter().zip(of_other);
                     other.rows_bytes <= prompt.rows_bytes
                         && other.cores.len() <= prompt.cores.len()

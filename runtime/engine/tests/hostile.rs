@@ -1,6 +1,5 @@
 //! A few seconds of what `make fuzz` does for long, without its instruments: beginnings of GGUF files of every architecture, changed at
 //! random, take no more memory than a multiple of their bytes.
-#![expect(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../../fixtures/fuzz/opened.rs"]
 mod opened;

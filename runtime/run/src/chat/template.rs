@@ -105,7 +105,7 @@ pub(crate) struct Template {
     guard: Guard,
     bos: String,
     eos: String,
-    /// Whether it takes a call's arguments as they are; some put the text of them together with others, as DeepSeek's.
+    /// Whether it takes a call's arguments as they are; some put the text of them together with others, as `DeepSeek`'s.
     takes_objects: bool,
 }
 
@@ -418,7 +418,7 @@ fn python(value: &Json) -> String {
                     '\\' => shown.push_str("\\\\"),
                     c if c == quote => shown.extend(['\\', c]),
                     c if c.is_ascii_control() => {
-                        shown.extend(['\\', 'x'].into_iter().chain(format!("{:02x}", c as u32).chars()))
+                        shown.extend(['\\', 'x'].into_iter().chain(format!("{:02x}", c as u32).chars()));
                     }
                     c => shown.push(c),
                 }

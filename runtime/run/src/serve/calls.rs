@@ -22,7 +22,7 @@
 //! Command R7B, A            <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {...}}, ...]<|END_ACTION|>
 //! ```
 //!
-//! DeepSeek's marks have the bars and blanks of another alphabet. Where arguments are bare text, the tool's schema says what they are (`typed`). What is no call of a tool that there is stays
+//! `DeepSeek`'s marks have the bars and blanks of another alphabet. Where arguments are bare text, the tool's schema says what they are (`typed`). What is no call of a tool that there is stays
 //! text, so that nothing of an answer is lost.
 
 use std::collections::BTreeMap;
