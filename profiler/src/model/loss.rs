@@ -75,7 +75,10 @@ impl Loss {
     #[must_use]
     pub fn bounded_by(mut self, own: &[Window]) -> Self {
         let own = Self::of(own);
-        self.upper = self.upper.map(|upper| own.upper.into_iter().chain([upper]).fold(upper, f64::max));
+        if let (Some(upper), Some(own)) = (&mut self.upper, own.upper) {
+            // one that is no number stays, and is refused where it is written
+            *upper = if own <= *upper { *upper } else { own };
+        }
         self
     }
 }

@@ -31,13 +31,6 @@ fn activation(source: &SourceModel<'_>, asked: Option<Activation>) -> String {
     format!("{name}, as `{architecture}` has it; the file does not say{other}")
 }
 
-/// The key of a router's function, and whether the file has it.
-fn gating_key(source: &SourceModel<'_>) -> (String, bool) {
-    let key = format!("{}.expert_gating_func", source.config().architecture);
-    let said = source.gguf().value(&key).is_some();
-    (key, said)
-}
-
 fn of_router(source: &SourceModel<'_>, router: &Router) -> String {
     let how = match router.gating {
         Gating::Softmax => "by a softmax over all",
@@ -45,8 +38,8 @@ fn of_router(source: &SourceModel<'_>, router: &Router) -> String {
         Gating::Sigmoid => "by the sigmoid of each",
     };
     let sum = if router.renormalise { ", divided by their sum" } else { "" };
-    let (key, said) = gating_key(source);
-    let why = if said {
+    let key = format!("{}.expert_gating_func", source.config().architecture);
+    let why = if source.gguf().value(&key).is_some() {
         format!("by the key `{key}`")
     } else {
         format!("as `{}` has it; the file does not say", source.config().architecture)

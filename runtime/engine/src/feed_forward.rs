@@ -406,19 +406,9 @@ impl FeedForward {
     }
 
     /// Reads ahead what a layer is certain to request of the experts that a row has been routed to, before the layer's input is
-    /// known: all that is not in memory, at a level that selects whole experts.
-    pub(crate) fn prefetch_routed(
-        &mut self,
-        fetcher: &mut Fetcher,
-        level: &Level,
-        shape: &Shape,
-        layer: usize,
-        neurons: &LayerNeurons,
-    ) {
+    /// known: all that is not in memory. The level is one that selects whole experts.
+    pub(crate) fn prefetch_routed(&mut self, fetcher: &mut Fetcher, shape: &Shape, neurons: &LayerNeurons) {
         let (experts, half) = (neurons.experts_count(), self.router.len() / 2);
-        if (0..experts).any(|expert| level.predictor(layer, expert).is_some()) {
-            return;
-        }
         let mut ends = Ends::default();
         for expert in (0..experts).filter(|&expert| self.router[half + expert] != 0.0) {
             let mut end = ends.last();

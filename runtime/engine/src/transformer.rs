@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use plans::memory;
+use plans::model::LevelKind;
 
 use crate::arena::{ArenaError, LockError, Slab};
 use crate::container::ContainerError;
@@ -618,9 +619,10 @@ impl Transformer {
     fn read_early(&mut self, block: usize, layer: usize, rows: usize) {
         let router = self.config.blocks[block].network().and_then(|network| network.router.as_ref());
         let early = router.is_some_and(|router| router.input == RouterInput::BeforeMixer);
-        if early && self.look_ahead && self.phase == Phase::Decode && rows == 1 {
+        let whole = self.level.kind() == LevelKind::Dense;
+        if early && whole && self.look_ahead && self.phase == Phase::Decode && rows == 1 {
             let (shape, neurons) = (&self.shapes[layer], &self.neurons[layer]);
-            self.feed_forward.prefetch_routed(&mut self.fetcher, &self.level, shape, layer, neurons);
+            self.feed_forward.prefetch_routed(&mut self.fetcher, shape, neurons);
         }
     }
 
