@@ -13,7 +13,7 @@ use plans::{Backend, Model, Policy};
 use crate::cost::{self, Decision, PromptChoice, PromptLayers, PromptPrice};
 use crate::field::{Candidate, Field};
 use crate::file_tool;
-use crate::hardware::ReadCurves;
+use crate::read_curves::ReadCurves;
 use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Limits, Question, measured_run};
 use crate::room::on_pages;

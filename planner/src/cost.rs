@@ -39,7 +39,8 @@ pub use plans::plan::mean_position;
 pub use plans::terms::Work;
 use plans::{Backend, Device, KvFormat, Policy, terms};
 
-use crate::hardware::{self, Formats, Rates, ReadCurves};
+use crate::hardware::{self, Formats, Rates};
+use crate::read_curves::ReadCurves;
 use crate::reads::{LeastPrice, LeastReads, ReadChoice, ReadPrice, Toll};
 use crate::request::{Question, measured_run};
 use crate::surface::{self, Filling};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! request   what was requested, made exact
-//! hardware, reads, surface      the measured tables, looked up
+//! hardware, reads, surface      the measured tables, looked up; read_curves first makes those of flash monotone (isotonic)
 //! cost      the equations; every price in a plan comes from here
 //! terms     the same prices in parts, for `run` to put together at the rates of its hour
 //! together  what several sequences give that decode together
@@ -31,6 +31,8 @@ pub mod error;
 pub mod request;
 
 pub mod hardware;
+pub mod isotonic;
+pub mod read_curves;
 pub mod reads;
 pub mod surface;
 

@@ -12,8 +12,11 @@ use plans::overlap::{Stages, Supply};
 use plans::{Backend, Device};
 
 use crate::bands::Band;
-use crate::hardware::ReadCurves;
+use crate::read_curves::ReadCurves;
 use crate::surface::{Chances, Missing};
+
+/// Reads in flight of a prompt that have completed and that no thread has seen yet.
+const COMPLETED_UNSEEN: f64 = 0.5;
 
 /// How flash is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -413,11 +416,17 @@ impl ReadPrice {
         self.choice.buffer_bytes as f64
     }
 
-    /// Seconds of reading so many bytes in order, in whole buffers.
+    /// Seconds of reading so many bytes of a prompt in order, in whole buffers, while threads compute what has come.
+    ///
+    /// Of the reads in flight half of one, on the average, has completed already: a thread looks only between its pieces of
+    /// work. Of several in flight the device has the others meanwhile; one by itself leaves it idle half of the time.
+    /// *Reconstructed.*
     pub fn in_order(&self, bytes: f64) -> f64 {
         let block = self.ordered_bytes();
-        let in_flight = (bytes / block).min(f64::from(self.choice.depth));
-        bytes / (self.queued.in_order.reads_per_second(block, in_flight) * block)
+        let in_flight = f64::from(self.choice.depth) - COMPLETED_UNSEEN;
+        let busy = in_flight.min(1.0);
+        let rate = self.queued.in_order.reads_per_second(block, in_flight.min(bytes / block)) * busy;
+        bytes / (rate * block)
     }
 }
 

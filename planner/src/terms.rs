@@ -12,7 +12,8 @@ use plans::{Backend, PAGE_BYTES};
 
 use crate::assemble::Decided;
 use crate::cost::{self, PromptChoice, PromptLayers, PromptPrice};
-use crate::hardware::{self, ReadCurves};
+use crate::hardware;
+use crate::read_curves::ReadCurves;
 use crate::reads::ReadPrice;
 use crate::request::{Question, measured_run};
 use crate::surface::{self, Missing};

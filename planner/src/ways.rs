@@ -16,8 +16,9 @@ use plans::{Backend, Device, Policy};
 
 use crate::bands::Band;
 use crate::cost::{self, Stages};
-use crate::hardware::{self, Rates};
+use crate::hardware::Rates;
 use crate::layers::{Cached, cachings};
+use crate::read_curves;
 use crate::reads::{
     Cut, CutKey, LayerReads, LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, ReadsKey, Toll,
 };
@@ -599,9 +600,9 @@ fn reads(question: &Question<'_>, level: &Level, memory_of: impl Fn(&ReadChoice)
     let usable = |&backend: &Backend| device.storage.read_cost(backend).is_some();
     let mut queues = Vec::new();
     for backend in Backend::ALL.into_iter().filter(usable) {
-        let direct = device.storage.direct && !hardware::depths(device, backend, true).is_empty();
+        let direct = device.storage.direct && !read_curves::depths(device, backend, true).is_empty();
         queues.extend(
-            hardware::depths(device, backend, direct).into_iter().map(|depth| (backend, direct, depth)),
+            read_curves::depths(device, backend, direct).into_iter().map(|depth| (backend, direct, depth)),
         );
     }
     if queues.is_empty() {

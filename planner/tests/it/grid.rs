@@ -416,10 +416,11 @@ fn what_was_wrong_once_stays_right() {
     let at = |mib: f64| speed(&solved(inputs, &request((mib * f64::from(1 << 20)) as u64)).expect("a plan"));
     let (less, more) = (at(25.1), at(25.2));
     assert!(more >= 1757.0 && less >= 1400.0 && less <= more * ALIKE, "{less} and {more}");
-    // with the prefill speed of the plan without, 349.0 tok/s instead of 399.6; and with 390 tok/s besides a false no
+    // with the prefill speed of the plan without, 349.0 tok/s instead of 399.6; and with 390 tok/s besides a false no. Since the
+    // curves of flash are monotone, which this device's were not, it is 386.3
     let free = solved(inputs, &request(23_592_960)).expect("a plan");
     keeps_its_own_prompts(&format!("{name} at 22.5 MiB"), inputs, &request(23_592_960), &free, &PROMPTS);
-    assert!(speed(&free) > 399.0, "{}", speed(&free));
+    assert!(speed(&free) > 386.0, "{}", speed(&free));
     // 0.72 % slower than the same with the level that it had chosen: a prompt's rows bind where no neuron has a slot
     for bytes in [19_158_794, 20_432_814] {
         let free = solved(inputs, &request(bytes)).expect("a plan");

@@ -1,0 +1,302 @@
+//! Reads a second that flash gives, over block sizes and reads in flight, from what was measured.
+
+use plans::Backend;
+use plans::device::{Device, ReadSpeed};
+
+use crate::isotonic::{self, Order};
+
+/// Measured reads of one kind: for each depth, rising, reads a second over block sizes, all in logarithms.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadCurves(Vec<(f64, Vec<(f64, f64)>)>);
+
+impl ReadCurves {
+    /// Depths up to `depth`, at the nearest measured span at or above `span`; `None` where nothing like it was measured.
+    ///
+    /// What was measured is fitted by [`monotone`] first: of many ways of reading the planner takes the best, which would be the
+    /// one that a disturbed neighbour makes look good.
+    pub fn new(
+        device: &Device,
+        backend: Backend,
+        direct: bool,
+        pattern: &str,
+        depth: u32,
+        span: u64,
+    ) -> Option<Self> {
+        let alike = |r: &&ReadSpeed| r.backend == backend && r.direct == direct && r.pattern == pattern;
+        let points: Vec<&ReadSpeed> = device.storage.reads.iter().filter(alike).collect();
+        let mut depths: Vec<u32> = points.iter().map(|r| r.depth).collect();
+        depths.sort_unstable();
+        depths.dedup();
+        let most = depths.iter().rev().find(|&&d| d <= depth).or(depths.first()).copied()?;
+        let curve = |&depth: &u32| {
+            let points = || points.iter().filter(move |r| r.depth == depth);
+            let spans = || points().map(|r| r.span_bytes);
+            let span = spans().filter(|&s| s >= span).min().or_else(|| spans().max());
+            let here = points().filter(|r| Some(r.span_bytes) == span);
+            let mut curve: Vec<_> = here.map(|r| (r.block_bytes as f64, r.reads_per_second)).collect();
+            curve.sort_by(|a, b| a.0.total_cmp(&b.0));
+            (f64::from(depth), curve)
+        };
+        let mut curves = Self::of(depths.iter().map(curve));
+        monotone(&mut curves.0);
+        curves.0.truncate(depths.iter().take_while(|&&depth| depth <= most).count());
+        Some(curves)
+    }
+
+    /// Curves through a single measured point.
+    pub fn of_one(read: &ReadSpeed) -> Self {
+        Self::of(
+            [(f64::from(read.depth), vec![(read.block_bytes as f64, read.reads_per_second)])].into_iter(),
+        )
+    }
+
+    /// Reads a second over block sizes, for each depth.
+    fn of(depths: impl Iterator<Item = (f64, Vec<(f64, f64)>)>) -> Self {
+        let logarithms = |(depth, curve): (f64, Vec<(f64, f64)>)| {
+            (depth.ln(), curve.into_iter().map(|(block, rate)| (block.ln(), rate.ln())).collect())
+        };
+        Self(depths.map(logarithms).collect())
+    }
+
+    /// Reads a second of `block` bytes with so many in flight.
+    ///
+    /// Between two measured blocks, and between two measured depths, the curve is a straight line in logarithms;
+    /// below the smallest block a read costs what the smallest costs, above the largest it costs in proportion.
+    pub fn reads_per_second(&self, block: f64, in_flight: f64) -> f64 {
+        self.reads_per_second_of(block.ln(), in_flight)
+    }
+
+    /// [`Self::reads_per_second`] by the logarithm of a block's bytes.
+    pub fn reads_per_second_of(&self, block_ln: f64, in_flight: f64) -> f64 {
+        self.at(block_ln, in_flight.ln()).exp()
+    }
+
+    /// Logarithm of the reads a second, by the logarithms of a block's bytes and of the number in flight.
+    fn at(&self, block: f64, in_flight: f64) -> f64 {
+        // a handful of depths, and below of blocks: looked through in order, since plans are priced by millions of these
+        let mut i = 1;
+        while i < self.0.len() && self.0[i].0 <= in_flight {
+            i += 1;
+        }
+        let (depth, curve) = &self.0[i - 1];
+        let rate = on_curve(curve, block);
+        match self.0.get(i) {
+            Some((next, deeper)) if in_flight > *depth => {
+                rate + (in_flight - depth) / (next - depth) * (on_curve(deeper, block) - rate)
+            }
+            _ => rate,
+        }
+    }
+
+    /// The faster of two sets of curves everywhere.
+    #[must_use]
+    pub fn or_faster(&self, other: &Self) -> Self {
+        let rising = |values: &mut dyn Iterator<Item = f64>| -> Vec<f64> {
+            let mut values: Vec<f64> = values.collect();
+            values.sort_by(f64::total_cmp);
+            values.dedup();
+            values
+        };
+        let both = || self.0.iter().chain(&other.0);
+        let depths = rising(&mut both().map(|(depth, _)| *depth));
+        let blocks = rising(&mut both().flat_map(|(_, curve)| curve.iter().map(|(block, _)| *block)));
+        let at = |depth, block| self.at(block, depth).max(other.at(block, depth));
+        let curve = |&depth: &f64| (depth, blocks.iter().map(|&block| (block, at(depth, block))).collect());
+        Self(depths.iter().map(curve).collect())
+    }
+
+    /// The most reads a second of `block` bytes with any number in flight up to the deepest.
+    pub fn reads_per_second_most(&self, block: f64) -> f64 {
+        self.0.iter().map(|(_, curve)| on_curve(curve, block.ln())).fold(f64::NEG_INFINITY, f64::max).exp()
+    }
+
+    /// A surface that is nowhere below this one at any smaller depth or any larger block: what it says for the smallest
+    /// block and the most reads in flight holds for all others.
+    #[must_use]
+    pub fn envelope(&self) -> Self {
+        let mut blocks: Vec<f64> =
+            self.0.iter().flat_map(|(_, curve)| curve.iter().map(|(block, _)| *block)).collect();
+        blocks.sort_by(f64::total_cmp);
+        blocks.dedup();
+        let mut most = vec![f64::NEG_INFINITY; blocks.len()];
+        let depth = |(depth, curve): &(f64, Vec<(f64, f64)>)| {
+            let mut larger = f64::NEG_INFINITY;
+            for (most, &block) in most.iter_mut().zip(&blocks).rev() {
+                larger = larger.max(on_curve(curve, block));
+                *most = most.max(larger);
+            }
+            (*depth, blocks.iter().copied().zip(most.iter().copied()).collect())
+        };
+        Self(self.0.iter().map(depth).collect())
+    }
+}
+
+/// The nearest surface, by squares of logarithms, on which more reads in flight are nowhere slower, larger blocks give no more
+/// reads a second, and no fewer bytes. `curves` are as in [`ReadCurves`]; not every block is measured at every depth.
+fn monotone(curves: &mut [(f64, Vec<(f64, f64)>)]) {
+    let mut starts = vec![0];
+    for (_, curve) in &*curves {
+        starts.push(starts[starts.len() - 1] + curve.len());
+    }
+    let points = || curves.iter().flat_map(|(_, curve)| curve.iter().copied());
+    let along: Vec<Vec<usize>> = starts.windows(2).map(|ends| (ends[0]..ends[1]).collect()).collect();
+    let back = along.iter().map(|line| line.iter().rev().copied().collect()).collect();
+    let mut values: Vec<f64> = points().map(|(_, rate)| rate).collect();
+    let offsets: Vec<f64> = points().map(|(block, _)| block).collect();
+    let nothing = vec![0.0; values.len()];
+    let of_block = |&block: &f64| (0..offsets.len()).filter(|&at| offsets[at] == block).collect();
+    let mut blocks = offsets.clone();
+    blocks.sort_by(f64::total_cmp);
+    blocks.dedup();
+    let depths = Order { lines: blocks.iter().map(of_block).collect(), offsets: nothing.clone() };
+    let reads = Order { lines: back, offsets: nothing };
+    let bytes = Order { lines: along, offsets };
+    isotonic::fit(&mut values, &[depths, reads, bytes]);
+    curves.iter_mut().flat_map(|(_, curve)| curve).zip(values).for_each(|(point, value)| point.1 = value);
+}
+
+/// The value at `x`, on straight lines; all in logarithms, and `curve` rises in x and is not empty.
+fn on_curve(curve: &[(f64, f64)], x: f64) -> f64 {
+    let (first, last) = (curve[0], curve[curve.len() - 1]);
+    if x <= first.0 {
+        return first.1;
+    }
+    if x >= last.0 {
+        return last.1 + last.0 - x;
+    }
+    let mut i = 1;
+    while curve[i].0 <= x {
+        i += 1;
+    }
+    let ((x0, y0), (x1, y1)) = (curve[i - 1], curve[i]);
+    y0 + (x - x0) / (x1 - x0) * (y1 - y0)
+}
+
+/// The depths of random reads that were measured, rising.
+pub fn depths(device: &Device, backend: Backend, direct: bool) -> Vec<u32> {
+    let mut depths: Vec<u32> = device
+        .storage
+        .reads
+        .iter()
+        .filter(|r| r.backend == backend && r.direct == direct && r.pattern == "random")
+        .map(|r| r.depth)
+        .collect();
+    depths.sort_unstable();
+    depths.dedup();
+    depths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_faster_of_two_is_neither_below_nor_above_both() {
+        let curves = |depths: Vec<(f64, Vec<(f64, f64)>)>| ReadCurves::of(depths.into_iter());
+        let shallow = curves(vec![(1.0, vec![(65536.0, 8_000.0), (1048576.0, 1_000.0)])]);
+        let deep = curves(vec![
+            (1.0, vec![(4096.0, 10_000.0), (65536.0, 7_000.0)]),
+            (32.0, vec![(4096.0, 90_000.0), (65536.0, 25_000.0)]),
+        ]);
+        let both = shallow.or_faster(&deep);
+        for (block, in_flight) in
+            [(4096.0, 1.0), (65536.0, 1.0), (65536.0, 32.0), (1048576.0, 1.0), (2e6, 64.0)]
+        {
+            let (a, b) =
+                (shallow.reads_per_second(block, in_flight), deep.reads_per_second(block, in_flight));
+            let c = both.reads_per_second(block, in_flight);
+            assert!((c - a.max(b)).abs() < 1e-6 * c, "{block} {in_flight}: {c} of {a} and {b}");
+        }
+    }
+
+    #[test]
+    fn a_curve_passes_through_its_points_and_is_monotone_between_them() {
+        let points = [(4096.0, 60_000.0), (8192.0, 50_000.0), (65536.0, 20_000.0)];
+        let curve = ReadCurves::of([(1.0, points.to_vec())].into_iter());
+        let at = |block| curve.reads_per_second(block, 1.0);
+        let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+        for (x, y) in points {
+            assert!(close(at(x), y), "at {x}");
+        }
+        assert!(at(16384.0) < 50_000.0 && at(16384.0) > 20_000.0);
+        assert!(close(at(512.0), 60_000.0));
+        assert!(close(at(131_072.0), 10_000.0), "bandwidth is constant beyond");
+    }
+
+    #[test]
+    fn an_envelope_is_nowhere_below_fewer_reads_in_flight_or_larger_blocks() {
+        let noisy = ReadCurves::of(
+            [
+                (1.0, vec![(4096.0, 9_000.0), (8192.0, 11_000.0), (65536.0, 4_000.0)]),
+                (8.0, vec![(4096.0, 30_000.0), (65536.0, 20_000.0)]),
+                (32.0, vec![(4096.0, 20_000.0), (65536.0, 25_000.0)]),
+            ]
+            .into_iter(),
+        );
+        let envelope = noisy.envelope();
+        let (depths, blocks) = ([1.0, 3.0, 8.0, 20.0, 32.0, 64.0], [4096.0, 6000.0, 8192.0, 40_000.0, 1e6]);
+        for (i, j) in (0..depths.len()).flat_map(|i| (0..blocks.len()).map(move |j| (i, j))) {
+            let most = envelope.reads_per_second(blocks[j], depths[i]) * (1.0 + 1e-12);
+            for (a, b) in (0..=i).flat_map(|a| (j..blocks.len()).map(move |b| (a, b))) {
+                assert!(noisy.reads_per_second(blocks[b], depths[a]) <= most, "{i} {j} {a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_every_committed_device_measured_is_made_monotone_and_moves_little() {
+        let machines = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../plans");
+        let folders = |path: &std::path::Path| {
+            let entries = std::fs::read_dir(path).into_iter().flatten();
+            entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+        };
+        let models = folders(&machines).into_iter().flat_map(|machine| folders(&machine));
+        let devices = models.map(|model| model.join("device.toml"));
+        let (mut found, mut broken) = (0, 0);
+        for path in devices.filter(|path| path.exists()) {
+            let device: Device = plans::file::read(&path).unwrap().value;
+            found += 1;
+            for (backend, pattern) in
+                Backend::ALL.into_iter().flat_map(|backend| ["random", "sequential"].map(|p| (backend, p)))
+            {
+                let new = |depth| ReadCurves::new(&device, backend, true, pattern, depth, u64::MAX);
+                let Some(curves) = new(u32::MAX) else { continue };
+                let points: Vec<(f64, f64, f64)> = curves
+                    .0
+                    .iter()
+                    .flat_map(|(depth, curve)| curve.iter().map(move |&(block, rate)| (*depth, block, rate)))
+                    .collect();
+                for &(depth, block, rate) in &points {
+                    for &(deeper, larger, other) in &points {
+                        // where only one of both is greater
+                        let more_in_flight = block == larger && depth < deeper;
+                        let more_bytes = depth == deeper && block < larger;
+                        assert!(
+                            !more_in_flight || rate <= other + 1e-6,
+                            "{}: {block} {depth}",
+                            path.display()
+                        );
+                        assert!(!more_bytes || other <= rate + 1e-6, "{}: {block} {depth}", path.display());
+                        let [here, there] = [rate + block, other + larger];
+                        assert!(!more_bytes || here <= there + 1e-6, "{}: {block} {depth}", path.display());
+                    }
+                }
+                let measured = device
+                    .storage
+                    .reads
+                    .iter()
+                    .filter(|read| read.backend == backend && read.direct && read.pattern == pattern);
+                for read in measured {
+                    let fitted = curves.reads_per_second(read.block_bytes as f64, f64::from(read.depth));
+                    broken += usize::from((fitted / read.reads_per_second - 1.0).abs() > 1e-6);
+                }
+                // a curve of few in flight is the same whether more were measured or not
+                let shallow = new(1).unwrap();
+                let [all, few] = [&curves, &shallow].map(|curves| curves.reads_per_second(65536.0, 1.0));
+                assert_eq!(all, few);
+            }
+        }
+        assert!(found >= 5, "{found} devices");
+        assert!(broken > 0, "nothing was noisy: the fit has nothing to do");
+    }
+}
