@@ -121,31 +121,41 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
     let fastest = &device.core_ids()[..n];
     let scale = slowest(device, cores) / slowest(device, fastest);
     let one = slowest(device, &cores[..1]) / slowest(device, &fastest[..1]);
-    let rate = |rates: &Option<Vec<f64>>| rates.as_ref().map(|rates| rates[n - 1] * scale);
     let [weights, down] = [formats.weights.0, formats.down.0].map(|format| kernel(device, format, isa).0);
-    let rows = |long: &[f64], short: &Option<Vec<f64>>, value_bytes: f64, (n, scale): (usize, f64)| {
+    let rate = |rates: &Option<Vec<f64>>| {
+        rates.as_ref().map(|rates| of_threads(rates, n, weights.spread_fraction) * scale)
+    };
+    let rows = |kernel: &KernelSpeed,
+                long: &[f64],
+                short: &Option<Vec<f64>>,
+                value_bytes: f64,
+                (n, scale): (usize, f64)| {
         let seconds = short.as_ref().map(|seconds| seconds[n - 1] / scale);
-        RowRate::new(long[n - 1] * scale, seconds, value_bytes * f64::from(SHORT_ROW_VALUES))
+        let long = of_threads(long, n, kernel.spread_fraction) * scale;
+        RowRate::new(long, seconds, value_bytes * f64::from(SHORT_ROW_VALUES))
     };
     let product = |kernel: &KernelSpeed, value_bytes, threads| {
-        rows(&kernel.dense_bytes_per_second, &kernel.short_dense_row_seconds, value_bytes, threads)
+        rows(kernel, &kernel.dense_bytes_per_second, &kernel.short_dense_row_seconds, value_bytes, threads)
     };
     let dense = |threads| product(weights, formats.weights.1, threads);
     let long = down.sparse_down_bytes_per_second.as_ref().unwrap_or(&down.sparse_bytes_per_second);
-    let added = |threads| rows(long, &down.short_add_row_seconds, formats.down.1, threads);
+    let added = |threads| rows(down, long, &down.short_add_row_seconds, formats.down.1, threads);
     let group = |(n, scale): (usize, f64)| {
         down.sparse_down_group_seconds.as_ref().map_or(0.0, |seconds| seconds[n - 1] / scale)
     };
     let (all, serial) = ((n, scale), (1, one));
-    let prompt = rate(&weights.prompt_flops_per_second).unwrap_or(weights.flops_per_second[n - 1] * scale);
+    let flops = of_threads(&weights.flops_per_second, n, weights.spread_fraction) * scale;
+    let prompt = rate(&weights.prompt_flops_per_second).unwrap_or(flops);
+    let memory = |rates: &[f64]| of_threads(rates, n, device.memory.spread_fraction) * scale;
     Rates {
         threads: n,
-        flops: weights.flops_per_second[n - 1] * scale,
+        flops,
         chunk_tokens: chunk_tokens(weights, n - 1),
         prompt_flops: (prompt, rate(&weights.prompt_sparse_flops_per_second).unwrap_or(prompt)),
         dense: dense(all),
         dense_serial: dense(serial),
         sparse: rows(
+            weights,
             &weights.sparse_bytes_per_second,
             &weights.short_dot_row_seconds,
             formats.weights.1,
@@ -156,27 +166,38 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
         sparse_down_group: (group(all), group(serial)),
         sparse_apart: weights.sparse_down_bytes_per_second.is_some(),
         dense_down: product(down, formats.down.1, all),
-        attention: attention(device, formats.kv, isa, n).unwrap_or(weights.flops_per_second[n - 1]) * scale,
-        stream: device.memory.stream_bytes_per_second[n - 1] * scale,
+        attention: attention(device, formats.kv, isa, n).map_or(flops, |attention| attention * scale),
+        stream: memory(&device.memory.stream_bytes_per_second),
         stream_serial: device.memory.stream_bytes_per_second[0] * one,
-        gather: device.memory.gather_bytes_per_second[n - 1] * scale,
+        gather: memory(&device.memory.gather_bytes_per_second),
         dispatch: weights.dispatch_seconds[n - 1] / scale,
         shared: Shared::CPU,
     }
+}
+
+/// The rate of so many threads. Where it is below that of fewer by no more than its windows lay apart, a neighbour was busy, and it
+/// is theirs.
+fn of_threads(rates: &[f64], threads: usize, spread_fraction: Option<f64>) -> f64 {
+    let own = rates[threads - 1];
+    let most = rates[..threads].iter().fold(own, |most, &rate| most.max(rate));
+    if own >= most * (1.0 - spread_fraction.unwrap_or(0.0)) { most } else { own }
 }
 
 /// FLOP/s of a token's attention by the `n` fastest cores. Where it was not measured in a format of blocks it is that in `F16`,
 /// slowed as the dot product in cache is.
 fn attention(device: &Device, kv: KvFormat, isa: &str, n: usize) -> Option<f64> {
     let of = |format: KvFormat| kernel(device, format.name(), isa);
-    let at = |rates: &Option<Vec<f64>>| rates.as_ref().map(|rates| rates[n - 1]);
+    let at = |kernel: &KernelSpeed| {
+        let rates = kernel.attention_flops_per_second.as_ref()?;
+        Some(of_threads(rates, n, kernel.spread_fraction))
+    };
     let (own, exact) = of(kv);
     if !kv.has_blocks() || exact && own.attention_flops_per_second.is_some() {
-        return at(&own.attention_flops_per_second);
+        return at(own);
     }
     let (half, _) = of(KvFormat::F16);
     let slower = own.flops_per_second[n - 1] / half.flops_per_second[n - 1];
-    at(&half.attention_flops_per_second).map(|rate| rate * slower.min(1.0))
+    at(half).map(|rate| rate * slower.min(1.0))
 }
 
 /// Whether attention over keys and values in a format was measured.
@@ -263,6 +284,19 @@ mod tests {
     }
 
     #[test]
+    fn more_threads_are_no_slower_than_fewer_by_what_windows_lay_apart() {
+        let rates = [4.0, 3.8, 7.0, 5.0];
+        let at = |threads, spread| of_threads(&rates, threads, spread);
+        assert_eq!([1, 2, 3, 4].map(|threads| at(threads, Some(0.1))), [4.0, 4.0, 7.0, 5.0]);
+        assert_eq!(
+            [1, 2, 3, 4].map(|threads| at(threads, None)),
+            rates,
+            "an older profile is taken as it is"
+        );
+        assert_eq!(at(4, Some(0.5)), 7.0);
+    }
+
+    #[test]
     fn a_chunk_costs_what_a_line_through_two_lengths_leaves_without_tokens() {
         let kernel = |few: Option<f64>| KernelSpeed {
             format: "Q4_0".to_owned(),
@@ -281,6 +315,7 @@ mod tests {
             short_dot_row_seconds: None,
             short_add_row_seconds: None,
             dispatch_seconds: vec![1.0],
+            spread_fraction: None,
         };
         assert!((chunk_tokens(&kernel(Some(16.0 / 36.0)), 0) - 20.0).abs() < 1e-9);
         assert_eq!(chunk_tokens(&kernel(None), 0), CHUNK_TOKENS_ASSUMED);

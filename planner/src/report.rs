@@ -185,11 +185,25 @@ fn as_profiled(plan: &Plan, stream: &Stream) -> Option<String> {
 /// Tables of time and memory, and the decisions by who made them.
 pub fn explanation(inputs: &Inputs, solved: &Solved) -> String {
     format!(
-        "Time of a token, in milliseconds\n{}\n\nMemory\n{}\n\n{}{}",
+        "Time of a token, in milliseconds\n{}\n{}\nMemory\n{}\n\n{}{}",
         time(inputs, solved),
+        spreads(inputs),
         memory(solved),
         decisions(inputs, solved),
         drafts(solved)
+    )
+}
+
+/// How well the rates are known that times are of; nothing of profiles that do not say.
+fn spreads(inputs: &Inputs) -> String {
+    let spreads = inputs.device.spread_fractions().into_iter();
+    let spreads: Vec<_> = spreads.map(|(name, spread)| format!("{name} {:.1} %", spread * 100.0)).collect();
+    if spreads.is_empty() {
+        return String::new();
+    }
+    format!(
+        "Rates are medians, of windows that lay apart by {} (quartiles over median)\n",
+        spreads.join(", ")
     )
 }
 

@@ -116,6 +116,10 @@ pub struct Memory {
     /// thread).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fresh_bytes_per_second: Option<f64>,
+    /// Between the quartiles of the windows over their median, in order and in rows: that of the number of threads where it is
+    /// largest (absent: of older profiles, and of figures that are not measured).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread_fraction: Option<f64>,
 }
 
 /// Reading flash.
@@ -168,6 +172,9 @@ pub struct ReadSpeed {
     pub span_bytes: u64,
     /// Reads completed in a second, median.
     pub reads_per_second: f64,
+    /// Between the quartiles of the windows, over their median (absent: of older profiles, and of figures that are not measured).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread_fraction: Option<f64>,
 }
 
 /// Cores that are alike.
@@ -241,6 +248,10 @@ pub struct KernelSpeed {
     /// By number of threads: what a step costs beyond its bytes at the rate of large ones: all workers are started
     /// and seen done, and its first rows are waited for.
     pub dispatch_seconds: Vec<f64>,
+    /// Between the quartiles of the windows of its matrix-vector products, dense and sparse, over their median: that of the number
+    /// of threads where it is largest (absent: of older profiles, and of figures that are not measured).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread_fraction: Option<f64>,
 }
 
 /// A compute unit.
@@ -309,6 +320,22 @@ impl Device {
     pub fn fingerprint_of(identity: &Identity) -> String {
         let text = toml::to_string(identity).unwrap_or_default();
         blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
+    }
+
+    /// How far the windows of kernels, memory and reads lay apart while the device was measured, each the middle of what is
+    /// stored; without those of which nothing is.
+    pub fn spread_fractions(&self) -> Vec<(&'static str, f64)> {
+        let kernels = self.kernels.iter().filter_map(|kernel| kernel.spread_fraction);
+        let reads = self.storage.reads.iter().filter_map(|read| read.spread_fraction);
+        let of = |name, mut all: Vec<f64>| {
+            all.sort_by(f64::total_cmp);
+            all.get(all.len() / 2).map(|&middle| (name, middle))
+        };
+        let memory = self.memory.spread_fraction.into_iter().collect();
+        [of("kernels", kernels.collect()), of("memory", memory), of("reads", reads.collect())]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     /// All core ids, fastest class first.

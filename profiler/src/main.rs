@@ -245,6 +245,9 @@ fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()
         table.row([format!("cost of {backend}"), cost]);
     }
     table.row(["reads best from".to_owned(), format!("core {}", storage.best_core)]);
+    let spreads = device.spread_fractions().into_iter();
+    let spreads: Vec<_> = spreads.map(|(name, spread)| format!("{name} {:.1} %", spread * 100.0)).collect();
+    table.row(["windows apart by".to_owned(), format!("{} (quartiles over median)", spreads.join(", "))]);
     tell(&table)?;
     let files: Vec<_> = summary.files.iter().map(|file| file.display().to_string()).collect();
     tell(format_args!("wrote {} in {:.1} s", files.join(", "), time.as_secs_f64()))
@@ -301,6 +304,7 @@ fn device_json(summary: &device::Summary, time: Duration) -> serde_json::Value {
         "storage_cpu_seconds_per_read": device.storage.cpu_seconds_per_read,
         "storage_interference_fraction": device.storage.interference_fraction,
         "storage_io_uring": device.storage.io_uring,
+        "memory_spread_fraction": device.memory.spread_fraction,
     })
 }
 

@@ -58,6 +58,7 @@ fn one_plus_12() -> Device {
                     depth,
                     span_bytes: 512 << 20,
                     reads_per_second: rate * share,
+                    spread_fraction: None,
                 });
             }
         }
@@ -96,6 +97,7 @@ fn one_plus_12() -> Device {
             stream_bytes_per_second: stream.to_vec(),
             gather_bytes_per_second: stream.map(|rate| 0.7 * rate).to_vec(),
             gather_row_bytes: 3 * ROW,
+            spread_fraction: None,
             fresh_bytes_per_second: None,
         },
         storage: Storage {
@@ -128,6 +130,7 @@ fn one_plus_12() -> Device {
             short_dot_row_seconds: None,
             short_add_row_seconds: None,
             dispatch_seconds: (0..8).map(|i| 3e-6 + 1e-6 * f64::from(i)).collect(),
+            spread_fraction: None,
         }],
         units: vec![Unit::cpu(), npu()],
     }

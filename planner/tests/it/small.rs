@@ -30,6 +30,7 @@ pub(crate) fn device() -> Device {
                 depth,
                 span_bytes: 1 << 30,
                 reads_per_second: rate * share * factor,
+                spread_fraction: None,
             })
         })
     });
@@ -52,6 +53,7 @@ pub(crate) fn device() -> Device {
             stream_bytes_per_second: speeds.to_vec(),
             gather_bytes_per_second: speeds.to_vec(),
             gather_row_bytes: 4096,
+            spread_fraction: None,
             fresh_bytes_per_second: None,
         },
         storage: Storage {
@@ -80,6 +82,7 @@ pub(crate) fn device() -> Device {
             short_dot_row_seconds: None,
             short_add_row_seconds: None,
             dispatch_seconds: vec![1e-7, 1e-6, 2e-6, 3e-6],
+            spread_fraction: None,
         }],
         units: vec![Unit::cpu()],
     }

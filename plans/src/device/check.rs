@@ -24,6 +24,8 @@ const CLOCK_MAX: u64 = 1_000_000;
 const CAPACITY_FULL: u64 = 1024;
 /// A step, a row or a read takes less than this, in seconds.
 const STEP_SECONDS_MAX: f64 = 1.0;
+/// Windows that differ by more say nothing.
+const SPREAD_MAX: f64 = 1e3;
 
 /// The whole file.
 pub(super) fn check(device: &Device, at: &At<'_>) -> Checked {
@@ -143,14 +145,24 @@ fn cores(classes: &[CoreClass], at: &At<'_>) -> Checked {
 }
 
 fn memory(memory: &Memory, threads: usize, at: &At<'_>) -> Checked {
-    let Memory { stream_bytes_per_second, gather_bytes_per_second, gather_row_bytes, fresh_bytes_per_second } =
-        memory;
+    let Memory {
+        stream_bytes_per_second,
+        gather_bytes_per_second,
+        gather_row_bytes,
+        fresh_bytes_per_second,
+        spread_fraction,
+    } = memory;
+    spread(*spread_fraction, at)?;
     rates(stream_bytes_per_second, threads, &at.key("stream_bytes_per_second"))?;
     rates(gather_bytes_per_second, threads, &at.key("gather_bytes_per_second"))?;
     if let Some(rate) = fresh_bytes_per_second {
         at.key("fresh_bytes_per_second").rate(*rate)?;
     }
     at.key("gather_row_bytes").count(*gather_row_bytes, 1, BLOCK_BYTES_MAX)
+}
+
+fn spread(fraction: Option<f64>, at: &At<'_>) -> Checked {
+    fraction.map_or(Ok(()), |fraction| at.key("spread_fraction").number(fraction, 0.0, SPREAD_MAX))
 }
 
 fn storage(storage: &Storage, cores: &[u32], at: &At<'_>) -> Checked {
@@ -194,7 +206,17 @@ fn reads(reads: &[ReadSpeed], io_uring: bool, at: &At<'_>) -> Checked {
     let mut points = Vec::with_capacity(reads.len());
     for (index, read) in reads.iter().enumerate() {
         let at = at.item(index);
-        let ReadSpeed { backend, direct, pattern, block_bytes, depth, span_bytes, reads_per_second } = read;
+        let ReadSpeed {
+            backend,
+            direct,
+            pattern,
+            block_bytes,
+            depth,
+            span_bytes,
+            reads_per_second,
+            spread_fraction,
+        } = read;
+        spread(*spread_fraction, &at)?;
         at.key("backend").one_of_its_names(*backend);
         at.key("backend").holds(io_uring || *backend == Backend::Pread, || {
             "is `io-uring`, and [storage.io_uring] says that it is refused there".to_owned()
@@ -236,7 +258,9 @@ fn kernels(kernels: &[KernelSpeed], identity: &Identity, threads: usize, at: &At
             short_dot_row_seconds,
             short_add_row_seconds,
             dispatch_seconds,
+            spread_fraction,
         } = kernel;
+        spread(*spread_fraction, &at)?;
         at.key("format").named(format, &FORMATS)?;
         let set = at.key("instruction_set");
         set.named(instruction_set, &INSTRUCTION_SETS)?;

@@ -19,7 +19,10 @@ use plans::device::{CoreClass, KernelSpeed, SHORT_ROW_VALUES};
 use plans::engine::{ADDED, PROMPT_ACTIVE_ONE_IN, PROMPT_TOKENS, TRANSPOSED};
 use plans::file::significant;
 
-use super::measure::{Budget, Timing, fill_between, median, parallel_rates, rates, thread_counts};
+use super::load::undisturbed;
+use super::measure::{
+    Budget, Timing, fill_between, median, parallel_rates, rates, spread_fraction, thread_counts,
+};
 use crate::{Context, ProfileError};
 
 /// Neurons of a step with transposed down rows: whole tiles and whole blocks, and enough that sums pass
@@ -37,6 +40,25 @@ const ATTENDED: usize = 512;
 pub(super) const ATTENDED_BYTES: u64 = 32 << 20;
 /// Measurements of each kernel.
 const MEASURES: usize = 13;
+/// Their names and units.
+const NAMES: [(&str, &str); MEASURES] = [
+    ("dot_in_cache", "flop_per_second"),
+    ("dense", "bytes_per_second"),
+    ("sparse", "bytes_per_second"),
+    ("dispatch", "seconds"),
+    ("prompt", "flop_per_second"),
+    ("prompt_few", "flop_per_second"),
+    ("prompt_sparse", "flop_per_second"),
+    ("attention", "flop_per_second"),
+    ("short_dense_row", "seconds"),
+    ("short_dot_row", "seconds"),
+    ("short_add_row", "seconds"),
+    ("sparse_down", "bytes_per_second"),
+    ("sparse_down_group", "seconds"),
+];
+/// Places of the matrix-vector products among them.
+const DENSE: usize = 1;
+const SPARSE: usize = 2;
 /// Columns of short rows.
 const SHORT_COLUMNS: usize = SHORT_ROW_VALUES as usize;
 /// The least that a step costs: a call.
@@ -85,90 +107,74 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
         sets = vec![sets[0], sets[sets.len() - 1]];
     }
     let counts = thread_counts(cores.len());
-    let repeats = if context.quick { 3 } else { 5 };
+    let rounds = if context.quick { 3 } else { 5 };
     let timed = timed(&sets);
     let points = timed.len() * counts.len();
-    let mut budget = Budget::start(budget(context.quick), points * MEASURES, repeats);
-    let bar = context.bar(points as u64, "kernels");
+    // round after round, so that a busy moment meets all alike
+    let mut budget = Budget::start(budget(context.quick), points * MEASURES * rounds, 1);
+    let bar = context.bar((points * rounds) as u64, "kernels");
 
-    let mut samples: Vec<[Vec<f64>; MEASURES]> = vec![Default::default(); timed.len()];
+    // of each kernel by number of threads
+    let mut windows: Vec<Vec<[Vec<f64>; MEASURES]>> =
+        vec![vec![Default::default(); counts.len()]; timed.len()];
     let mut csv = csv::Writer::from_writer(Vec::new());
     let mut rows = vec![
         ["instruction_set", "format", "threads", "measure", "unit", "repeat", "value"].map(str::to_owned),
     ];
-    for &threads in &counts {
-        let pool = Pool::new(&cores[..threads])?;
-        for (&(kernels, format), samples) in timed.iter().zip(&mut samples) {
-            let bench = Bench { context, pool: &pool, kernels, format };
-            let dense = bench.dense(budget.next_point(), buffer)?;
-            let dispatch = bench.dispatch(budget.next_point(), buffer, median(&dense))?;
-            let short = array::from_fn(|_| budget.next_point());
-            let [short_dense, short_values, short_sums] = bench.short(short, buffer)?;
-            let sparse = array::from_fn(|_| budget.next_point());
-            let [sparse, down, down_group] = bench.sparse(sparse, buffer)?;
-            let [many, few] = PROMPT_TOKENS;
-            let measured = [
-                ("dot_in_cache", "flop_per_second", bench.cached(budget.next_point())?),
-                ("dense", "bytes_per_second", dense),
-                ("sparse", "bytes_per_second", sparse),
-                ("dispatch", "seconds", dispatch),
-                ("prompt", "flop_per_second", bench.prompt(budget.next_point(), buffer, (many, 1))?),
-                ("prompt_few", "flop_per_second", bench.prompt(budget.next_point(), buffer, (few, 1))?),
-                (
-                    "prompt_sparse",
-                    "flop_per_second",
-                    bench.prompt(budget.next_point(), buffer, (many, PROMPT_ACTIVE_ONE_IN))?,
-                ),
-                ("attention", "flop_per_second", bench.attention(budget.next_point())?),
-                ("short_dense_row", "seconds", short_dense),
-                ("short_dot_row", "seconds", short_values),
-                ("short_add_row", "seconds", short_sums),
-                ("sparse_down", "bytes_per_second", down),
-                ("sparse_down_group", "seconds", down_group),
-            ];
-            for ((measure, unit, values), samples) in measured.into_iter().zip(samples) {
-                if !values.is_empty() {
-                    samples.push(significant(median(&values)));
+    for round in 0..rounds {
+        for (at, &threads) in counts.iter().enumerate() {
+            let pool = Pool::new(&cores[..threads])?;
+            for (&(kernels, format), windows) in timed.iter().zip(&mut windows) {
+                let bench = Bench { context, pool: &pool, kernels, format };
+                let timings = array::from_fn(|_| budget.next_point());
+                // a window by itself is too short to be seen disturbed
+                let measured = undisturbed(context, || bench.all(timings, buffer))?;
+                for (((measure, unit), values), windows) in NAMES.iter().zip(measured).zip(&mut windows[at]) {
+                    for &value in &values {
+                        rows.push([
+                            kernels.instruction_set().to_string(),
+                            format.to_string(),
+                            threads.to_string(),
+                            (*measure).to_owned(),
+                            (*unit).to_owned(),
+                            round.to_string(),
+                            significant(value).to_string(),
+                        ]);
+                    }
+                    windows.extend(values);
                 }
-                for (repeat, value) in values.into_iter().enumerate() {
-                    rows.push([
-                        kernels.instruction_set().to_string(),
-                        format.to_string(),
-                        threads.to_string(),
-                        measure.to_owned(),
-                        unit.to_owned(),
-                        repeat.to_string(),
-                        significant(value).to_string(),
-                    ]);
-                }
+                bar.inc(1);
             }
-            bar.inc(1);
         }
     }
     drop(bar);
     for row in rows {
         write_row(&mut csv, &row)?;
     }
-    let speeds = timed.iter().zip(&samples).map(|((kernels, format), samples)| {
+    let speeds = timed.iter().zip(&windows).map(|((kernels, format), windows)| {
         let fill = |which: usize| {
-            fill_between(&counts, &samples[which]).into_iter().map(significant).collect::<Vec<f64>>()
+            let medians: Vec<f64> = windows.iter().map(|of| significant(median(&of[which]))).collect();
+            fill_between(&counts, &medians).into_iter().map(significant).collect::<Vec<f64>>()
         };
+        let products = windows.iter().flat_map(|of| [&of[DENSE], &of[SPARSE]]);
+        let spread = products.map(|windows| spread_fraction(windows)).fold(0.0, f64::max);
         KernelSpeed {
             format: format.to_string(),
             instruction_set: kernels.instruction_set().to_string(),
             flops_per_second: fill(0),
-            dense_bytes_per_second: fill(1),
-            sparse_bytes_per_second: fill(2),
+            dense_bytes_per_second: fill(DENSE),
+            sparse_bytes_per_second: fill(SPARSE),
             sparse_down_bytes_per_second: Some(fill(11)),
             sparse_down_group_seconds: Some(fill(12)),
             dispatch_seconds: fill(3),
             prompt_flops_per_second: Some(fill(4)),
             prompt_few_flops_per_second: Some(fill(5)),
             prompt_sparse_flops_per_second: Some(fill(6)),
-            attention_flops_per_second: (!samples[7].is_empty()).then(|| fill(7)),
+            attention_flops_per_second: windows.iter().all(|of| !of[7].is_empty()).then(|| fill(7)),
             short_dense_row_seconds: Some(fill(8)),
             short_dot_row_seconds: Some(fill(9)),
             short_add_row_seconds: Some(fill(10)),
+            spread_fraction: Some(significant(spread)),
         }
     });
     let mut notes = Vec::new();
@@ -209,6 +215,32 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// All measurements, in the order of [`NAMES`]; none of what there is not in this format.
+    fn all(&self, timings: [Timing; MEASURES], buffer: &[u8]) -> Result<[Vec<f64>; MEASURES], ProfileError> {
+        let [cached, dense, dispatch, prompt, few, sparse_prompt, attention, rest @ ..] = timings;
+        let [short_1, short_2, short_3, sparse_1, sparse_2, sparse_3] = rest;
+        let dense = self.dense(dense, buffer)?;
+        let dispatch = self.dispatch(dispatch, buffer, median(&dense))?;
+        let [short_dense, short_dot, short_add] = self.short([short_1, short_2, short_3], buffer)?;
+        let [sparse, down, down_group] = self.sparse([sparse_1, sparse_2, sparse_3], buffer)?;
+        let [many, fewer] = PROMPT_TOKENS;
+        Ok([
+            self.cached(cached)?,
+            dense,
+            sparse,
+            dispatch,
+            self.prompt(prompt, buffer, (many, 1))?,
+            self.prompt(few, buffer, (fewer, 1))?,
+            self.prompt(sparse_prompt, buffer, (many, PROMPT_ACTIVE_ONE_IN))?,
+            self.attention(attention)?,
+            short_dense,
+            short_dot,
+            short_add,
+            down,
+            down_group,
+        ])
+    }
+
     /// FLOP/s of `dot`, each thread on a row of its own that stays in its cache.
     fn cached(&self, timing: Timing) -> Result<Vec<f64>, ProfileError> {
         let Self { context, pool, kernels, format } = *self;

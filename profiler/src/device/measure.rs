@@ -62,6 +62,24 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// Between the quartiles, over the median: how far measurements of one thing lie apart. Zero of fewer than two.
+pub fn spread_fraction(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = median(values);
+    if sorted.len() < 2 || middle <= 0.0 {
+        return 0.0;
+    }
+    // on a straight line between the nearest two
+    let quantile = |share: f64| {
+        let at = share * (sorted.len() - 1) as f64;
+        let (below, part) = (at as usize, at.fract());
+        let above = (below + 1).min(sorted.len() - 1);
+        sorted[below] + part * (sorted[above] - sorted[below])
+    };
+    (quantile(0.75) - quantile(0.25)) / middle
+}
+
 /// Calls `step`, which returns an amount of work, until a window is over; amounts per second, one per
 /// window. One step before the first is not counted, and all windows are repeated where others disturb them.
 ///
@@ -149,6 +167,14 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 1000.0]), 3.0);
         assert_eq!(median(&[1.0, 3.0]), 2.0);
         assert_eq!(median(&[]), 0.0);
+    }
+
+    #[test]
+    fn a_spread_is_that_of_the_middle_half() {
+        assert_eq!(spread_fraction(&[1.0, 2.0, 3.0, 4.0, 5.0]), 2.0 / 3.0);
+        assert_eq!(spread_fraction(&[4.0, 4.0, 4.0, 4.0, 1000.0]), 0.0, "one outlier of five");
+        assert_eq!(spread_fraction(&[1.0, 3.0]), 0.5);
+        assert_eq!((spread_fraction(&[7.0]), spread_fraction(&[])), (0.0, 0.0));
     }
 
     #[test]

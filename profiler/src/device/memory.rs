@@ -11,7 +11,7 @@ use kernels::{self, Kernels, Row};
 use plans::file::significant;
 
 use super::kernels::{finish, write_row};
-use super::measure::{Budget, Random, fill_between, median, rates, thread_counts};
+use super::measure::{Budget, Random, fill_between, median, rates, spread_fraction, thread_counts};
 use crate::{Context, ProfileError};
 
 /// A neuron's bundle of a model of 7 billion weights in `Q4_0`.
@@ -26,12 +26,16 @@ const STEP_BYTES: usize = 32 << 20;
 /// Memory that is taken from the system to see how fast it gives it.
 const FRESH_BYTES: u64 = 256 << 20;
 
+/// How memory is read, and bytes of a row where it is read in rows.
+const PATTERNS: [(&str, u64); 2] = [("stream", 0), ("gather", GATHER_ROW_BYTES)];
+
 /// Bandwidths by thread count, and the rows of `memory.csv`.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) stream: Vec<f64>,
     pub(super) gather: Vec<f64>,
     pub(super) fresh: f64,
+    pub(super) spread_fraction: f64,
     pub(super) csv: String,
 }
 
@@ -58,47 +62,52 @@ pub(super) fn buffer_bytes(machine: &Machine, quick: bool) -> u64 {
 pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result<Measured, ProfileError> {
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 7 };
-    let mut budget = Budget::start(budget(context.quick), counts.len() * 2, repeats);
-    let bar = context.bar(counts.len() as u64, "memory");
+    // round after round, so that a busy moment meets all alike
+    let mut budget = Budget::start(budget(context.quick), counts.len() * 2 * repeats, 1);
+    let bar = context.bar((counts.len() * repeats) as u64, "memory");
     let kernels = kernels::best();
     let mut csv = csv::Writer::from_writer(Vec::new());
     write_row(
         &mut csv,
         &["pattern", "row_bytes", "buffer_bytes", "threads", "repeat", "bytes_per_second"].map(str::to_owned),
     )?;
-    let (mut stream, mut gather) = (Vec::new(), Vec::new());
-    for &threads in &counts {
-        let pool = Pool::new(&cores[..threads])?;
-        let mut step = 0;
-        let streamed = rates(context, budget.next_point(), || {
-            step += 1;
-            stream_step(kernels, &pool, buffer, step)
-        })?;
-        let gathered = rates(context, budget.next_point(), || {
-            step += 1;
-            gather_step(kernels, &pool, buffer, step)
-        })?;
-        for (pattern, row_bytes, values) in
-            [("stream", 0, &streamed), ("gather", GATHER_ROW_BYTES, &gathered)]
-        {
-            for (repeat, &value) in values.iter().enumerate() {
-                write_row(
-                    &mut csv,
-                    &[
-                        pattern.to_owned(),
-                        row_bytes.to_string(),
-                        buffer.len().to_string(),
-                        threads.to_string(),
-                        repeat.to_string(),
-                        significant(value).to_string(),
-                    ],
-                )?;
+    let mut windows = [vec![Vec::new(); counts.len()], vec![Vec::new(); counts.len()]];
+    let mut step = 0;
+    for repeat in 0..repeats {
+        for (at, &threads) in counts.iter().enumerate() {
+            let pool = Pool::new(&cores[..threads])?;
+            let mut next = |step_of: fn(&dyn Kernels, &Pool, &[u8], usize) -> f64| {
+                rates(context, budget.next_point(), || {
+                    step += 1;
+                    step_of(kernels, &pool, buffer, step)
+                })
+            };
+            let measured = [next(stream_step)?, next(gather_step)?];
+            for (values, (pattern, row_bytes, windows)) in
+                measured.iter().zip(PATTERNS.iter().zip(&mut windows).map(|(&(p, row), w)| (p, row, w)))
+            {
+                for &value in values {
+                    write_row(
+                        &mut csv,
+                        &[
+                            pattern.to_owned(),
+                            row_bytes.to_string(),
+                            buffer.len().to_string(),
+                            threads.to_string(),
+                            repeat.to_string(),
+                            significant(value).to_string(),
+                        ],
+                    )?;
+                }
+                windows[at].extend(values);
             }
+            bar.inc(1);
         }
-        stream.push(median(&streamed));
-        gather.push(median(&gathered));
-        bar.inc(1);
     }
+    let [stream, gather] = windows
+        .each_ref()
+        .map(|of_counts| -> Vec<f64> { of_counts.iter().map(|windows| median(windows)).collect() });
+    let spread = windows.iter().flatten().map(|windows| spread_fraction(windows)).fold(0.0, f64::max);
     drop(bar);
     let mut fresh = Vec::new();
     for repeat in 0..repeats {
@@ -120,6 +129,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     }
     Ok(Measured {
         fresh: significant(median(&fresh)),
+        spread_fraction: significant(spread),
         stream: fill_between(&counts, &stream),
         gather: fill_between(&counts, &gather),
         csv: finish(csv)?,

@@ -126,6 +126,7 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
             gather_bytes_per_second: memory.gather.iter().map(|&rate| significant(rate)).collect(),
             gather_row_bytes: memory::GATHER_ROW_BYTES,
             fresh_bytes_per_second: Some(memory.fresh),
+            spread_fraction: Some(memory.spread_fraction),
         },
         storage: Storage { file_system: machine.disk.file_system.clone(), ..storage.summary },
         cores: classes,

@@ -25,7 +25,7 @@ use self::readers::{Pattern, Point, Readers};
 use self::scratch::Scratch;
 use super::kernels::{DenseWalk, finish, write_row};
 use super::load;
-use super::measure::{Budget, Timing, median, rates};
+use super::measure::{Budget, Timing, median, rates, spread_fraction};
 use crate::{Context, ProfileError};
 
 /// Space left free beside the scratch file.
@@ -155,7 +155,8 @@ pub(super) fn measure(
                 scratch.drop_cache(point.pattern)?;
             }
             let from = round as f64 / rounds as f64;
-            let outcome = Readers { from, ..readers(backend, direct) }.run(point, budget.next_point())?;
+            let (timing, readers) = (budget.next_point(), Readers { from, ..readers(backend, direct) });
+            let outcome = load::unstolen(context, || readers.run(point, timing))?;
             table.add(backend, direct, point, None, &outcome)?;
             rates.extend(outcome.rates);
             if direct == is_direct && point.pattern == Pattern::Random && point.block_bytes <= 16 << 10 {
@@ -166,7 +167,7 @@ pub(super) fn measure(
         }
     }
     let summary = plan.iter().zip(&rates_of).map(|(&(backend, direct, point), rates)| {
-        (direct == is_direct && in_summary(point, size), read_speed(backend, direct, point, median(rates)))
+        (direct == is_direct && in_summary(point, size), read_speed(backend, direct, point, rates))
     });
     let reads =
         summary.filter(|(kept, read)| *kept && read.reads_per_second > 0.0).map(|(_, read)| read).collect();
@@ -264,7 +265,7 @@ fn in_summary(point: Point, size: u64) -> bool {
         && [1, 4, 8, 16, 32, 64].contains(&point.depth)
 }
 
-fn read_speed(backend: Backend, direct: bool, point: Point, reads_per_second: f64) -> ReadSpeed {
+fn read_speed(backend: Backend, direct: bool, point: Point, rates: &[f64]) -> ReadSpeed {
     ReadSpeed {
         backend,
         direct,
@@ -272,7 +273,8 @@ fn read_speed(backend: Backend, direct: bool, point: Point, reads_per_second: f6
         block_bytes: point.block_bytes,
         depth: point.depth,
         span_bytes: point.span_bytes,
-        reads_per_second: significant(reads_per_second),
+        reads_per_second: significant(median(rates)),
+        spread_fraction: Some(significant(spread_fraction(rates))),
     }
 }
 

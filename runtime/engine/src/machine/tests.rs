@@ -221,9 +221,10 @@ fn time_that_is_neither_idle_nor_ours_belongs_to_others() {
     let before = times("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1\n", "7 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0").unwrap();
     // 60 of users, 30 of the system, 10 stolen; 50 of all are ours
     let after = times("cpu  60 0 30 90 10 0 0 10 0 0\n", own).unwrap();
-    assert_eq!(after, CpuTimes { all: 200.0, idle: 100.0, own: 50.0 });
+    assert_eq!(after, CpuTimes { all: 200.0, idle: 100.0, own: 50.0, stolen: 10.0 });
     assert_eq!(before.others_until(after), 0.25);
     assert_eq!(after.others_until(after), 0.0);
+    assert_eq!((before.stolen_until(after), after.stolen_until(after)), (0.05, 0.0));
     assert_eq!(times("nonsense", own), None);
 }
 

@@ -15,6 +15,8 @@ pub struct CpuTimes {
     pub(super) idle: f64,
     /// Time of this process.
     pub(super) own: f64,
+    /// Time that the host of a virtual machine gave to others while there was work here.
+    pub(super) stolen: f64,
 }
 
 impl CpuTimes {
@@ -41,12 +43,24 @@ impl CpuTimes {
         let mut next = || fields.next()?.parse::<f64>().ok();
         let own = next()? + next()?;
         let idle = ticks.get(3)? + ticks.get(4)?;
-        Some(Self { all: ticks.iter().sum(), idle, own })
+        let stolen = ticks.get(7).copied().unwrap_or(0.0);
+        Some(Self { all: ticks.iter().sum(), idle, own, stolen })
     }
 
     /// The share of the time since then that others took: other processes, interrupts, the host of a virtual machine.
     pub fn others(self) -> Option<f64> {
         Some(self.others_until(Self::now()?))
+    }
+
+    /// The share of the time since then that a virtual machine's host gave to others.
+    pub fn stolen(self) -> Option<f64> {
+        Some(self.stolen_until(Self::now()?))
+    }
+
+    /// [`CpuTimes::stolen`] from here until `after`.
+    pub(super) fn stolen_until(self, after: Self) -> f64 {
+        let (all, stolen) = (after.all - self.all, after.stolen - self.stolen);
+        if all <= 0.0 || stolen < TICKS_MIN { 0.0 } else { (stolen / all).clamp(0.0, 1.0) }
     }
 
     /// [`CpuTimes::others`] from here until `after`.
