@@ -12,7 +12,7 @@ pub struct ReadCurves(Vec<(f64, Vec<(f64, f64)>)>);
 impl ReadCurves {
     /// Depths up to `depth`, at the nearest measured span at or above `span`; `None` where nothing like it was measured.
     ///
-    /// What was measured is fitted by [`monotone`] first: of many ways of reading the planner takes the best, which would be the
+    /// What was measured is made monotone first ([`isotonic`]): of many ways of reading the planner takes the best, which would be the
     /// one that a disturbed neighbour makes look good.
     pub fn new(
         device: &Device,
