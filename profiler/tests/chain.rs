@@ -554,7 +554,7 @@ fn a_model_of_k_quants_from_profile_to_the_logits_of_the_reference() {
 #[test]
 fn a_mixture_whose_neurons_all_fire_from_profile_to_the_same_logits_at_every_limit() {
     // an expert of 18 KiB is one slice; keys and values are kept in 16 bits
-    same_logits_at_every_limit(4, tiny::Format::F16, 64 << 10, 96, 0.01);
+    same_logits_at_every_limit(4, tiny::Format::F16, 40 << 10, 96, 0.01);
 }
 
 #[test]
@@ -578,10 +578,12 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
 
     let least = here.plan("least.toml", &["--objective", "memory", "--max-loss", "0"]);
     let some = (least.memory.prefill_total_bytes + more).to_string();
-    let some = here.plan("some.toml", &["--mem", &some, "--max-loss", "0"]);
+    // by one core: another thread takes 64 KiB, which the measured rates would decide about
+    let some = here.plan("some.toml", &["--mem", &some, "--max-loss", "0", "--cores", "0"]);
     let all = here.plan("all.toml", &["--max-loss", "0"]);
     let cached = |plan: &plans::Plan| plan.memory.hot_bytes + plan.memory.cold_bytes;
-    assert!(cached(&least) < cached(&some) && cached(&some) < cached(&all), "{:?}", some.memory);
+    let of_all = [&least, &some, &all].map(|plan| &plan.memory);
+    assert!(cached(&least) < cached(&some) && cached(&some) < cached(&all), "{of_all:?}");
     for plan in [&least, &some, &all] {
         assert_eq!(
             (plan.cache.slice_neurons, plan.read.parts, &*plan.target.container),
