@@ -196,15 +196,9 @@ pub fn explanation(inputs: &Inputs, solved: &Solved) -> String {
 
 /// How well the rates are known that times are of; nothing of profiles that do not say.
 fn spreads(inputs: &Inputs) -> String {
-    let spreads = inputs.device.spread_fractions().into_iter();
-    let spreads: Vec<_> = spreads.map(|(name, spread)| format!("{name} {:.1} %", spread * 100.0)).collect();
-    if spreads.is_empty() {
-        return String::new();
-    }
-    format!(
-        "Rates are medians, of windows that lay apart by {} (quartiles over median)\n",
-        spreads.join(", ")
-    )
+    inputs.device.spreads_told().map_or_else(String::new, |spreads| {
+        format!("Rates are medians, of windows that lay apart by {spreads} (quartiles over median)\n")
+    })
 }
 
 /// What drafts of each length would give, beside nothing of them; nothing where the profile does not know.

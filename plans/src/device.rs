@@ -322,6 +322,14 @@ impl Device {
         blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
     }
 
+    /// [`Self::spread_fractions`] in words, `kernels 3.1 %, reads 5.0 %`; `None` where the profile says nothing of them.
+    pub fn spreads_told(&self) -> Option<String> {
+        let all = self.spread_fractions();
+        let told: Vec<_> =
+            all.iter().map(|(name, spread)| format!("{name} {:.1} %", spread * 100.0)).collect();
+        (!told.is_empty()).then(|| told.join(", "))
+    }
+
     /// How far the windows of kernels, memory and reads lay apart while the device was measured, each the middle of what is
     /// stored; without those of which nothing is.
     pub fn spread_fractions(&self) -> Vec<(&'static str, f64)> {

@@ -89,7 +89,8 @@ impl Facts {
     fn locked(&self) -> Finding {
         let enough = self.lockable_bytes.is_none_or(|bytes| bytes >= self.ram_bytes);
         let remedy = "for this shell: sudo prlimit --pid $$ --memlock=unlimited:unlimited; for good, with the next login: \
-                      echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/flashplan.conf";
+                      echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/flashplan.conf; \
+                      a container: start it with --ulimit memlock=-1";
         Finding {
             name: "locked memory",
             found: self

@@ -1,5 +1,6 @@
 //! `profile`: measures a machine and a model.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -245,9 +246,9 @@ fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()
         table.row([format!("cost of {backend}"), cost]);
     }
     table.row(["reads best from".to_owned(), format!("core {}", storage.best_core)]);
-    let spreads = device.spread_fractions().into_iter();
-    let spreads: Vec<_> = spreads.map(|(name, spread)| format!("{name} {:.1} %", spread * 100.0)).collect();
-    table.row(["windows apart by".to_owned(), format!("{} (quartiles over median)", spreads.join(", "))]);
+    if let Some(spreads) = device.spreads_told() {
+        table.row(["windows apart by".to_owned(), format!("{spreads} (quartiles over median)")]);
+    }
     tell(&table)?;
     let files: Vec<_> = summary.files.iter().map(|file| file.display().to_string()).collect();
     tell(format_args!("wrote {} in {:.1} s", files.join(", "), time.as_secs_f64()))
@@ -304,7 +305,7 @@ fn device_json(summary: &device::Summary, time: Duration) -> serde_json::Value {
         "storage_cpu_seconds_per_read": device.storage.cpu_seconds_per_read,
         "storage_interference_fraction": device.storage.interference_fraction,
         "storage_io_uring": device.storage.io_uring,
-        "memory_spread_fraction": device.memory.spread_fraction,
+        "spread_fractions": BTreeMap::from_iter(device.spread_fractions()),
     })
 }
 

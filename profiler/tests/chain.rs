@@ -578,8 +578,9 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
 
     let least = here.plan("least.toml", &["--objective", "memory", "--max-loss", "0"]);
     let some = (least.memory.prefill_total_bytes + more).to_string();
-    // by one core: another thread takes 64 KiB, which the measured rates would decide about
-    let some = here.plan("some.toml", &["--mem", &some, "--max-loss", "0", "--cores", "0"]);
+    // by the cores of the least: another thread takes 64 KiB, which the measured rates would decide about
+    let cores: Vec<String> = least.decode.compute_cores.iter().map(u32::to_string).collect();
+    let some = here.plan("some.toml", &["--mem", &some, "--max-loss", "0", "--cores", &cores.join(",")]);
     let all = here.plan("all.toml", &["--max-loss", "0"]);
     let cached = |plan: &plans::Plan| plan.memory.hot_bytes + plan.memory.cold_bytes;
     let of_all = [&least, &some, &all].map(|plan| &plan.memory);

@@ -444,7 +444,7 @@ fn what_was_wrong_once_stays_right() {
     keeps_its_own_prompts(&format!("{name} at 22.5 MiB"), inputs, &request(23_592_960), &free, &PROMPTS);
     assert!(speed(&free) > 386.0, "{}", speed(&free));
     // 0.72 % slower than the same with the level that it had chosen: a prompt's rows bind where no neuron has a slot
-    for bytes in [19_158_794, 20_432_814] {
+    for bytes in [19_158_794, 20_432_814, 23_592_960] {
         let free = solved(inputs, &request(bytes)).expect("a plan");
         for level in ["dense", &free.plan.quality.level] {
             let held = solved(inputs, &Request { level: Some(level.to_owned()), ..request(bytes) });

@@ -83,14 +83,13 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
                 })
             };
             let measured = [next(stream_step)?, next(gather_step)?];
-            for (values, (pattern, row_bytes, windows)) in
-                measured.iter().zip(PATTERNS.iter().zip(&mut windows).map(|(&(p, row), w)| (p, row, w)))
+            for (((pattern, row_bytes), values), windows) in PATTERNS.iter().zip(&measured).zip(&mut windows)
             {
                 for &value in values {
                     write_row(
                         &mut csv,
                         &[
-                            pattern.to_owned(),
+                            (*pattern).to_owned(),
                             row_bytes.to_string(),
                             buffer.len().to_string(),
                             threads.to_string(),

@@ -46,6 +46,9 @@ impl Log {
             "{model} on http://{address}/v1: level `{level}`, {} of {context} tokens, {speed:.1} tok/s planned; Ctrl-C ends",
             if sequences == 1 { "a context".to_owned() } else { format!("{sequences} contexts") },
         ));
+        if let Some(reason) = session.unlocked() {
+            terminal::say(format_args!("warning: the memory may be paged out: {reason}"));
+        }
         self.tell(
             "listening",
             json!({
@@ -55,6 +58,7 @@ impl Log {
                 "context_tokens": context,
                 "sequences": sequences,
                 "decode_tokens_per_second_predicted": significant(speed),
+                "memory_unlocked_reason": session.unlocked(),
             }),
         );
     }
