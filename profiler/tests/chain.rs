@@ -798,6 +798,39 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
     }
 }
 
+#[test]
+fn every_other_architecture_from_profile_to_the_logits_of_transformers() {
+    let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
+    let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
+    let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
+    for name in goldens::BY_TWO_PLANS {
+        let begun = std::time::Instant::now();
+        let here = Profiled::measured();
+        std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
+        here.profile(&golden(&format!("{name}.gguf")), &["--text", here.path("text.txt").to_str().unwrap()]);
+        eprintln!("{name} profiled {:?}", begun.elapsed());
+        let values = |bytes: &[u8]| -> Vec<f32> {
+            bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        };
+        let expected = values(&std::fs::read(golden(&format!("{name}.npy"))).unwrap());
+        let deviation = number(&index["models"][name], "logits_deviation") as f32;
+        let mut same: Option<[Vec<u8>; 2]> = None;
+        for (plan, objective) in [("least.toml", "memory"), ("all.toml", "speed")] {
+            here.plan(plan, &["--objective", objective, "--level", "dense"]);
+            let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
+            done(here.run(plan).args(["--tokens", &tokens.join(" "), "--no-probe"]).args(files));
+            let found = ["decoded.npy", "prompt.npy"].map(|file| std::fs::read(here.path(file)).unwrap());
+            for bytes in &found {
+                // keys and values are kept in 16 bits
+                let off = compare::largest_difference(&values(bytes), &expected);
+                assert!(off < 0.02 * deviation, "{name} {plan}: off by {off} of {deviation}");
+            }
+            assert!(*same.get_or_insert_with(|| found.clone()) == found, "{name} {plan}: other bits");
+        }
+        eprintln!("{name} done {:?}", begun.elapsed());
+    }
+}
+
 /// Tokens whose logits are compared.
 const LOGITS_OF: [u32; 8] = [70, 12, 200, 3, 3, 151, 99, 256];
 
