@@ -193,7 +193,11 @@ fn of_formats(page: &mut String, goldens: &[Golden], of_formats: &[OfFormat]) {
         row.extend(vectors.clone().map(|_| kernels.to_owned()));
         let with = all(goldens, of_formats)
             .filter(|golden| golden.logits.is_some() && golden.formats.contains(format.name()));
-        row.push(if format.ggml_type().is_some() { with.count().to_string() } else { "as `Q4_0`".to_owned() });
+        row.push(if format.ggml_type().is_some() {
+            with.count().to_string()
+        } else {
+            "as `Q4_0`".to_owned()
+        });
         let own = of_formats.iter().find(|of_format| of_format.golden.name == format.name());
         let off = own.and_then(|of_format| of_format.llama_cpp);
         let cells = |off: [f64; 2]| off.map(|off| format!("{off:.0e}"));
@@ -311,7 +315,7 @@ into registers. *Goldens*: those with logits that have weights in the format.
 Each format but F32 and F16, in which all other goldens are, has one of its own in `fixtures/golden/quantised`: a llama of one layer whose
 matrices are in it, as ggml quantises them. The logits are those of transformers, whose weights are what ggml's Python package decodes the file to,
 bit for bit. The reference, and the engine of every instruction set with vectors as they are, agree with them to 5e-5 of the logits'
-deviation; with vectors rounded to 8 bits, as plans have it, to 6e-2, which `transformer/tests/quantised.rs` argues for.
+deviation; with vectors rounded to 8 bits, as plans have it, to 2e-2 in the mean square and 1e-1 at most, which `transformer/tests/quantised.rs` argues for.
 llama.cpp's logits of the same file, whose vectors it rounds to 8 bits, too, with one scale for 256 values where blocks have so many, were compared when the
 golden was made, and those of an F32 file of the same weights. `make golden LLAMA_LIB=folder` compares them again.
 `Q4_0x4` is `Q4_0` as kernels store it: that golden is, too.
@@ -349,9 +353,9 @@ fn every_golden_that_the_chain_names_is_there() {
 /// How far llama.cpp's logits may be off, of their deviation, where it computes with the same weights in F32: as the architectures'.
 const SAME_WEIGHTS: f64 = 5e-5;
 
-/// The same where it rounds vectors to 8 bits: what is allowed to our own, with one scale for 32 values, and half as much again, since the
-/// largest of 256 values is some 1.4 times as large as that of 32.
-const ROUNDED: f64 = 0.09;
+/// The same where it rounds vectors to 8 bits: what `transformer/tests/quantised.rs` allows to our own, with one scale for 32 values, and 1.4
+/// times as much, since where blocks have 256 values it has one scale for as many, whose largest is 1.4 times as large as that of 32.
+const ROUNDED: f64 = 0.14;
 
 #[test]
 fn llama_cpp_computes_the_same_of_every_format() {
