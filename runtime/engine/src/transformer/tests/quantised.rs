@@ -88,7 +88,6 @@ fn reference_and_engine_compute_what_transformers_computes_in_every_format() {
                     let off = off(logits);
                     assert!(off < most, "{name} {activations}, {what}: off by {off}");
                     let mean = mean_square(logits, &expected) / golden.logits_deviation;
-                    println!("{name} {activations} {what}: {off:e} {mean:e}");
                     assert!(mean < ROUNDED_MEAN, "{name} {activations}, {what}: off by {mean} in the mean");
                 }
                 of_forms.push(found);
