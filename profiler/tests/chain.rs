@@ -862,11 +862,9 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
 #[test]
 fn every_other_architecture_from_profile_to_the_logits_of_transformers() {
     for name in goldens::BY_TWO_PLANS {
-        let begun = std::time::Instant::now();
         let (here, golden) = (Profiled::measured(), Golden::of(name));
         std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
         here.profile(&golden.model, &["--text", here.path("text.txt").to_str().unwrap()]);
-        println!("{name} profiled {:?}", begun.elapsed());
         let mut plans = vec![("least.toml", "memory", "dense"), ("all.toml", "speed", "dense")];
         if name == "bamboo" {
             // dReLU: neurons whose gate is zero are not read
@@ -877,7 +875,6 @@ fn every_other_architecture_from_profile_to_the_logits_of_transformers() {
             here.plan(plan, &["--objective", objective, "--level", level]);
             golden.runs(&here, plan, &mut same);
         }
-        println!("{name} done {:?}", begun.elapsed());
     }
 }
 
