@@ -3,7 +3,7 @@
 //! A multiple-choice knapsack: one item of each layer, the fewest ticks within up to four limits (all bytes; the bytes
 //! beside the slots, because of a prompt's rows; the time of one or two prompts). It is solved in two steps.
 //!
-//! 1. *The bound.* Lagrange's dual: every limit but the first has a price, found by bisection; under given prices the
+//! 1. *The bound.* Lagrange's dual: every limit but the first has a price, found where supporting lines meet; under given prices the
 //!    layers' lower hulls add up, steepest step first, which is the linear relaxation of the first limit. What comes out
 //!    is below every split.
 //! 2. *The split.* The hull's own choice, filled up item by item. Where that is above the bound, a dynamic programme over
@@ -43,8 +43,10 @@ const DEAREST: f64 = 1e18;
 /// What sums of priced limits may be off by, as a share: at high prices that is more than all ticks, and such a bound says
 /// nothing.
 const ROUNDING: f64 = 1e-12;
-/// Halvings of a price.
-const BISECTIONS: usize = 12;
+/// Steps in which a price is found at most.
+const STEPS_MAX: usize = 24;
+/// A dual known to within such a part is not made higher.
+const NEAR: f64 = 16.0 * CLOSE as f64;
 
 /// One way of caching one layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -145,6 +147,14 @@ fn closed(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, any: bool)
     }
     let least = dropped.max(quick.least).min(better.as_ref().map_or(known, |found| found.ticks));
     Some(Split { found: better.or(quick.found), least, ..quick })
+}
+
+/// Ticks that no split can be below, by the dual at these prices; `None` where the limits leave none. Items may stand for several, of each
+/// of which they take no more.
+pub fn least_at(items: &[Vec<Item>], budget: &Budget, prices: [f64; LIMITS]) -> Option<i64> {
+    let [all, beside] = budget.room.budgets();
+    let limits = [all, beside, budget.prompts[0], budget.prompts[1]];
+    Some(Dual { items, limits, enough: f64::INFINITY }.steepest(prices)?.least())
 }
 
 /// The bound, and the split that it suggests; with `to_beat` no more of either than says that nothing takes fewer ticks.
@@ -340,7 +350,8 @@ impl Dual<'_> {
             return Some(free);
         }
         let unit = if limit == 1 { free.prices[0].max(1e-9) } else { 1.0 };
-        let (mut low, mut high) = (0.0, unit);
+        let (mut low, mut below) = (0.0, free.clone());
+        let mut high = unit;
         let mut above = at(high)?;
         let mut best = free;
         while !kept(&above) {
@@ -350,22 +361,35 @@ impl Dual<'_> {
             if high > DEAREST {
                 return None;
             }
-            (low, high) = (high, high * 4.0);
+            (low, high, below) = (high, high * 4.0, above);
+            if below.value > best.value {
+                best = below.clone();
+            }
             above = at(high)?;
         }
-        for _ in 0..BISECTIONS {
+        for step in 0..STEPS_MAX {
             if enough(&above) {
                 return Some(above);
             }
-            let middle = 0.5 * (low + high);
-            let point = at(middle)?;
+            let most_seen = best.value.max(above.value);
+            // the dual is concave, so that it lies nowhere above the lines through both points
+            let [rise, fall] = [&below, &above].map(|point| point.taken[limit] - most);
+            let meet = (above.value - below.value + rise * low - fall * high) / (rise - fall);
+            let top = below.value + rise * (meet - low);
+            if top <= most_seen + most_seen.abs() / NEAR {
+                break;
+            }
+            // what a limit of its own made the best of is not quite on its line
+            let inside = (meet - low).min(high - meet) > SURE * (high - low);
+            let price = if inside && step % 4 < 3 { meet } else { 0.5 * (low + high) };
+            let point = at(price)?;
             if enough(&point) {
                 return Some(point);
             }
             if point.value > best.value {
                 best = point.clone();
             }
-            if kept(&point) { (high, above) = (middle, point) } else { low = middle }
+            if kept(&point) { (high, above) = (price, point) } else { (low, below) = (price, point) }
         }
         // the choice is from the side that keeps the limit
         let value = best.value.max(above.value);

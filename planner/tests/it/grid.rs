@@ -14,7 +14,7 @@ use plans::plan::{Objective, Request};
 
 /// How much faster than a plan another one within its limits may be: it counts as alike with the fastest that was found, the
 /// search and its split leave something open, and six digits of both are printed.
-const ALIKE: f64 = (1.0 + PART) * (1.0 + 1.0 / OPEN as f64) * (1.0 + 1.0 / CLOSE as f64) * DIGITS * DIGITS;
+pub(crate) const ALIKE: f64 = (1.0 + PART) * (1.0 + 1.0 / OPEN as f64) * (1.0 + 1.0 / CLOSE as f64) * DIGITS * DIGITS;
 /// How much smaller than a plan of least memory another one may be: alike, and what is left open of its way and among the
 /// ways.
 const AS_SMALL: f64 = (1.0 + PART) * (1.0 + 1.0 / SIZE_OPEN as f64) * (1.0 + 1.0 / SIZE_OPEN as f64);
@@ -256,7 +256,7 @@ fn refusals_are_true(inputs: &Inputs, memory: u64, every: usize) -> usize {
 }
 
 /// The limits between which memory matters for a model.
-fn span(inputs: &Inputs) -> [f64; 2] {
+pub(crate) fn span(inputs: &Inputs) -> [f64; 2] {
     let smallest = Request { objective: Objective::Memory, memory_limit_bytes: None, ..request(1) };
     let low = solved(inputs, &smallest).expect("the smallest plan").plan.memory.prefill_total_bytes as f64;
     let parts = &inputs.model.parts;
