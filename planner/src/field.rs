@@ -387,7 +387,7 @@ impl<'a> Field<'a> {
     }
 
     /// Ticks of a token that no split of a way can be below, from its bands at prices of the limits; `None` where these leave no split.
-    fn bound_at(&self, way: Way, regions: i64, prices: [f64; LIMITS]) -> Option<i64> {
+    pub fn bound_at(&self, way: Way, regions: i64, prices: [f64; LIMITS]) -> Option<i64> {
         let room = self.room(way, regions);
         if room.budgets()[1] < 0 {
             return None;
@@ -573,6 +573,7 @@ impl<'a> Field<'a> {
                 *best = Some(found);
             }
         };
+        let limited = !self.question.limits.prompts_max.is_empty();
         let (mut priced, mut least, mut prices) = (0, NEVER, [0.0; LIMITS]);
         // bounds of each way by the room in which prompts cost a token nothing
         let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
@@ -597,21 +598,26 @@ impl<'a> Field<'a> {
                 continue;
             }
             // at the prices that were good for another way, before its ways of caching are priced one by one
-            let limited = prices[2..].iter().any(|&price| price > 0.0);
-            if limited && self.bound_at(way, regions, prices).is_none_or(|bound| bound > worst(&best)) {
+            let priced_prompts = prices[2..].iter().any(|&price| price > 0.0);
+            if priced_prompts && self.bound_at(way, regions, prices).is_none_or(|bound| bound > worst(&best))
+            {
                 continue;
             }
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
             priced += 1;
             self.space.count(Effort { priced: 1, ..Effort::default() });
             let to_beat = worst(&best) + 1 - self.serial(way);
-            let Some(split) = quick_split(&items, &budget, Some(to_beat), prices) else {
+            let Some(mut split) = quick_split(&items, &budget, Some(to_beat), prices) else {
                 // then no item is left out
                 if best.is_none() && most == NEVER {
                     self.refuse_prompts(way, beside);
                 }
                 continue;
             };
+            let known = best.as_ref().map_or(NEVER, |best| best.ticks - self.serial(way));
+            if limited && split.found.as_ref().is_some_and(|found| found.ticks < known) {
+                split.exchange(&items, &budget, 0);
+            }
             let bound = self.serial(way) + split.least;
             let as_fast = bound <= worst(&best);
             let found = self.of_split(way, regions, &items, &budget, &split);
@@ -636,8 +642,7 @@ impl<'a> Field<'a> {
                 }
                 // whether there is any, before the best is sought
                 // with limits on prompts each way is a problem of its own: what does not matter is not looked for
-                let limited = best.is_some() && !self.question.limits.prompts_max.is_empty();
-                let worst = to_beat - 1 - if limited { to_beat / OPEN } else { 0 };
+                let worst = to_beat - 1 - if limited && best.is_some() { to_beat / OPEN } else { 0 };
                 let (mut found, mut proven) = self.candidate(*way, regions, worst, any || first);
                 if found.is_none() && proven >= to_beat && to_beat > NEVER {
                     self.refuse_prompts(*way, beside);

@@ -275,7 +275,8 @@ mod tests {
 
     #[test]
     fn what_was_fitted_once_is_what_fitting_again_gives() {
-        let measured = |rate: f64| vec![(0.0, vec![(9.0, 8.0), (10.0, rate)]), (1.0, vec![(9.0, 7.0), (10.0, 5.0)])];
+        let measured =
+            |rate: f64| vec![(0.0, vec![(9.0, 8.0), (10.0, rate)]), (1.0, vec![(9.0, 7.0), (10.0, 5.0)])];
         for rate in [8.5, 6.0, 8.5] {
             let mut curves = measured(rate);
             monotone(&mut curves);

@@ -14,6 +14,7 @@
 
 use crate::room::{Need, Room};
 
+mod exchange;
 mod meeting;
 mod soonest;
 
@@ -129,8 +130,12 @@ pub fn any_split(items: &[Vec<Item>], budget: &Budget, to_beat: i64) -> Option<S
 }
 
 fn closed(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, any: bool) -> Option<Split> {
-    let (point, quick) = relaxed(items, budget, to_beat, [0.0; LIMITS])?;
+    let (point, mut quick) = relaxed(items, budget, to_beat, [0.0; LIMITS])?;
     let to_beat = to_beat.unwrap_or(NEVER);
+    let limited = budget.prompts.iter().any(|&most| most < NEVER);
+    if limited && quick.least < to_beat {
+        quick.exchange(items, budget, if any { to_beat - 1 } else { 0 });
+    }
     let known = quick.found.as_ref().map_or(NEVER, |found| found.ticks).min(to_beat);
     // where any will do nobody knows that there is one of so many ticks
     let close = if any { known < to_beat } else { known <= quick.least + quick.least / CLOSE };
@@ -138,7 +143,6 @@ fn closed(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, any: bool)
         return Some(quick);
     }
     let (mut better, mut dropped) = programme(items, budget, &point, known);
-    let limited = budget.prompts.iter().any(|&most| most < NEVER);
     let reached = better.as_ref().map_or(known, |found| found.ticks);
     let open = if any { better.is_none() && dropped < known } else { reached > dropped + dropped / CLOSE };
     if open && (limited || any) {
@@ -214,6 +218,14 @@ fn relaxed(
     let prompts_free = priced && point.prices[2..].iter().all(|&price| price == 0.0);
     let prices = point.prices;
     Some((point, Split { found, least, prompts_free, prices }))
+}
+
+impl Split {
+    /// Makes what was found better by changes of two layers at once, until it takes as few ticks as `enough` or is close to the bound.
+    pub fn exchange(&mut self, items: &[Vec<Item>], budget: &Budget, enough: i64) {
+        let enough = enough.max(self.least + self.least / CLOSE);
+        self.found = self.found.take().map(|found| found.exchanged(items, budget, self.prices, enough));
+    }
 }
 
 impl Found {
@@ -391,10 +403,13 @@ impl Dual<'_> {
             }
             if kept(&point) { (high, above) = (price, point) } else { (low, below) = (price, point) }
         }
-        // the choice is from the side that keeps the limit
+        // what both sides take together is as much as may be; the choice is from the side that keeps the limit
+        let [rise, fall] = [&below, &above].map(|point| point.taken[limit] - most);
+        let share = rise / (rise - fall);
+        let taken = std::array::from_fn(|k| below.taken[k] + share * (above.taken[k] - below.taken[k]));
         let value = best.value.max(above.value);
         let prices = if best.value > above.value { best.prices } else { above.prices };
-        Some(Point { prices, value, ..above })
+        Some(Point { prices, value, taken, chosen: above.chosen })
     }
 
     /// The items with which prompts are fastest, however slow a token is; `None` where nothing limits prompts or nothing fits.

@@ -196,7 +196,11 @@ fn as_fast_as_filling_up(name: &str, inputs: &Inputs, request: &Request) -> usiz
     println!("{name}: {ways} ways, {seconds} s, planned {planned} s, {:?}", request.memory_limit_bytes);
     let alike = planned <= seconds * ALIKE && seconds <= planned * ALIKE;
     assert!(alike, "{name}: {planned} s planned, {seconds} s found with {request:?}");
-    assert!(solved.seconds_proven <= seconds * (1.0 + 1e-9), "{name}: {} is not below", solved.seconds_proven);
+    assert!(
+        solved.seconds_proven <= seconds * (1.0 + 1e-9),
+        "{name}: {} is not below",
+        solved.seconds_proven
+    );
     ways
 }
 
@@ -220,7 +224,11 @@ fn filling_up_every_way_finds_nothing_faster() {
         let [low, high] = span(&inputs);
         for share in [0.02, 0.1, 0.25, 0.5, 0.8] {
             let memory_limit_bytes = Some((low + (high - low) * share) as u64);
-            as_fast_as_filling_up(&name, &inputs, &Request { context_tokens: None, ..request(memory_limit_bytes) });
+            as_fast_as_filling_up(
+                &name,
+                &inputs,
+                &Request { context_tokens: None, ..request(memory_limit_bytes) },
+            );
         }
     }
 }
