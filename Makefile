@@ -51,7 +51,7 @@ endef
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check locks format lint doc audit unused api api-check api-json ci \
-	bench bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
+	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
@@ -168,6 +168,9 @@ OPTIONS = $(if $(LLAMA_BENCH),--program llama-bench='$(LLAMA_BENCH)') $(if $(SAV
 
 bench: build ## the README's table: both fixture models under several limits, predicted beside measured
 	$(BENCH) oxide-dense oxide-moe --fresh $(OPTIONS)
+
+bench-error: build ## every case whose prediction error is told by limits, from fresh profiles, the simple rule beside: hours, and 22 GB of disk
+	$(BENCH) oxide-dense oxide-moe mistral-7b-sweep qwen3-30b-a3b-sweep --fresh $(OPTIONS)
 
 bench-smoke: build ## a minute's check that benchmarks run from end to end
 	$(BENCH) smoke --fresh $(OPTIONS)

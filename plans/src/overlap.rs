@@ -111,7 +111,8 @@ impl Supply {
     ///
     /// The layer before is taken to be like this one, with these `stages`. What it prefetches starts when the device is done
     /// with all its own, a few at a time, while that layer adds up and this one attends and names; they stay in their
-    /// buffers. Where everything is requested they queue behind its own: at least as many as may be in flight.
+    /// buffers. At least as many as may be in flight start at once, whether there is time for them or not: a read that has started
+    /// is not taken back, and what this layer itself requests waits for it.
     pub fn queue(&self, all: &LayerReads, prefetched: bool, stages: &Stages) -> Queue {
         let buffers = f64::from(self.buffers);
         let each = if all.reads > 0.0 { all.seconds / all.reads } else { 0.0 };
@@ -133,7 +134,7 @@ impl Supply {
     /// How many of a layer's reads, of `each` seconds, are started before it requests them.
     fn ahead(&self, all: &LayerReads, each: f64, stages: &Stages) -> f64 {
         let (share, used) = self.look_ahead_shares();
-        let (named, certain) = (all.reads * share / used, used >= 1.0);
+        let named = all.reads * share / used;
         let at_once = f64::from(self.look_ahead).min(named);
         if at_once <= 0.0 {
             return 0.0;
@@ -143,8 +144,7 @@ impl Supply {
         // of a layer's own reads half the buffers hold the last, and those that it begins with need as many as are in flight
         let (buffers, depth) = (f64::from(self.buffers), f64::from(self.depth));
         let room = (buffers - all.reads.min(buffers / 2.0).max(2.0 * depth)).max(0.0);
-        let least = if certain { at_once } else { 0.0 };
-        least.max(idle / all.ahead_seconds).min(named).min(room)
+        at_once.max(idle / all.ahead_seconds).min(named).min(room)
     }
 }
 

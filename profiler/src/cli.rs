@@ -75,7 +75,8 @@ pub struct Arguments {
     /// are read]
     ///
     /// For models of which every level needs whole experts or layers: `run` reads them from the model's file, which must stay, and
-    /// an index of a few megabytes says where they are. Reads are larger than a container's, one for each matrix of an expert.
+    /// an index of a few megabytes says where they are. Reads are larger than a container's, one for each matrix of an expert. A mixture
+    /// with exact zeros has the level `dense` alone then.
     #[arg(long, requires = "model", help_heading = "Model")]
     pub index: bool,
     /// Write all weights into a container, after which the model's file is not needed [default where single neurons or whole layers

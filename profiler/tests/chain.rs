@@ -634,6 +634,58 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     assert!(logits(&split, "least.toml") == same, "two files have other bits");
 }
 
+#[test]
+fn experts_with_exact_zeros_are_read_whole_from_the_models_own_file() {
+    let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
+    let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
+    let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
+    // without gates, and with them
+    for name in ["nemotron_h_moe", "smallthinker"] {
+        let here = Profiled::measured();
+        std::fs::copy(golden(&format!("{name}.gguf")), here.path("model.gguf")).unwrap();
+        let path = here.path("model.gguf").display().to_string();
+        here.profile(&path, &["--index"]);
+        let model = plans::file::read::<plans::Model>(&here.path("model.toml")).unwrap().value;
+        assert!(here.path("model.index").exists() && !here.path("model.bundle").exists());
+        // nothing that reads single neurons, and no loss
+        assert_eq!(model.levels.len(), 1, "{name}");
+        assert!(model.levels[0].lossless && !model.architecture.down_transposed, "{name}");
+
+        let values = |bytes: &[u8]| -> Vec<f32> {
+            bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        };
+        let expected = values(&std::fs::read(golden(&format!("{name}.npy"))).unwrap());
+        let deviation = number(&index["models"][name], "logits_deviation") as f32;
+        let least = here.plan("least.toml", &["--objective", "memory"]);
+        let all = here.plan("all.toml", &[]);
+        assert!(
+            least.memory.hot_bytes + least.memory.cold_bytes < all.memory.hot_bytes + all.memory.cold_bytes
+        );
+        let mut same: Option<[Vec<u8>; 2]> = None;
+        for plan in ["least.toml", "all.toml"] {
+            let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
+            done(here.run(plan).args(["--tokens", &tokens.join(" "), "--no-probe"]).args(files));
+            let found = ["decoded.npy", "prompt.npy"].map(|file| std::fs::read(here.path(file)).unwrap());
+            for bytes in &found {
+                // keys and values are kept in 16 bits
+                let off = compare::largest_difference(&values(bytes), &expected);
+                assert!(off < 0.02 * deviation, "{name} {plan}: off by {off} of {deviation}");
+            }
+            assert!(*same.get_or_insert_with(|| found.clone()) == found, "{name} {plan}: other bits");
+        }
+    }
+
+    // experts are whole or neurons are single: both cannot be asked for
+    let here = Profiled::measured();
+    let said = refused(1, &mut {
+        let mut profile = program("profile");
+        profile.args(["--quick", "--index", "--down", "Q8_0", "--model", &golden("smallthinker.gguf")]);
+        profile.arg("--out").arg(here.folder.path());
+        profile
+    });
+    assert!(said.contains("all weights go into a container; leave out --index"), "{said}");
+}
+
 /// Leaves out what a container's level does.
 struct Cut {
     /// `[layer][expert][neuron]`.

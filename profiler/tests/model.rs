@@ -575,15 +575,37 @@ fn misses_of_recorded_routes_take_the_place_of_the_models_own() {
 #[test]
 fn predictors_that_come_with_a_model_are_measured_as_they_are() {
     let place = Place::new(1, tiny::Format::F16);
+    std::fs::write(&place.options.model, tiny::model_with_knowing_predictors()).unwrap();
+    let summary = place.profile().unwrap();
+    let model = place.model();
+    // they know the gates: whoever fires is requested, and who has a gate above zero without firing is, too
+    let shipped = model.level("low-rank-shipped").unwrap();
+    assert!(shipped.recall_fraction > 0.999, "{}", shipped.recall_fraction);
+    let requested = shipped.layers.iter().map(|layer| layer.active_predicted_fraction).sum::<f64>() / 2.0;
+    assert!((0.4..0.6).contains(&requested), "{requested}");
+    let container = Container::open(&summary.container).unwrap();
+    assert!(container.directory.sets[1].ranks.iter().flatten().all(|&rank| rank == 64), "the file's rank");
+    assert!(
+        !model.provenance.notes.iter().any(|note| note.contains("trained")),
+        "{:?}",
+        model.provenance.notes
+    );
+}
+
+#[test]
+fn predictors_that_tell_no_more_than_chance_are_replaced() {
+    let place = Place::new(1, tiny::Format::F16);
     std::fs::write(&place.options.model, tiny::model_with_predictors(24)).unwrap();
     let summary = place.profile().unwrap();
     let model = place.model();
-    // Random predictors request about half, and find about half.
+    // as they are in the file they request about half, and find about half
     let shipped = model.level("low-rank-shipped").unwrap();
-    assert!((0.2..0.8).contains(&shipped.recall_fraction), "{}", shipped.recall_fraction);
+    assert!(shipped.recall_fraction > 0.8, "{}", shipped.recall_fraction);
     assert!(model.level("low-rank-99").unwrap().recall_fraction > shipped.recall_fraction);
     let container = Container::open(&summary.container).unwrap();
     assert!(container.directory.sets[1].ranks.iter().flatten().all(|&rank| rank == 24), "the file's rank");
+    let told = "The file's predictors of 2 of 2 networks tell no more than chance: others were trained in their place.";
+    assert!(model.provenance.notes.iter().any(|note| note == told), "{:?}", model.provenance.notes);
 }
 
 #[test]

@@ -56,7 +56,8 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
     at.key("fingerprint").plain(fingerprint)?;
     at.key("activations").named(activations, &ACTIVATIONS)?;
     provenance(of_provenance, &at.key("provenance"))?;
-    architecture(a, &at.key("architecture"))?;
+    let by_neurons = of_levels.iter().any(|level| level.kind != LevelKind::Dense);
+    architecture(a, by_neurons, &at.key("architecture"))?;
     parts(of_parts, a, &at.key("parts"))?;
     at.key("dense").key("perplexity").number(*perplexity, 1.0, PERPLEXITY_MAX)?;
     at.key("kv_formats").each(of_kv, |at, loss| kv_loss(loss, model, at))?;
@@ -133,7 +134,7 @@ fn provenance(provenance: &ModelProvenance, at: &At<'_>) -> Checked {
     at.key("notes").each(notes, |at, note| at.text(note))
 }
 
-fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
+fn architecture(architecture: &Architecture, by_neurons: bool, at: &At<'_>) -> Checked {
     let Architecture {
         family,
         activation,
@@ -192,10 +193,13 @@ fn architecture(architecture: &Architecture, at: &At<'_>) -> Checked {
     at.key("weight_format").named(weight_format, &FORMATS)?;
     at.key("down_format").named(down_format, &FORMATS)?;
     at.key("down_transposed").free(*down_transposed);
-    at.key("down_transposed").note("`true`, or `false` where every neuron fires");
-    at.key("down_transposed").holds(*down_transposed || architecture.always_fires(), || {
-        format!("is false, and neurons of {activation} are read one by one")
-    })?;
+    let whole_experts = architecture.experts > 1 && !by_neurons;
+    at.key("down_transposed")
+        .note("`true`, or `false` where every neuron fires, or every level requests whole experts");
+    at.key("down_transposed")
+        .holds(*down_transposed || architecture.always_fires() || whole_experts, || {
+            format!("is false, and neurons of {activation} are read one by one")
+        })?;
     recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, &at.key("recurrent")))?;
     let Some(latent) = latent else { return Ok(()) };
     at.key("latent").holds(*kv_heads == 1, || {

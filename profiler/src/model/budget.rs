@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::batch::times;
 use super::evaluate::streams;
 use super::layers::kv_formats;
-use super::level::{Menu, rank};
+use super::level::Menu;
 use super::matrix::Use;
 use super::text::WINDOW_TOKENS_MAX;
 use crate::{Context, ProfileError};
@@ -188,7 +188,8 @@ impl Costs {
     fn new(source: &SourceModel<'_>, menu: &Menu, speed: Speed) -> Self {
         let c = source.config();
         let token = work_per_token(c);
-        let predictor = (c.layers() * c.experts_used() * rank(c) * (c.width + c.ffn_width())) as f64;
+        let predictor =
+            (c.layers() * c.experts_used() * menu.rank(c, 0, 0) * (c.width + c.ffn_width())) as f64;
         let low_rank = menu.levels.iter().filter(|level| level.kind == LevelKind::LowRank).count() as f64;
         let source_too = f64::from(u8::from(menu.differs(source)));
         // Once to measure with, once to write.
@@ -197,7 +198,8 @@ impl Costs {
         Self {
             token,
             predicted_token: token + predictor,
-            trained_token: if menu.trains() { STEP_COST * 3.0 * predictor } else { 0.0 },
+            // of those in the file, too, which may tell nothing
+            trained_token: if menu.predicts { STEP_COST * 3.0 * predictor } else { 0.0 },
             streams: [streams(menu).len() as f64 + source_too, low_rank],
             fixed: requantising + writing,
         }

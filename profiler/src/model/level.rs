@@ -52,6 +52,10 @@ const PATIENCE: usize = 3;
 const PAIRS_MIN: usize = 200;
 /// Samples whose logits are held together.
 const LOGIT_ROWS: usize = 256;
+/// Share of what active neurons add that a predictor from the file has to find with fewer neurons than chance would, and the share of
+/// chance's that it may request; one that needs more is trained anew.
+const OF_WORTH: f64 = 0.95;
+const OF_CHANCE: f64 = 0.9;
 /// Bytes of a slice, at most if the expert's neurons can be cut so: reads grow no faster much above, and the first of a slice
 /// is computed the later the longer it is.
 const SLICE_BYTES: usize = 512 << 10;
@@ -83,6 +87,8 @@ pub struct Predictors {
     pub fc2: Vec<u8>,
     /// Thresholds of each low-rank level, or of each that leaves out by gates, `[neurons]`.
     pub thresholds: Vec<Vec<f32>>,
+    /// The file's own predictor told no more than chance, and this one was trained in its place.
+    pub replaces: bool,
 }
 
 /// The levels that a model can have.
@@ -119,8 +125,9 @@ pub enum Weights {
 impl Menu {
     /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a
     /// predictor could leave out unharmed, and if `down` is not asked for, down stays as the source has it. Its experts or layers
-    /// are read from the source's file then, or from a container: what is asked for, or else what suits it. With `cuts_gates`
-    /// neurons are stored one by one, and levels leave out those whose gate is small.
+    /// are read from the source's file then, or from a container: what is asked for, or else what suits it. A mixture with exact zeros
+    /// whose own file is asked for has whole experts alone. With `cuts_gates` neurons are stored one by one, and levels leave out those
+    /// whose gate is small.
     ///
     /// # Errors
     /// When predictors that come with it have the wrong shape, and when gates cannot be cut.
@@ -149,11 +156,18 @@ impl Menu {
         }
         let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
         let mut levels = vec![level("dense", LevelKind::Dense, None)];
-        if !config.activation().fires(-1.0) && !config.network().biases {
+        // experts in place have no rows of down
+        let in_place = asked == Some(Weights::OwnFile)
+            && config.experts() > 1
+            && !cuts_gates
+            && down.is_none()
+            && !has_down_rows(source);
+        let by_neurons = !in_place && !config.network().biases;
+        if !config.activation().fires(-1.0) && by_neurons {
             levels.push(level("exact-gate", LevelKind::ExactGate, None));
         }
         // a predictor knows nothing of what is added to its neuron
-        let predicts = !config.activation().always_fires() && !config.network().biases;
+        let predicts = !config.activation().always_fires() && by_neurons;
         let shipped = if predicts { super::import::shipped(source)? } else { None };
         if predicts {
             levels.push(level("sign", LevelKind::Sign, None));
@@ -174,7 +188,7 @@ impl Menu {
         let format = if narrow { Format::F16 } else { Format::Q4_0 };
         let linear = shipped.is_none() && config.width >= WIDE;
         let hidden = if linear { Hidden::Linear } else { Hidden::Relu };
-        let everything = levels.len() == 1 && config.activation().always_fires();
+        let everything = levels.len() == 1 && (config.activation().always_fires() || in_place);
         let pieces = everything && down.is_none() && !has_down_rows(source);
         let down = (!pieces).then(|| stored_down_format(source, down));
         let sliced = pieces || levels.len() == 1 && config.experts() > 1;
@@ -222,6 +236,11 @@ impl Menu {
     /// Whether there are thresholds of every expert.
     pub fn has_thresholds(&self) -> bool {
         self.predicts || self.cuts_gates
+    }
+
+    /// Whether the model brings predictors.
+    pub fn brings_predictors(&self) -> bool {
+        self.shipped.is_some()
     }
 
     /// Whether predictors are trained, and not brought by the model.
@@ -272,21 +291,27 @@ impl Menu {
             work.save(&file_name(layer, expert), &[&made.to_bytes()])?;
             return Ok(made);
         }
-        let trained = match &self.shipped {
-            Some(shipped) => shipped.predictor(source, layer, expert)?,
+        let shipped =
+            self.shipped.as_ref().map(|shipped| shipped.predictor(source, layer, expert)).transpose()?;
+        let told = shipped.filter(|shipped| tells(shipped, self.hidden, samples));
+        let replaces = self.shipped.is_some() && told.is_none();
+        let trained = match told {
+            Some(shipped) => shipped,
             None => {
                 let seed = (layer * config.experts() + expert) as u64;
-                let hidden = self.hidden;
+                let rank = self.rank(config, layer, expert);
                 let effort =
-                    Effort { rank: rank(config), hidden, epochs: job.epochs, patience: PATIENCE, seed };
-                let start = (config.width >= WIDE && samples.real > 0)
+                    Effort { rank, hidden: self.hidden, epochs: job.epochs, patience: PATIENCE, seed };
+                // of a linear one: what the gate rows say most of
+                let start = (self.hidden == Hidden::Linear && samples.real > 0)
                     .then(|| from_gate(source.ffn_gate(layer, expert), samples, effort.rank, seed));
                 let trained = train(samples, effort, start, &|_| context.stopped().is_ok());
                 trained.ok_or(crate::Stopped)?
             }
         };
         let own_threshold = self.shipped.as_ref().is_some_and(|shipped| shipped.own_threshold);
-        let made = Predictors::new(self, own_threshold, source, layer, expert, samples, order, trained);
+        let made =
+            Predictors::new(self, own_threshold, replaces, source, layer, expert, samples, order, trained);
         work.save(&file_name(layer, expert), &[&made.to_bytes()])?;
         Ok(made)
     }
@@ -352,6 +377,7 @@ impl Predictors {
     fn new(
         menu: &Menu,
         own_threshold: bool,
+        replaces: bool,
         source: &SourceModel<'_>,
         layer: usize,
         expert: usize,
@@ -387,32 +413,35 @@ impl Predictors {
         if found.len() < PAIRS_MIN {
             found = scores(&|_| true);
         }
-        let own = own_threshold.then(|| vec![0.0; neurons]);
-        let set = SHARES.map(|(share, _)| {
+        let mut of_share = |share| -> Vec<f32> {
             let cut = cut(&mut found, share);
             bias.iter().map(|&bias| threshold(cut, bias)).collect()
-        });
+        };
+        let own = own_threshold.then(|| if replaces { of_share(OF_WORTH) } else { vec![0.0; neurons] });
+        let set = SHARES.map(|(share, _)| of_share(share));
         let differences = sign_differences(source.ffn_gate(layer, expert), samples, order);
-        Self { differences, rank, fc1, fc2, thresholds: own.into_iter().chain(set).collect() }
+        Self { differences, rank, fc1, fc2, thresholds: own.into_iter().chain(set).collect(), replaces }
     }
 
     fn to_bytes(&self) -> Vec<u8> {
         let rank = (self.rank as u64).to_le_bytes();
+        let replaces = [u8::from(self.replaces)];
         let mut parts: Vec<&[u8]> =
-            vec![&rank, bytemuck::cast_slice(&self.differences), &self.fc1, &self.fc2];
+            vec![&rank, &replaces, bytemuck::cast_slice(&self.differences), &self.fc1, &self.fc2];
         parts.extend(self.thresholds.iter().map(|thresholds| bytemuck::cast_slice(thresholds)));
         joined(&parts)
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let parts = pieces(bytes)?;
-        let [rank, differences, fc1, fc2, thresholds @ ..] = &*parts else { return None };
+        let [rank, replaces, differences, fc1, fc2, thresholds @ ..] = &*parts else { return None };
         Some(Self {
             differences: numbers(differences),
             rank: u64::from_le_bytes((*rank).try_into().ok()?) as usize,
             fc1: fc1.to_vec(),
             fc2: fc2.to_vec(),
             thresholds: thresholds.iter().map(|t| numbers(t)).collect(),
+            replaces: *replaces == [1],
         })
     }
 
@@ -424,6 +453,35 @@ impl Predictors {
             Matrix { format, rows: neurons, columns: self.rank, bytes: &self.fc2 },
         ]
     }
+}
+
+/// Whether a predictor without bias finds what the active neurons add with clearly fewer neurons than chance, which needs a share of
+/// them as large as the share that it finds.
+fn tells(predictor: &Trained, hidden: Hidden, samples: &Samples) -> bool {
+    let (width, neurons) = (samples.width, samples.active.columns());
+    let mut rows: Vec<usize> = (0..samples.rows()).filter(|&row| validates(samples, row)).collect();
+    if rows.is_empty() {
+        rows.extend(0..samples.rows());
+    }
+    let rows: Vec<usize> = rows.iter().copied().step_by(rows.len().div_ceil(LOGIT_ROWS).max(1)).collect();
+    let inputs: Vec<f32> = rows.iter().flat_map(|&row| samples.input(row)).copied().collect();
+    let scores = logits(width, predictor.rank, neurons, &predictor.fc1, &predictor.fc2, hidden, &inputs);
+    let score = |neuron: usize, i: usize| scores[neuron * rows.len() + i];
+    let of_row = |(i, &row): (usize, &usize)| {
+        samples.worths(row).map(move |(n, worth)| (i, n, worth)).collect::<Vec<_>>()
+    };
+    let mut pairs: Vec<(f32, f32)> = rows
+        .iter()
+        .enumerate()
+        .flat_map(of_row)
+        .map(|(i, neuron, worth)| (score(neuron, i), worth))
+        .collect();
+    if pairs.len() < PAIRS_MIN {
+        return true; // too little is known to say no
+    }
+    let cut = cut(&mut pairs, OF_WORTH);
+    let requested = scores.iter().filter(|&&score| score >= cut).count();
+    (requested as f64) < OF_CHANCE * OF_WORTH * scores.len() as f64
 }
 
 /// Rows of values in a format, and what they have become.

@@ -383,7 +383,7 @@ impl Profile {
             held_out_tokens: held_out.count() as u64,
             quick: context.quick,
             routes: recording.as_ref().map(|recording| recording.hash.clone()),
-            notes: self.notes(&written),
+            notes: self.notes(&written)?,
         };
         let findings = table::Findings {
             name,
@@ -445,8 +445,22 @@ impl Profile {
         })
     }
 
+    /// Networks whose predictors in the file told nothing, so that others were trained.
+    fn predictors_replaced(&self) -> anyhow::Result<usize> {
+        let config = self.source.config();
+        let mut replaced = 0;
+        if self.menu.brings_predictors() {
+            for network in 0..config.layers() * config.experts() {
+                let (layer, expert) = (network / config.experts(), network % config.experts());
+                let kept = self.menu.kept(&self.work, layer, expert)?;
+                replaced += usize::from(kept.is_some_and(|kept| kept.replaces));
+            }
+        }
+        Ok(replaced)
+    }
+
     /// Notes for readers of `model.toml`.
-    fn notes(&self, written: &Written) -> Vec<String> {
+    fn notes(&self, written: &Written) -> anyhow::Result<Vec<String>> {
         let mut notes = Vec::new();
         notes.extend(hub::note(self.source.gguf()));
         if self.job.cut {
@@ -472,7 +486,14 @@ impl Profile {
                 ),
             });
         }
-        if self.menu.trains() {
+        let replaced = self.predictors_replaced()?;
+        if replaced > 0 {
+            notes.push(format!(
+                "The file's predictors of {replaced} of {} networks tell no more than chance: others were trained in their place.",
+                self.layers() * self.source.config().experts()
+            ));
+        }
+        if self.menu.trains() || replaced > 0 {
             notes.push(format!(
                 "Predictors were trained in at most {} passes; {} of their tokens the model wrote itself.",
                 self.job.epochs, self.job.written_tokens
@@ -504,7 +525,7 @@ impl Profile {
                 "ReLU squared without gates: a neuron fires, and is truly active, where its up is above zero.".to_owned(),
             ),
         }
-        notes
+        Ok(notes)
     }
 }
 
@@ -553,7 +574,7 @@ const MODEL: &str = "model.toml";
 /// The part that says how much is done of everything.
 const JOB: &str = "job";
 /// The version of the kept parts; parts with another number are ignored.
-const KEPT: u32 = 6;
+const KEPT: u32 = 7;
 
 /// The file, or the only GGUF file of the folder.
 fn model_file(path: &Path) -> anyhow::Result<PathBuf> {

@@ -75,7 +75,25 @@ pub(crate) fn model_with_predictors(rank: usize) -> Vec<u8> {
     model_with_some_predictors(rank, LAYERS, "drelu")
 }
 
-/// A dense model with predictors in its first layers.
+/// A dense model with predictors that know the gates: of their hidden values half are the inputs, half the inputs with the other sign.
+pub(crate) fn model_with_knowing_predictors() -> Vec<u8> {
+    let (mut gguf, (width, neurons)) = (gguf(1, Format::F16, "drelu"), Format::F16.shape());
+    for layer in 0..LAYERS {
+        let gates = gguf.values(&format!("blk.{layer}.ffn_gate.weight"), width * neurons);
+        let first = (0..2 * width).flat_map(|row| {
+            let sign = if row < width { 1.0 } else { -1.0 };
+            (0..width).map(move |column| if column == row % width { sign } else { 0.0 })
+        });
+        let second =
+            gates.chunks_exact(width).flat_map(|row| row.iter().copied().chain(row.iter().map(|v| -v)));
+        let stored = |values: Vec<f32>| values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+        gguf.tensor(&format!("blk.{layer}.fc1.weight"), &[width, 2 * width], 1, stored(first.collect()));
+        gguf.tensor(&format!("blk.{layer}.fc2.weight"), &[2 * width, neurons], 1, stored(second.collect()));
+    }
+    gguf.bytes()
+}
+
+/// A dense model with predictors in its first layers, which know nothing.
 pub(crate) fn model_with_some_predictors(rank: usize, layers: usize, activation: &str) -> Vec<u8> {
     let (mut gguf, (width, neurons)) = (gguf(1, Format::F16, activation), Format::F16.shape());
     for layer in 0..layers {
@@ -196,6 +214,15 @@ impl Gguf {
                 self.tensor(name, dims, if fine { 14 } else { 12 }, bytes);
             }
         }
+    }
+
+    /// So many values of a tensor in F16.
+    fn values(&self, name: &str, count: usize) -> Vec<f32> {
+        let tensor =
+            self.tensors.iter().find(|tensor| tensor.starts_with(&string(name))).expect("it is there");
+        let start = u64::from_le_bytes(*tensor.last_chunk().expect("an offset")) as usize;
+        let values = self.data[start..start + 2 * count].chunks_exact(2);
+        values.map(|bytes| f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()).collect()
     }
 
     fn tensor(&mut self, name: &str, dims: &[usize], kind: u32, bytes: Vec<u8>) {
