@@ -3,6 +3,7 @@
 //! is true.
 
 use planner::layers::Cached;
+use planner::reads::LayerReads;
 use planner::request::{Question, resolve};
 use planner::room::{Need, Room, regions_within};
 use planner::space::Space;
@@ -125,9 +126,8 @@ fn filled(
     let room = ways.room(question.device, regions, compute, read, &space.prompts[0]);
     let toll = ways.toll(compute, read);
     let layer = |(layer, cached): (usize, &Vec<Cached>)| {
-        let kept = |(cached, reads)| {
-            let Cached { need, .. } = cached;
-            (*need, ways.seconds_with(compute, read, &toll, layer, cached, reads))
+        let kept = |(cached, reads): (&Cached, &LayerReads)| {
+            (cached.need, ways.seconds_with(compute, read, &toll, layer, cached, reads))
         };
         let mut all: Vec<Kept> = cached.iter().zip(&reads[layer]).map(kept).collect();
         all.sort_by(|a, b| a.0.bytes().cmp(&b.0.bytes()).then(a.1.total_cmp(&b.1)));
