@@ -285,6 +285,29 @@ mod tests {
     }
 
     #[test]
+    fn reads_that_start_at_once_are_counted_whether_there_is_time_for_them_or_not() {
+        let supply =
+            Supply { depth: 4, buffers: 64, look_ahead: 4, recall_fraction: 0.9, precision_fraction: 0.75 };
+        let all = LayerReads {
+            reads: 10.0,
+            seconds: 10.0,
+            bytes: 10.0,
+            ahead_seconds: 1.0,
+            ..LayerReads::default()
+        };
+        // the layer before has no moment in which the device would be idle
+        let queue = supply.queue(&all, true, &Stages::default());
+        assert_eq!((queue.ahead, queue.urgent, queue.bytes), (4.0, 10.0 - 4.0 * 0.75, 11.0));
+        // with time there are more, and never more than the layer before names
+        let queue = supply.queue(&all, true, &Stages { before: 6.0, ..Stages::default() });
+        assert_eq!(queue.ahead, 6.0);
+        let queue = Supply { look_ahead: 32, ..supply }.queue(&all, true, &Stages::default());
+        assert!((queue.ahead - 12.0).abs() < 1e-9 && (queue.urgent - 1.0).abs() < 1e-9, "{queue:?}");
+        // the first layer has nobody before it
+        assert_eq!(supply.queue(&all, false, &Stages::default()).ahead, 0.0);
+    }
+
+    #[test]
     fn a_prompts_layer_is_read_while_it_computes_but_not_while_it_attends() {
         assert_eq!(prompt_layer_seconds(0.0, 10.0, 0.2, &TOLL), 10.0);
         assert_eq!(prompt_layer_seconds(4.0, 10.0, 0.2, &TOLL), 10.0 + 0.25 * 4.0);
