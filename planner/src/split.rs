@@ -3,7 +3,7 @@
 //! A multiple-choice knapsack: one item of each layer, the fewest ticks within up to four limits (all bytes; the bytes
 //! beside the slots, because of a prompt's rows; the time of one or two prompts). It is solved in two steps.
 //!
-//! 1. *The bound.* Lagrange's dual: every limit but the first has a price, found where supporting lines meet; under given prices the
+//! 1. *The bound.* Lagrange's dual: every limit but the first has a price, found by bisection, or where supporting lines meet; under given prices the
 //!    layers' lower hulls add up, steepest step first, which is the linear relaxation of the first limit. What comes out
 //!    is below every split.
 //! 2. *The split.* The hull's own choice, filled up item by item. Where that is above the bound, a dynamic programme over
@@ -44,7 +44,9 @@ const DEAREST: f64 = 1e18;
 /// What sums of priced limits may be off by, as a share: at high prices that is more than all ticks, and such a bound says
 /// nothing.
 const ROUNDING: f64 = 1e-12;
-/// Steps in which a price is found at most.
+/// Halvings of the price of memory.
+const BISECTIONS: usize = 12;
+/// Steps in which a price is found at most where prompts are limited.
 const STEPS_MAX: usize = 24;
 /// A dual known to within such a part is not made higher.
 const NEAR: f64 = 16.0 * CLOSE as f64;
@@ -374,12 +376,14 @@ impl Dual<'_> {
                 return None;
             }
             (low, high, below) = (high, high * 4.0, above);
-            if below.value > best.value {
-                best = below.clone();
-            }
             above = at(high)?;
         }
-        for step in 0..STEPS_MAX {
+        // memory alone is close enough after a few halvings; with prompts the bound is worth more
+        let by_lines = self.limits[2..].iter().any(|&most| most < NEVER);
+        if by_lines && below.value > best.value {
+            best = below.clone();
+        }
+        for step in 0..if by_lines { STEPS_MAX } else { BISECTIONS } {
             if enough(&above) {
                 return Some(above);
             }
@@ -388,12 +392,12 @@ impl Dual<'_> {
             let [rise, fall] = [&below, &above].map(|point| point.taken[limit] - most);
             let meet = (above.value - below.value + rise * low - fall * high) / (rise - fall);
             let top = below.value + rise * (meet - low);
-            if top <= most_seen + most_seen.abs() / NEAR {
+            if by_lines && top <= most_seen + most_seen.abs() / NEAR {
                 break;
             }
             // what a limit of its own made the best of is not quite on its line
             let inside = (meet - low).min(high - meet) > SURE * (high - low);
-            let price = if inside && step % 4 < 3 { meet } else { 0.5 * (low + high) };
+            let price = if by_lines && inside && step % 4 < 3 { meet } else { 0.5 * (low + high) };
             let point = at(price)?;
             if enough(&point) {
                 return Some(point);
