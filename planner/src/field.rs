@@ -616,7 +616,7 @@ impl<'a> Field<'a> {
             };
             let known = best.as_ref().map_or(NEVER, |best| best.ticks - self.serial(way));
             if limited && split.found.as_ref().is_some_and(|found| found.ticks < known) {
-                split.exchange(&items, &budget, 0);
+                split.exchange(&items, &budget);
             }
             let bound = self.serial(way) + split.least;
             let as_fast = bound <= worst(&best);

@@ -136,7 +136,7 @@ fn closed(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, any: bool)
     let to_beat = to_beat.unwrap_or(NEVER);
     let limited = budget.prompts.iter().any(|&most| most < NEVER);
     if limited && quick.least < to_beat {
-        quick.exchange(items, budget, if any { to_beat - 1 } else { 0 });
+        quick.exchange(items, budget);
     }
     let known = quick.found.as_ref().map_or(NEVER, |found| found.ticks).min(to_beat);
     // where any will do nobody knows that there is one of so many ticks
@@ -223,9 +223,9 @@ fn relaxed(
 }
 
 impl Split {
-    /// Makes what was found better by changes of two layers at once, until it takes as few ticks as `enough` or is close to the bound.
-    pub fn exchange(&mut self, items: &[Vec<Item>], budget: &Budget, enough: i64) {
-        let enough = enough.max(self.least + self.least / CLOSE);
+    /// Makes what was found better by changes of two layers at once, until it is close to the bound.
+    pub fn exchange(&mut self, items: &[Vec<Item>], budget: &Budget) {
+        let enough = self.least + self.least / CLOSE;
         self.found = self.found.take().map(|found| found.exchanged(items, budget, self.prices, enough));
     }
 }
