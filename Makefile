@@ -120,7 +120,7 @@ test: setup ## every test, the committed plans included
 	$(CARGO) test --locked
 
 exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours
-	$(CARGO) test --locked --release -p planner --test it -- grid:: --ignored --nocapture
+	$(CARGO) test --locked --release -p planner --test it -- grid:: independent:: --ignored --nocapture
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
 	$(CARGO) test --locked --release -p flashplan --lib -- --exact transformer::tests::soak::ten_thousand_tokens --ignored --nocapture

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use planner::{Answer, Inputs};
+use plans::model::Level;
 use plans::plan::{Objective, Request};
 use terminal::tell;
 
@@ -166,7 +167,10 @@ fn widen(inputs: &mut Inputs, cores: u32) {
 
 /// Requests of every kind, those that have no plan among them: what is asked, where, and the request.
 fn requests(inputs: &Inputs) -> anyhow::Result<Vec<(&'static str, String, Request)>> {
-    let plain = Request::default();
+    // generated weights may lose more than is allowed
+    let least_loss = inputs.model.levels.iter().map(Level::loss_bound_fraction).fold(f64::INFINITY, f64::min);
+    let mut plain = Request::default();
+    plain.perplexity_change_fraction_max = plain.perplexity_change_fraction_max.max(least_loss);
     let question = planner::request::resolve(inputs, &plain)?;
     let least = planner::space::Space::least_regions(&question).unwrap_or(0) as f64;
     let model = &inputs.model;

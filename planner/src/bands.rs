@@ -20,6 +20,8 @@ pub struct Band {
     pub cached: Range<usize>,
     /// The fewest bytes.
     pub bytes: i64,
+    /// The fewest bytes beside the slots.
+    pub beside: i64,
     /// The fewest slots.
     pub cold: u32,
     /// The fewest slots that a run fills.
@@ -60,6 +62,7 @@ impl Band {
         };
         Self {
             bytes: all[cached.start].need.bytes(),
+            beside: all[cached.clone()].iter().map(|way| way.need.beside()).min().unwrap_or(0),
             cold: all[cached.clone()].iter().map(|way| way.cold).min().unwrap_or(0),
             filled: range(|way| way.filled)[0],
             missing: range(|way| way.missing.neurons),

@@ -765,7 +765,11 @@ impl PromptPrice {
 
     /// Seconds that a layer adds of whose neurons so many are pinned: the others are read while those that have come are computed.
     pub fn layer(&self, layer: usize, hot: u32) -> f64 {
-        let io = self.read_seconds(hot);
+        self.layer_with(layer, self.read_seconds(hot))
+    }
+
+    /// [`Self::layer`] where [`Self::read_seconds`] is known.
+    pub fn layer_with(&self, layer: usize, io: f64) -> f64 {
         let chunk = |chunks: &Chunks| {
             let (io, compute) = (chunks.visited * io, chunks.compute[layer]);
             chunks.count * prompt_layer_seconds(io, compute, self.attention_fraction, &self.toll)

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use plans::model::Level;
 use plans::{Backend, Policy};
 
-use crate::bands::{self, Priced};
+use crate::bands::{self, Band, Priced};
 use crate::cost::PromptPrice;
 use crate::curve::{Curve, div_up};
 use crate::layers::Cached;
@@ -21,7 +21,9 @@ use crate::room::{Need, Room};
 use crate::rules::Prompt;
 use crate::simple_rule::{self, Simple};
 use crate::space::{Effort, Space, Way};
-use crate::split::{Budget, Found, Item, LIMITS, NEVER, Split, any_split, quick_split, soonest, split};
+use crate::split::{
+    Budget, Found, Item, LIMITS, NEVER, Split, any_split, least_at, quick_split, soonest, split,
+};
 use crate::ways::{Compute, Read, Ways};
 
 /// Parts of the time of a prompt that is limited.
@@ -34,6 +36,8 @@ pub const OPEN: i64 = 16 * ALIKE;
 pub const SIZE_OPEN: i64 = 4 * ALIKE;
 /// Ways that decode alike of which prompts are priced.
 pub const NEAR_MAX: usize = 8;
+/// Ticks of prompts that are kept, at most: 16 MiB.
+const PROMPT_TICKS_KEPT: usize = (16 << 20) / size_of::<i64>();
 /// Ways and prompts that are tried before all others where prompts are limited.
 const TRIES_MAX: usize = 16;
 
@@ -51,12 +55,25 @@ pub struct Field<'a> {
     pub time_max: Option<i64>,
     /// By level, reads and whether rows of the token embedding are read: [`Self::useful_prompts`].
     useful: RefCell<HashMap<(usize, usize, bool), Prompts>>,
+    /// By level, price of a prompt and its place among the limits.
+    prompt_ticks: RefCell<HashMap<(usize, *const PromptPrice, usize), Rc<PromptTicks>>>,
     /// By level and prices of prompts: bytes beside the slots with which no split keeps the limits on prompts.
     refused: RefCell<HashMap<PromptKey, i64>>,
 }
 
 /// A level, and which prices of prompts.
 type PromptKey = (usize, Vec<*const PromptPrice>);
+
+/// The ticks of a limited prompt.
+#[derive(Debug)]
+struct PromptTicks {
+    /// Most of all layers.
+    most: i64,
+    /// Per layer those with each of its ways of caching.
+    layers: Vec<Vec<i64>>,
+    /// Per layer the fewest of each band.
+    bands: Vec<Vec<i64>>,
+}
 
 /// A way with what the split makes of it.
 #[derive(Debug, Clone)]
@@ -106,6 +123,7 @@ impl<'a> Field<'a> {
             tick_seconds,
             time_max: question.limits.speed_min.map(|speed| (DIGITS / speed / tick_seconds) as i64),
             useful: RefCell::default(),
+            prompt_ticks: RefCell::default(),
             refused: RefCell::default(),
         }
     }
@@ -330,6 +348,69 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// The ticks of each limited prompt, which many ways share.
+    fn prompt_ticks(&self, way: Way) -> Vec<Rc<PromptTicks>> {
+        let ways = &self.ways[way.level];
+        let of_limit = |(k, limit): (usize, &PromptLimit)| {
+            let price = self.prompt_price(way, limit.tokens);
+            let mut known = self.prompt_ticks.borrow_mut();
+            let key = (way.level, Rc::as_ptr(&price), k);
+            if let Some(ticks) = known.get(&key) {
+                return Rc::clone(ticks);
+            }
+            let (most, tick) = (limit.seconds_max * DIGITS, limit.seconds_max * DIGITS / PROMPT_TICKS);
+            let mut reads = HashMap::new();
+            let mut ticks = |layer: usize, hot: u32| {
+                let read = *reads.entry(hot).or_insert_with(|| price.read_seconds(hot));
+                (price.layer_with(layer, read) / tick).min(NEVER as f64 / 64.0).ceil() as i64
+            };
+            let layers: Vec<Vec<i64>> = ways
+                .cached
+                .iter()
+                .enumerate()
+                .map(|(layer, cached)| cached.iter().map(|cached| ticks(layer, cached.hot)).collect())
+                .collect();
+            let fewest = |(bands, ticks): (&Vec<Band>, &Vec<i64>)| {
+                let of_band = |band: &Band| ticks[band.cached.clone()].iter().copied().min().unwrap_or(0);
+                bands.iter().map(of_band).collect()
+            };
+            let bands = ways.bands.iter().zip(&layers).map(fewest).collect();
+            let of_way = PromptTicks { most: ((most - price.once) / tick).floor() as i64, layers, bands };
+            let of_way = Rc::new(of_way);
+            if (known.len() + 1) * ways.cached.iter().map(Vec::len).sum::<usize>() > PROMPT_TICKS_KEPT {
+                known.clear();
+            }
+            known.insert(key, Rc::clone(&of_way));
+            of_way
+        };
+        self.question.limits.prompts_max.iter().enumerate().map(of_limit).collect()
+    }
+
+    /// Ticks of a token that no split of a way can be below, from its bands at prices of the limits; `None` where these leave no split.
+    pub fn bound_at(&self, way: Way, regions: i64, prices: [f64; LIMITS]) -> Option<i64> {
+        let room = self.room(way, regions);
+        if room.budgets()[1] < 0 {
+            return None;
+        }
+        let mut budget = Budget { room, prompts: [NEVER; 2] };
+        let priced = self.space.closed(self.space.sets_of(way));
+        let layer = |(bands, priced): (&Vec<Band>, &Vec<(i64, i64)>)| {
+            let item = |(cached, (band, &(bytes, ticks))): (usize, (&Band, &(i64, i64)))| {
+                let need = Need { hot: band.beside, cold: bytes - band.beside, tables: 0 };
+                Item { cached, need, ticks, prompts: [0, 0] }
+            };
+            bands.iter().zip(priced).enumerate().map(item).collect::<Vec<_>>()
+        };
+        let mut items: Vec<Vec<Item>> = self.ways[way.level].bands.iter().zip(&priced).map(layer).collect();
+        for (k, prompt) in self.prompt_ticks(way).into_iter().enumerate() {
+            budget.prompts[k] = prompt.most;
+            for (items, ticks) in items.iter_mut().zip(&prompt.bands) {
+                items.iter_mut().zip(ticks).for_each(|(item, &ticks)| item.prompts[k] = ticks);
+            }
+        }
+        Some(self.serial(way) + least_at(&items, &budget, prices)?)
+    }
+
     /// Per layer the ways of caching that a split of at most `worst` ticks can use, and what all layers must keep within so
     /// many bytes; `None` where there is no such split, and with `smaller` also where other reads are as fast in less memory.
     pub fn layers(
@@ -379,20 +460,10 @@ impl<'a> Field<'a> {
         };
         let mut items: Vec<Vec<Item>> = (0..useful.len()).map(of_layer).collect();
         let mut budget = Budget { room, prompts: [NEVER; 2] };
-        for (k, limit) in self.question.limits.prompts_max.iter().enumerate() {
-            let price = self.prompt_price(way, limit.tokens);
-            let tick = limit.seconds_max * DIGITS / PROMPT_TICKS;
-            budget.prompts[k] = ((limit.seconds_max * DIGITS - price.once) / tick).floor() as i64;
-            for (layer, items) in items.iter_mut().enumerate() {
-                let mut last = (u32::MAX, 0);
-                for item in items {
-                    let hot = ways.cached[layer][item.cached].hot;
-                    if last.0 != hot {
-                        let ticks = (price.layer(layer, hot) / tick).min(NEVER as f64 / 64.0);
-                        last = (hot, ticks.ceil() as i64);
-                    }
-                    item.prompts[k] = last.1;
-                }
+        for (k, prompt) in self.prompt_ticks(way).into_iter().enumerate() {
+            budget.prompts[k] = prompt.most;
+            for (items, ticks) in items.iter_mut().zip(&prompt.layers) {
+                items.iter_mut().for_each(|item| item.prompts[k] = ticks[item.cached]);
             }
         }
         Some((items, budget))
@@ -502,6 +573,7 @@ impl<'a> Field<'a> {
                 *best = Some(found);
             }
         };
+        let limited = !self.question.limits.prompts_max.is_empty();
         let (mut priced, mut least, mut prices) = (0, NEVER, [0.0; LIMITS]);
         // bounds of each way by the room in which prompts cost a token nothing
         let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
@@ -525,17 +597,27 @@ impl<'a> Field<'a> {
             if self.prompts_refused(way, beside) {
                 continue;
             }
+            // at the prices that were good for another way, before its ways of caching are priced one by one
+            let priced_prompts = prices[2..].iter().any(|&price| price > 0.0);
+            if priced_prompts && self.bound_at(way, regions, prices).is_none_or(|bound| bound > worst(&best))
+            {
+                continue;
+            }
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
             priced += 1;
             self.space.count(Effort { priced: 1, ..Effort::default() });
             let to_beat = worst(&best) + 1 - self.serial(way);
-            let Some(split) = quick_split(&items, &budget, Some(to_beat), prices) else {
+            let Some(mut split) = quick_split(&items, &budget, Some(to_beat), prices) else {
                 // then no item is left out
                 if best.is_none() && most == NEVER {
                     self.refuse_prompts(way, beside);
                 }
                 continue;
             };
+            let known = best.as_ref().map_or(NEVER, |best| best.ticks - self.serial(way));
+            if limited && split.found.as_ref().is_some_and(|found| found.ticks < known) {
+                split.exchange(&items, &budget);
+            }
             let bound = self.serial(way) + split.least;
             let as_fast = bound <= worst(&best);
             let found = self.of_split(way, regions, &items, &budget, &split);
@@ -559,7 +641,9 @@ impl<'a> Field<'a> {
                     continue;
                 }
                 // whether there is any, before the best is sought
-                let (mut found, mut proven) = self.candidate(*way, regions, to_beat - 1, any || first);
+                // with limits on prompts each way is a problem of its own: what does not matter is not looked for
+                let worst = to_beat - 1 - if limited && best.is_some() { to_beat / OPEN } else { 0 };
+                let (mut found, mut proven) = self.candidate(*way, regions, worst, any || first);
                 if found.is_none() && proven >= to_beat && to_beat > NEVER {
                     self.refuse_prompts(*way, beside);
                 }

@@ -1,13 +1,24 @@
 //! Reads a second that flash gives, over block sizes and reads in flight, from what was measured.
 
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
 use plans::Backend;
 use plans::device::{Device, ReadSpeed};
 
 use crate::isotonic::{self, Order};
 
-/// Measured reads of one kind: for each depth, rising, reads a second over block sizes, all in logarithms.
+/// For each depth, rising, reads a second over block sizes, all in logarithms.
+type Curves = Vec<(f64, Vec<(f64, f64)>)>;
+
+/// Fitted curves by what was measured. A device has a handful, and asks for them with every price.
+static FITTED: LazyLock<Mutex<HashMap<Vec<u64>, Curves>>> = LazyLock::new(Mutex::default);
+/// Curves that are kept, at most.
+const FITTED_MAX: usize = 256;
+
+/// Measured reads of one kind.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ReadCurves(Vec<(f64, Vec<(f64, f64)>)>);
+pub struct ReadCurves(Curves);
 
 impl ReadCurves {
     /// Depths up to `depth`, at the nearest measured span at or above `span`; `None` where nothing like it was measured.
@@ -37,10 +48,9 @@ impl ReadCurves {
             curve.sort_by(|a, b| a.0.total_cmp(&b.0));
             (f64::from(depth), curve)
         };
-        let mut curves = Self::of(depths.iter().map(curve));
-        monotone(&mut curves.0);
-        curves.0.truncate(depths.iter().take_while(|&&depth| depth <= most).count());
-        Some(curves)
+        let mut curves = fitted(Self::of(depths.iter().map(curve)).0);
+        curves.truncate(depths.iter().take_while(|&&depth| depth <= most).count());
+        Some(Self(curves))
     }
 
     /// Curves through a single measured point.
@@ -129,6 +139,26 @@ impl ReadCurves {
         };
         Self(self.0.iter().map(depth).collect())
     }
+}
+
+/// [`monotone`] of these curves, which is worked out once.
+fn fitted(measured: Curves) -> Curves {
+    let of_curve = |(depth, curve): &(f64, Vec<(f64, f64)>)| {
+        let points = curve.iter().flat_map(|&(block, rate)| [block, rate]);
+        [*depth, curve.len() as f64].into_iter().chain(points).map(f64::to_bits).collect::<Vec<_>>()
+    };
+    let key: Vec<u64> = measured.iter().flat_map(of_curve).collect();
+    let mut known = FITTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(curves) = known.get(&key) {
+        return curves.clone();
+    }
+    let mut curves = measured;
+    monotone(&mut curves);
+    if known.len() == FITTED_MAX {
+        known.clear();
+    }
+    known.insert(key, curves.clone());
+    curves
 }
 
 /// The nearest surface, by squares of logarithms, on which more reads in flight are nowhere slower, larger blocks give no more
@@ -240,6 +270,18 @@ mod tests {
             for (a, b) in (0..=i).flat_map(|a| (j..blocks.len()).map(move |b| (a, b))) {
                 assert!(noisy.reads_per_second(blocks[b], depths[a]) <= most, "{i} {j} {a} {b}");
             }
+        }
+    }
+
+    #[test]
+    fn what_was_fitted_once_is_what_fitting_again_gives() {
+        let measured =
+            |rate: f64| vec![(0.0, vec![(9.0, 8.0), (10.0, rate)]), (1.0, vec![(9.0, 7.0), (10.0, 5.0)])];
+        for rate in [8.5, 6.0, 8.5] {
+            let mut curves = measured(rate);
+            monotone(&mut curves);
+            assert_eq!(fitted(measured(rate)), curves);
+            assert_ne!(fitted(measured(rate)), measured(rate), "the fit has nothing to do");
         }
     }
 

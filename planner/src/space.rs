@@ -254,7 +254,7 @@ impl<'a> Space<'a> {
     }
 
     /// Per layer and band the fewest bytes and ticks, for a way of reading with any of some core sets.
-    fn closed(&self, at: Sets) -> Priced {
+    pub fn closed(&self, at: Sets) -> Priced {
         let ways = &self.ways[at.level];
         let (compute, reads) = (self.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
         self.priced(ways, &compute, &reads, &ways.least_reads(&reads))

@@ -3,7 +3,7 @@
 //! A multiple-choice knapsack: one item of each layer, the fewest ticks within up to four limits (all bytes; the bytes
 //! beside the slots, because of a prompt's rows; the time of one or two prompts). It is solved in two steps.
 //!
-//! 1. *The bound.* Lagrange's dual: every limit but the first has a price, found by bisection; under given prices the
+//! 1. *The bound.* Lagrange's dual: every limit but the first has a price, found by bisection, or where supporting lines meet; under given prices the
 //!    layers' lower hulls add up, steepest step first, which is the linear relaxation of the first limit. What comes out
 //!    is below every split.
 //! 2. *The split.* The hull's own choice, filled up item by item. Where that is above the bound, a dynamic programme over
@@ -14,6 +14,7 @@
 
 use crate::room::{Need, Room};
 
+mod exchange;
 mod meeting;
 mod soonest;
 
@@ -43,8 +44,12 @@ const DEAREST: f64 = 1e18;
 /// What sums of priced limits may be off by, as a share: at high prices that is more than all ticks, and such a bound says
 /// nothing.
 const ROUNDING: f64 = 1e-12;
-/// Halvings of a price.
+/// Halvings of the price of memory.
 const BISECTIONS: usize = 12;
+/// Steps in which a price is found at most where prompts are limited.
+const STEPS_MAX: usize = 24;
+/// A dual known to within such a part is not made higher.
+const NEAR: f64 = 16.0 * CLOSE as f64;
 
 /// One way of caching one layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -127,8 +132,12 @@ pub fn any_split(items: &[Vec<Item>], budget: &Budget, to_beat: i64) -> Option<S
 }
 
 fn closed(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, any: bool) -> Option<Split> {
-    let (point, quick) = relaxed(items, budget, to_beat, [0.0; LIMITS])?;
+    let (point, mut quick) = relaxed(items, budget, to_beat, [0.0; LIMITS])?;
     let to_beat = to_beat.unwrap_or(NEVER);
+    let limited = budget.prompts.iter().any(|&most| most < NEVER);
+    if limited && quick.least < to_beat {
+        quick.exchange(items, budget);
+    }
     let known = quick.found.as_ref().map_or(NEVER, |found| found.ticks).min(to_beat);
     // where any will do nobody knows that there is one of so many ticks
     let close = if any { known < to_beat } else { known <= quick.least + quick.least / CLOSE };
@@ -136,7 +145,6 @@ fn closed(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, any: bool)
         return Some(quick);
     }
     let (mut better, mut dropped) = programme(items, budget, &point, known);
-    let limited = budget.prompts.iter().any(|&most| most < NEVER);
     let reached = better.as_ref().map_or(known, |found| found.ticks);
     let open = if any { better.is_none() && dropped < known } else { reached > dropped + dropped / CLOSE };
     if open && (limited || any) {
@@ -145,6 +153,14 @@ fn closed(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, any: bool)
     }
     let least = dropped.max(quick.least).min(better.as_ref().map_or(known, |found| found.ticks));
     Some(Split { found: better.or(quick.found), least, ..quick })
+}
+
+/// Ticks that no split can be below, by the dual at these prices; `None` where the limits leave none. Items may stand for several, of each
+/// of which they take no more.
+pub fn least_at(items: &[Vec<Item>], budget: &Budget, prices: [f64; LIMITS]) -> Option<i64> {
+    let [all, beside] = budget.room.budgets();
+    let limits = [all, beside, budget.prompts[0], budget.prompts[1]];
+    Some(Dual { items, limits, enough: f64::INFINITY }.steepest(prices)?.least())
 }
 
 /// The bound, and the split that it suggests; with `to_beat` no more of either than says that nothing takes fewer ticks.
@@ -204,6 +220,14 @@ fn relaxed(
     let prompts_free = priced && point.prices[2..].iter().all(|&price| price == 0.0);
     let prices = point.prices;
     Some((point, Split { found, least, prompts_free, prices }))
+}
+
+impl Split {
+    /// Makes what was found better by changes of two layers at once, until it is close to the bound.
+    pub fn exchange(&mut self, items: &[Vec<Item>], budget: &Budget) {
+        let enough = self.least + self.least / CLOSE;
+        self.found = self.found.take().map(|found| found.exchanged(items, budget, self.prices, enough));
+    }
 }
 
 impl Found {
@@ -340,7 +364,8 @@ impl Dual<'_> {
             return Some(free);
         }
         let unit = if limit == 1 { free.prices[0].max(1e-9) } else { 1.0 };
-        let (mut low, mut high) = (0.0, unit);
+        let (mut low, mut below) = (0.0, free.clone());
+        let mut high = unit;
         let mut above = at(high)?;
         let mut best = free;
         while !kept(&above) {
@@ -350,27 +375,45 @@ impl Dual<'_> {
             if high > DEAREST {
                 return None;
             }
-            (low, high) = (high, high * 4.0);
+            (low, high, below) = (high, high * 4.0, above);
             above = at(high)?;
         }
-        for _ in 0..BISECTIONS {
+        // memory alone is close enough after a few halvings; with prompts the bound is worth more
+        let by_lines = self.limits[2..].iter().any(|&most| most < NEVER);
+        if by_lines && below.value > best.value {
+            best = below.clone();
+        }
+        for step in 0..if by_lines { STEPS_MAX } else { BISECTIONS } {
             if enough(&above) {
                 return Some(above);
             }
-            let middle = 0.5 * (low + high);
-            let point = at(middle)?;
+            let most_seen = best.value.max(above.value);
+            // the dual is concave, so that it lies nowhere above the lines through both points
+            let [rise, fall] = [&below, &above].map(|point| point.taken[limit] - most);
+            let meet = (above.value - below.value + rise * low - fall * high) / (rise - fall);
+            let top = below.value + rise * (meet - low);
+            if by_lines && top <= most_seen + most_seen.abs() / NEAR {
+                break;
+            }
+            // what a limit of its own made the best of is not quite on its line
+            let inside = (meet - low).min(high - meet) > SURE * (high - low);
+            let price = if by_lines && inside && step % 4 < 3 { meet } else { 0.5 * (low + high) };
+            let point = at(price)?;
             if enough(&point) {
                 return Some(point);
             }
             if point.value > best.value {
                 best = point.clone();
             }
-            if kept(&point) { (high, above) = (middle, point) } else { low = middle }
+            if kept(&point) { (high, above) = (price, point) } else { (low, below) = (price, point) }
         }
-        // the choice is from the side that keeps the limit
+        // what both sides take together is as much as may be; the choice is from the side that keeps the limit
+        let [rise, fall] = [&below, &above].map(|point| point.taken[limit] - most);
+        let share = rise / (rise - fall);
+        let taken = std::array::from_fn(|k| below.taken[k] + share * (above.taken[k] - below.taken[k]));
         let value = best.value.max(above.value);
         let prices = if best.value > above.value { best.prices } else { above.prices };
-        Some(Point { prices, value, ..above })
+        Some(Point { prices, value, taken, chosen: above.chosen })
     }
 
     /// The items with which prompts are fastest, however slow a token is; `None` where nothing limits prompts or nothing fits.

@@ -23,7 +23,7 @@ const PLACES_MAX: usize = 1 << 15;
 /// Partial choices that are looked at before nothing is decided, where nothing depends on the answer and where something does.
 pub(super) const LITTLE_WORK: usize = 1 << 16;
 /// Where a split is known, and only a better one is sought.
-pub(super) const SOME_WORK: usize = 1 << 22;
+pub(super) const SOME_WORK: usize = 1 << 18;
 pub(super) const MUCH_WORK: usize = 1 << 23;
 /// What sums at prices may be off by, as a share.
 const ROUNDING: f64 = 1e-9;

@@ -81,7 +81,7 @@ fn alone(
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{CLOSE, Split, quick_split, split};
+    use super::super::{CLOSE, Split, least_at, quick_split, split};
     use super::*;
 
     /// A page.
@@ -145,6 +145,10 @@ mod tests {
                 let found = split.as_ref().and_then(|split| split.found.as_ref());
                 prop_assert_eq!(found.is_some(), !kept.is_empty());
                 let least = split.as_ref().map_or(NEVER, |split| split.least);
+                prop_assert!(kept.iter().all(|kept| kept.ticks >= least), "{kept:?} below {least}");
+            }
+            for prices in [[0.0; LIMITS], [0.0, 0.0, 1e-3, 0.0], [0.0, 0.5, 1.0, 2.0]] {
+                let least = least_at(&items, &budget, prices).unwrap_or(NEVER);
                 prop_assert!(kept.iter().all(|kept| kept.ticks >= least), "{kept:?} below {least}");
             }
             // and with a token in mind none is faster, but for what is left open

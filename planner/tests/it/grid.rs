@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use planner::field::{OPEN, SIZE_OPEN};
+use planner::field::{Field, OPEN, SIZE_OPEN};
 use planner::request::{DIGITS, resolve};
 use planner::space::Space;
 use planner::split::CLOSE;
@@ -14,7 +14,8 @@ use plans::plan::{Objective, Request};
 
 /// How much faster than a plan another one within its limits may be: it counts as alike with the fastest that was found, the
 /// search and its split leave something open, and six digits of both are printed.
-const ALIKE: f64 = (1.0 + PART) * (1.0 + 1.0 / OPEN as f64) * (1.0 + 1.0 / CLOSE as f64) * DIGITS * DIGITS;
+pub(crate) const ALIKE: f64 =
+    (1.0 + PART) * (1.0 + 1.0 / OPEN as f64) * (1.0 + 1.0 / CLOSE as f64) * DIGITS * DIGITS;
 /// How much smaller than a plan of least memory another one may be: alike, and what is left open of its way and among the
 /// ways.
 const AS_SMALL: f64 = (1.0 + PART) * (1.0 + 1.0 / SIZE_OPEN as f64) * (1.0 + 1.0 / SIZE_OPEN as f64);
@@ -256,7 +257,7 @@ fn refusals_are_true(inputs: &Inputs, memory: u64, every: usize) -> usize {
 }
 
 /// The limits between which memory matters for a model.
-fn span(inputs: &Inputs) -> [f64; 2] {
+pub(crate) fn span(inputs: &Inputs) -> [f64; 2] {
     let smallest = Request { objective: Objective::Memory, memory_limit_bytes: None, ..request(1) };
     let low = solved(inputs, &smallest).expect("the smallest plan").plan.memory.prefill_total_bytes as f64;
     let parts = &inputs.model.parts;
@@ -402,6 +403,37 @@ fn few_ways_are_looked_at_one_by_one() {
         let work = lazy.work();
         assert!(work.curves as f64 <= most * made as f64, "{name} at {limit}: {work:?} of {made} curves");
     }
+}
+
+/// The bound of a way's bands at any prices is nowhere above a split of it that keeps the limits on prompts.
+#[test]
+fn bands_at_prices_of_prompts_are_a_bound_of_every_way() {
+    let inputs = crate::small::inputs(3);
+    let free = solved(&inputs, &request(24 << 20)).expect("a plan");
+    let mut asked = request(24 << 20);
+    asked.prefill_tokens_per_second_min = Some(0.9 * free.plan.expected.prefill_tokens_per_second);
+    let question = resolve(&inputs, &asked).expect("a question");
+    let space = Space::new(&question);
+    let field = Field::new(&question, &space);
+    let regions = planner::room::regions_within(24 << 20);
+    let (mut found, mut close) = (0, 0);
+    for (level, ways) in space.ways.iter().enumerate() {
+        let all = (0..ways.reads.len())
+            .flat_map(|read| (0..ways.computes.len()).map(move |compute| (read, compute)));
+        for (read, compute) in all.step_by(23) {
+            for prompt in 0..space.prompts.len() {
+                let way = planner::space::Way { level, compute, read, prompt };
+                let (Some(split), _) = field.candidate(way, regions, i64::MAX / 32, false) else { continue };
+                found += 1;
+                for price in [0.0, 1e-5, 1e-3, 1.0] {
+                    let bound = field.bound_at(way, regions, [0.0, 0.0, price, 0.0]).expect("it fits");
+                    assert!(bound <= split.ticks, "{way:?}: {bound} above {} at {price}", split.ticks);
+                    close += usize::from(bound > split.ticks / 2);
+                }
+            }
+        }
+    }
+    assert!(found > 100 && close > found, "{found} splits, {close} bounds close to them");
 }
 
 /// What ways of reading share is worked out once, and is what each would have by itself.

@@ -1,13 +1,19 @@
-//! Another search for the fastest plan, without bounds, prices of memory or a solver: every way, every pair of what two
-//! layers may cache. What the planner finds is as fast, and what it proves is true.
+//! Other searches for the fastest plan, without bounds or a solver: of two layers every way and every pair of what both may cache;
+//! of committed profiles every way, its memory filled where a byte gains most. What the planner finds is as fast, and what it proves
+//! is true.
 
+use planner::layers::Cached;
+use planner::reads::LayerReads;
 use planner::request::{Question, resolve};
-use planner::room::regions_within;
+use planner::room::{Need, Room, regions_within};
 use planner::space::Space;
 use planner::ways::{Compute, Read, Ways};
+use planner::{Answer, Inputs};
 use plans::PAGE_BYTES;
 use plans::plan::Request;
+use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
 
+use crate::grid::{ALIKE, profiles, span};
 use crate::small::{inputs, plan, request};
 
 /// Seconds of the fastest plan of two layers: no plan is faster than the first, and the second is reached.
@@ -75,5 +81,154 @@ fn trying_everything_finds_nothing_faster() {
             "{} is not below {reached}",
             solved.seconds_proven
         );
+    }
+}
+
+/// What is kept of a layer, and its seconds.
+type Kept = (Need, f64);
+
+/// How many ways were looked at, and seconds of the fastest plan of any of them.
+fn fastest_filled(question: &Question<'_>) -> (usize, f64) {
+    let levels = planner::rules::levels(question.model, &question.limits);
+    let of_level = |level| {
+        let space = Space::of(question, vec![level]);
+        let (mut count, mut best) = (0, f64::INFINITY);
+        for ways in &space.ways {
+            let mut computes: Vec<&Compute> = ways.computes.iter().collect();
+            computes.sort_by(|a, b| ways.seconds_least(a).total_cmp(&ways.seconds_least(b)));
+            for compute in computes {
+                for read in 0..ways.reads.len() {
+                    count += 1;
+                    // were nothing read it would be slower
+                    if ways.seconds_least(compute) < best {
+                        best = best.min(filled(question, &space, ways, compute, read));
+                    }
+                }
+            }
+        }
+        (count, best)
+    };
+    let all: Vec<(usize, f64)> = levels.into_par_iter().map(of_level).collect();
+    all.into_iter().fold((0, f64::INFINITY), |sum, of_level| (sum.0 + of_level.0, sum.1.min(of_level.1)))
+}
+
+/// Seconds of a way whose memory is filled step by step, each the one that gains most for its bytes, and then whatever still fits;
+/// infinite where nothing fits.
+fn filled(
+    question: &Question<'_>,
+    space: &Space<'_>,
+    ways: &Ways<'_>,
+    compute: &Compute,
+    read: usize,
+) -> f64 {
+    let (regions, reads) = (regions_within(question.limits.memory_bytes), ways.layer_reads(read));
+    let read = &ways.reads[read];
+    let room = ways.room(question.device, regions, compute, read, &space.prompts[0]);
+    let toll = ways.toll(compute, read);
+    let layer = |(layer, cached): (usize, &Vec<Cached>)| {
+        let kept = |(cached, reads): (&Cached, &LayerReads)| {
+            (cached.need, ways.seconds_with(compute, read, &toll, layer, cached, reads))
+        };
+        let mut all: Vec<Kept> = cached.iter().zip(&reads[layer]).map(kept).collect();
+        all.sort_by(|a, b| a.0.bytes().cmp(&b.0.bytes()).then(a.1.total_cmp(&b.1)));
+        all
+    };
+    let layers: Vec<Vec<Kept>> = ways.cached.iter().enumerate().map(layer).collect();
+    let mut steps: Vec<(f64, usize, usize)> = Vec::new();
+    for (layer, all) in layers.iter().enumerate() {
+        let mut at = 0;
+        while let Some((gain, next)) = steepest(all, at) {
+            steps.push((gain, layer, next));
+            at = next;
+        }
+    }
+    steps.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut chosen = vec![0; layers.len()];
+    let mut need = layers.iter().fold(Need::default(), |sum, all| sum.with(all[0].0));
+    if !room.fits(need) {
+        return f64::INFINITY;
+    }
+    let mut open = vec![true; layers.len()];
+    for (_, layer, next) in steps {
+        let more = need.with(layers[layer][next].0).with(layers[layer][chosen[layer]].0.negated());
+        open[layer] &= room.fits(more);
+        if open[layer] {
+            (need, chosen[layer]) = (more, next);
+        }
+    }
+    while let Some((layer, next)) = any_gain(&layers, &chosen, need, room) {
+        need = need.with(layers[layer][next].0).with(layers[layer][chosen[layer]].0.negated());
+        chosen[layer] = next;
+    }
+    compute.serial + layers.iter().zip(&chosen).map(|(all, &at)| all[at].1).sum::<f64>()
+}
+
+/// What takes more bytes than `at` and gains most seconds for each of them.
+fn steepest(all: &[Kept], at: usize) -> Option<(f64, usize)> {
+    let (need, seconds) = all[at];
+    let gain = |(next, kept): (usize, &Kept)| {
+        ((seconds - kept.1) / (kept.0.bytes() - need.bytes()).max(1) as f64, next)
+    };
+    let later = all.iter().enumerate().skip(at + 1).map(gain).filter(|(gain, _)| *gain > 0.0);
+    later.max_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+/// The change of one layer that gains most and still fits.
+fn any_gain(layers: &[Vec<Kept>], chosen: &[usize], need: Need, room: Room) -> Option<(usize, usize)> {
+    let of_layer = |(layer, all): (usize, &Vec<Kept>)| {
+        let now = all[chosen[layer]];
+        let fits = |kept: &Kept| room.fits(need.with(kept.0).with(now.0.negated()));
+        let better = all.iter().enumerate().filter(|(_, kept)| kept.1 < now.1 && fits(kept));
+        let best = better.min_by(|a, b| a.1.1.total_cmp(&b.1.1))?;
+        Some((now.1 - best.1.1, layer, best.0))
+    };
+    let gains = layers.iter().enumerate().filter_map(of_layer);
+    gains.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, layer, next)| (layer, next))
+}
+
+/// The planner's plan is as fast as that of filling up all ways, and its bound is not above that. How many ways there were.
+fn as_fast_as_filling_up(name: &str, inputs: &Inputs, request: &Request) -> usize {
+    let (ways, seconds) = fastest_filled(&resolve(inputs, request).expect("a question"));
+    let Answer::Plan(solved) = planner::plan(inputs, request).expect("an answer") else {
+        panic!("{name}: no plan, but {seconds} s with {request:?}")
+    };
+    let planned = 1.0 / solved.plan.expected.decode_tokens_per_second;
+    println!("{name}: {ways} ways, {seconds} s, planned {planned} s, {:?}", request.memory_limit_bytes);
+    let alike = planned <= seconds * ALIKE && seconds <= planned * ALIKE;
+    assert!(alike, "{name}: {planned} s planned, {seconds} s found with {request:?}");
+    assert!(
+        solved.seconds_proven <= seconds * (1.0 + 1e-9),
+        "{name}: {} is not below",
+        solved.seconds_proven
+    );
+    ways
+}
+
+#[test]
+fn filling_up_every_way_of_one_core_and_level_finds_nothing_faster() {
+    let mut ways = 0;
+    for (name, inputs) in profiles() {
+        let [low, high] = span(&inputs);
+        let free = Request { context_tokens: None, ..request(Some((low + (high - low) * 0.3) as u64)) };
+        let level = Some(plan(&inputs, &free).plan.quality.level.clone());
+        let cores = Some(inputs.device.core_ids()[..1].to_vec());
+        ways += as_fast_as_filling_up(&name, &inputs, &Request { level, cores, ..free });
+    }
+    assert!(ways > 1000, "{ways}");
+}
+
+#[test]
+#[ignore = "exhaustive: `make exhaustive`"]
+fn filling_up_every_way_finds_nothing_faster() {
+    for (name, inputs) in profiles() {
+        let [low, high] = span(&inputs);
+        for share in [0.02, 0.1, 0.25, 0.5, 0.8] {
+            let memory_limit_bytes = Some((low + (high - low) * share) as u64);
+            as_fast_as_filling_up(
+                &name,
+                &inputs,
+                &Request { context_tokens: None, ..request(memory_limit_bytes) },
+            );
+        }
     }
 }
