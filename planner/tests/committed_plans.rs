@@ -32,10 +32,12 @@ fn renew(path: &Path) {
     if planner::check::check(path).is_ok_and(|checked| checked.same) {
         return;
     }
-    let committed = plans::file::read::<plans::Plan>(path).expect("a plan").value;
+    // the rest may be of other prices, and refused
+    let committed: toml::Table = fs::read_to_string(path).expect("a plan").parse().expect("a plan");
+    let request: plans::plan::Request = committed["request"].clone().try_into().expect("a request");
     let beside = |name: &str| path.with_file_name(name);
     let inputs = planner::read_inputs(&beside("device.toml"), &beside("model.toml")).expect("profiles");
-    match planner::plan(&inputs, &committed.request).expect("a sensible request") {
+    match planner::plan(&inputs, &request).expect("a sensible request") {
         planner::Answer::Plan(solved) => {
             plans::file::write(&solved.plan, path).expect("written");
         }
