@@ -248,7 +248,7 @@ unused: setup-check ## dependencies that no code uses, files that no module name
 	@$(TOOLS)/bin/cargo-shear shear --locked --deny-warnings || { echo "run: $(TOOLS)/bin/cargo-shear shear --fix"; exit 1; }
 
 # torch and transformers of their own, and llama.cpp's converter out of the source distribution of its Python package
-golden: ## goldens of every architecture (fixtures/golden/architectures); LLAMA_LIB=folder of libllama.so compares with it, ONLY=names
+golden: ## goldens of every architecture and format (fixtures/golden/architectures, quantised); LLAMA_LIB=folder of libllama.so compares with it, ONLY=names
 	@mkdir -p $(GOLDEN)
 	test -e $(GOLDEN)/venv/bin/activate || $(PYTHON) -m venv $(GOLDEN)/venv
 	$(GOLDEN)/venv/bin/pip install --quiet --disable-pip-version-check -r fixtures/golden/requirements-architectures.txt
@@ -258,6 +258,8 @@ golden: ## goldens of every architecture (fixtures/golden/architectures); LLAMA_
 	$(GOLDEN)/venv/bin/python fixtures/golden/architectures.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))') $(if $(ONLY),--only $(ONLY))
 	$(GOLDEN)/venv/bin/python fixtures/golden/folders.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST)
+	$(GOLDEN)/venv/bin/python fixtures/golden/quantised.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
+	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
 	$(GOLDEN)/venv/bin/python fixtures/golden/rules.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
 

@@ -636,13 +636,10 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
 
 #[test]
 fn experts_with_exact_zeros_are_read_whole_from_the_models_own_file() {
-    let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
-    let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
-    let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
     // without gates, and with them
     for name in ["nemotron_h_moe", "smallthinker"] {
-        let here = Profiled::measured();
-        std::fs::copy(golden(&format!("{name}.gguf")), here.path("model.gguf")).unwrap();
+        let (here, golden) = (Profiled::measured(), Golden::of(name));
+        std::fs::copy(&golden.model, here.path("model.gguf")).unwrap();
         let path = here.path("model.gguf").display().to_string();
         here.profile(&path, &["--index"]);
         let model = plans::file::read::<plans::Model>(&here.path("model.toml")).unwrap().value;
@@ -651,27 +648,14 @@ fn experts_with_exact_zeros_are_read_whole_from_the_models_own_file() {
         assert_eq!(model.levels.len(), 1, "{name}");
         assert!(model.levels[0].lossless && !model.architecture.down_transposed, "{name}");
 
-        let values = |bytes: &[u8]| -> Vec<f32> {
-            bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
-        };
-        let expected = values(&std::fs::read(golden(&format!("{name}.npy"))).unwrap());
-        let deviation = number(&index["models"][name], "logits_deviation") as f32;
         let least = here.plan("least.toml", &["--objective", "memory"]);
         let all = here.plan("all.toml", &[]);
         assert!(
             least.memory.hot_bytes + least.memory.cold_bytes < all.memory.hot_bytes + all.memory.cold_bytes
         );
-        let mut same: Option<[Vec<u8>; 2]> = None;
+        let mut same = None;
         for plan in ["least.toml", "all.toml"] {
-            let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
-            done(here.run(plan).args(["--tokens", &tokens.join(" "), "--no-probe"]).args(files));
-            let found = ["decoded.npy", "prompt.npy"].map(|file| std::fs::read(here.path(file)).unwrap());
-            for bytes in &found {
-                // keys and values are kept in 16 bits
-                let off = compare::largest_difference(&values(bytes), &expected);
-                assert!(off < 0.02 * deviation, "{name} {plan}: off by {off} of {deviation}");
-            }
-            assert!(*same.get_or_insert_with(|| found.clone()) == found, "{name} {plan}: other bits");
+            golden.runs(&here, plan, &mut same);
         }
     }
 
@@ -679,7 +663,7 @@ fn experts_with_exact_zeros_are_read_whole_from_the_models_own_file() {
     let here = Profiled::measured();
     let said = refused(1, &mut {
         let mut profile = program("profile");
-        profile.args(["--quick", "--index", "--down", "Q8_0", "--model", &golden("smallthinker.gguf")]);
+        profile.args(["--quick", "--index", "--down", "Q8_0", "--model", &Golden::of("smallthinker").model]);
         profile.arg("--out").arg(here.folder.path());
         profile
     });
@@ -771,20 +755,54 @@ fn a_model_whose_small_gates_are_left_out_from_profile_to_the_reference_that_lea
     }
 }
 
+/// A model of `fixtures/golden/architectures`, and what transformers computes of its tokens.
+struct Golden {
+    name: &'static str,
+    model: String,
+    tokens: String,
+    logits: Vec<f32>,
+    /// The logits' standard deviation.
+    deviation: f32,
+}
+
+impl Golden {
+    fn of(name: &'static str) -> Self {
+        let file = |name: &str| fixture(&format!("golden/architectures/{name}"));
+        let index: Value = serde_json::from_slice(&std::fs::read(file("index.json")).unwrap()).unwrap();
+        let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
+        Self {
+            name,
+            model: file(&format!("{name}.gguf")),
+            tokens: tokens.join(" "),
+            logits: Self::values(&std::fs::read(file(&format!("{name}.npy"))).unwrap()),
+            deviation: number(&index["models"][name], "logits_deviation") as f32,
+        }
+    }
+
+    fn values(npy: &[u8]) -> Vec<f32> {
+        npy[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    }
+
+    /// Runs it by a plan, decoding and as a prompt: the logits are those, and the bits of all plans before.
+    fn runs(&self, here: &Profiled, plan: &str, same: &mut Option<[Vec<u8>; 2]>) {
+        let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
+        done(here.run(plan).args(["--tokens", &self.tokens, "--no-probe"]).args(files));
+        let found = ["decoded.npy", "prompt.npy"].map(|file| std::fs::read(here.path(file)).unwrap());
+        for bytes in &found {
+            // keys and values are kept in 16 bits
+            let off = compare::largest_difference(&Self::values(bytes), &self.logits);
+            assert!(off < 0.02 * self.deviation, "{} {plan}: off by {off} of {}", self.name, self.deviation);
+        }
+        assert!(*same.get_or_insert_with(|| found.clone()) == found, "{} {plan}: other bits", self.name);
+    }
+}
+
 #[test]
 fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
-    let golden = |name: &str| fixture(&format!("golden/architectures/{name}"));
-    let index: Value = serde_json::from_slice(&std::fs::read(golden("index.json")).unwrap()).unwrap();
-    let tokens: Vec<String> = index["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
     let recurrent = goldens::RECURRENT;
     for name in recurrent.into_iter().chain(goldens::OTHERS) {
-        let here = Profiled::measured();
-        here.profile(&golden(&format!("{name}.gguf")), &[]);
-        let values = |bytes: &[u8]| -> Vec<f32> {
-            bytes[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
-        };
-        let expected = values(&std::fs::read(golden(&format!("{name}.npy"))).unwrap());
-        let deviation = number(&index["models"][name], "logits_deviation") as f32;
+        let (here, golden) = (Profiled::measured(), Golden::of(name));
+        here.profile(&golden.model, &[]);
         let mut same: Option<[Vec<u8>; 2]> = None;
         let mut plans = vec![
             ("least.toml", vec!["--objective", "memory", "--level", "dense"]),
@@ -804,10 +822,9 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
                 );
             }
             plans.push(("ups.toml", vec!["--objective", "memory", "--level", "exact-gate"]));
-            let golden = golden(&format!("{name}.gguf"));
             let said = refused(1, &mut {
                 let mut profile = program("profile");
-                profile.args(["--quick", "--model", &golden, "--activation", "silu"]);
+                profile.args(["--quick", "--model", &golden.model, "--activation", "silu"]);
                 profile.arg("--out").arg(here.folder.path());
                 profile
             });
@@ -834,18 +851,29 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
                 let tokens = u64::from(planned.context.tokens * planned.context.sequences);
                 assert_eq!(planned.memory.kv_bytes, (tokens * 3 * 48 * 2).next_multiple_of(4096), "{plan}");
             }
-            let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
-            done(here.run(plan).args(["--tokens", &tokens.join(" "), "--no-probe"]).args(files));
-            let found = ["decoded.npy", "prompt.npy"].map(|file| std::fs::read(here.path(file)).unwrap());
-            for bytes in &found {
-                // keys and values are kept in 16 bits
-                let off = compare::largest_difference(&values(bytes), &expected);
-                assert!(off < 0.02 * deviation, "{name} {plan}: off by {off} of {deviation}");
-            }
-            assert!(*same.get_or_insert_with(|| found.clone()) == found, "{name} {plan}: other bits");
+            golden.runs(&here, plan, &mut same);
             let report = json(here.run(plan).args(["--prompt", "neuron gate", "-n", "8", "--no-probe"]));
             let [peak, limit] = ["memory_peak_bytes", "memory_limit_bytes"].map(|key| number(&report, key));
             assert!(peak <= limit, "{name} {plan}: {report}");
+        }
+    }
+}
+
+#[test]
+fn every_other_architecture_from_profile_to_the_logits_of_transformers() {
+    for name in goldens::BY_TWO_PLANS {
+        let (here, golden) = (Profiled::measured(), Golden::of(name));
+        std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
+        here.profile(&golden.model, &["--text", here.path("text.txt").to_str().unwrap()]);
+        let mut plans = vec![("least.toml", "memory", "dense"), ("all.toml", "speed", "dense")];
+        if name == "bamboo" {
+            // dReLU: neurons whose gate is zero are not read
+            plans.push(("gates.toml", "memory", "exact-gate"));
+        }
+        let mut same = None;
+        for (plan, objective, level) in plans {
+            here.plan(plan, &["--objective", objective, "--level", level]);
+            golden.runs(&here, plan, &mut same);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::keys::Keys;
 mod families;
 
 /// The models of `fixtures/golden/folders`.
-const MODELS: [&str; 28] = [
+const MODELS: [&str; 29] = [
     "llama3",
     "llama-linear",
     "llama-yarn",
@@ -46,6 +46,7 @@ const MODELS: [&str; 28] = [
     "gemma4",
     "gemma4moe",
     "smallthinker",
+    "bamboo",
 ];
 
 fn golden(path: &str) -> PathBuf {
@@ -54,8 +55,7 @@ fn golden(path: &str) -> PathBuf {
 
 /// The file that llama.cpp's converter made of a model.
 fn converters(name: &str) -> PathBuf {
-    let beside = golden(&format!("folders/{name}/converted.gguf"));
-    if beside.exists() { beside } else { golden(&format!("architectures/{name}.gguf")) }
+    golden(&format!("architectures/{name}.gguf"))
 }
 
 /// A folder that can be changed.

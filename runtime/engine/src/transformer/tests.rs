@@ -46,6 +46,7 @@ mod kv_formats;
 mod latent;
 mod look_ahead;
 mod pieces;
+mod quantised;
 mod recurrent;
 mod rounded;
 mod slices;

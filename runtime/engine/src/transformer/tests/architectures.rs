@@ -727,7 +727,7 @@ struct Index {
 
 /// How far logits may be off, of their standard deviation: F32 in another order over three to six layers, whose experts and
 /// sharp softmaxes enlarge a difference.
-const GOLDEN: f32 = 5e-5;
+pub(super) const GOLDEN: f32 = 5e-5;
 
 /// The same of a model whose low-rank vectors transformers normalises with an epsilon of 1e-6 whatever its configuration says. Here, as
 /// in llama.cpp, it is the file's, 1e-5.
@@ -870,7 +870,7 @@ fn an_index_of_a_mixture_beside_a_network_gives_the_bits_of_a_container() {
 }
 
 /// The rows of a two-dimensional `NumPy` array of `f32`.
-fn npy(path: &Path, columns: usize) -> Vec<Vec<f32>> {
+pub(super) fn npy(path: &Path, columns: usize) -> Vec<Vec<f32>> {
     let bytes = std::fs::read(path).unwrap();
     assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00", "version 1.0");
     let header = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));

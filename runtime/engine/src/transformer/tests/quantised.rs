@@ -1,0 +1,109 @@
+//! Every storage format that files have, against logits that transformers computed with the weights as ggml's Python package decodes
+//! them; see `fixtures/golden/quantised.py`. The weights are equal bit for bit. Therefore the reference, and the engine where vectors stay
+//! as they are, have no more to differ by than the order of sums.
+//!
+//! *Vectors of 8 bits.* As `rounded.rs` argues, rounding 32 values under their largest is off by 0.7 % in the mean square, and a logit of
+//! these models of one layer has passed five rounded vectors (before attention, its output, before the network, its neurons, before the
+//! head), of which the one before the network counts twice, in gate and up: `0.7 % * sqrt(6)` = 1.7 % of the logits' deviation, if what is
+//! added to the embedding is as large as the whole: [`ROUNDED_MEAN`]. Of 1,536 such numbers the largest would be three and a half times that, were
+//! vectors of all tokens alike. They are not, and six times are allowed: [`ROUNDED`].
+
+use std::collections::BTreeMap;
+
+use kernels::available;
+
+use super::architectures::{GOLDEN, npy};
+use super::*;
+
+/// How far logits may be off in the mean square where vectors are rounded, of their standard deviation.
+const ROUNDED_MEAN: f32 = 0.02;
+/// The same of the one that is off most.
+const ROUNDED: f32 = 0.1;
+
+#[derive(serde::Deserialize)]
+struct Golden {
+    /// The logits' standard deviation.
+    logits_deviation: f32,
+}
+
+#[derive(serde::Deserialize)]
+struct Index {
+    tokens: Vec<u32>,
+    models: BTreeMap<String, Golden>,
+}
+
+#[test]
+fn reference_and_engine_compute_what_transformers_computes_in_every_format() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/quantised"));
+    let index: Index = serde_json::from_slice(&std::fs::read(folder.join("index.json")).unwrap()).unwrap();
+    let in_files = Format::ALL.into_iter().filter(|format| format.ggml_type().is_some());
+    for format in in_files.filter(|format| !matches!(format, Format::F32 | Format::F16)) {
+        let name = format.name();
+        let golden = index.models.get(name).unwrap_or_else(|| panic!("{name} has no golden"));
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("model.gguf");
+        std::fs::copy(folder.join(format!("{name}.gguf")), &path).unwrap();
+        let source = SourceModel::open(&path).unwrap();
+        for tensor in source.gguf().tensors().iter().filter(|tensor| tensor.dims[1] > 1) {
+            // rows of attention's last matrix are no whole blocks of 256
+            let own = tensor.format().unwrap() == format;
+            assert_eq!(own, !(format.block_values() == 256 && tensor.name.contains("attn_output")), "{name}");
+        }
+        let expected = npy(&folder.join(format!("{name}.npy")), source.config().vocabulary);
+        assert_eq!(expected.len(), index.tokens.len());
+        let off = |found: &[Vec<f32>]| distance(found, &expected) / golden.logits_deviation;
+
+        let in_place = index::index(&path);
+        let packed = container_in_pieces(temporary.path(), &source, source.config().ffn_width());
+        let by_four = packed.directory.stored(0).down_format == Format::Q4_0X4;
+        assert_eq!(by_four, format == Format::Q4_0, "{name}");
+        for kernels in available() {
+            let name = format!("{name} {}", kernels.instruction_set());
+            let mut reference = Reference::new(&source, kernels);
+            let logits: Vec<Vec<f32>> =
+                index.tokens.iter().map(|&token| reference.step(token, &mut ())).collect();
+            let of_reference = off(&logits);
+            assert!(of_reference < GOLDEN, "{name}, reference: off by {of_reference}");
+            let mut of_forms: Vec<[Vec<Vec<f32>>; 2]> = Vec::new();
+            for activations in ["f32", "q8"] {
+                let mut same: Option<[Vec<Vec<f32>>; 2]> = None;
+                for container in [&in_place, &packed] {
+                    let buffer_bytes = container.directory.stored(0).bundle.read_bytes_max().max(8192);
+                    let knobs = Knobs { buffer_bytes, chunk: 7, ..Knobs::default() };
+                    let mut plan = plan(container, "dense", &knobs);
+                    activations.clone_into(&mut plan.quality.activations);
+                    kernels.instruction_set().name().clone_into(&mut plan.quality.instruction_set);
+                    let mut engine = start(container, &plan);
+                    let rows = rows(&index.tokens);
+                    let decoded = rows.iter().map(|row| engine.decode(&[*row]).unwrap().to_vec()).collect();
+                    let mut prompt = Vec::new();
+                    engine.prefill(&rows, Some(&mut |_, logits| prompt.push(logits.to_vec()))).unwrap();
+                    let found = [decoded, prompt];
+                    let same = same.get_or_insert_with(|| found.clone());
+                    assert!(*same == found, "{name} {activations}: in place and packed have the same bits");
+                }
+                let found = same.unwrap();
+                let most = if activations == "f32" { GOLDEN } else { ROUNDED };
+                for (what, logits) in ["decode", "prefill"].into_iter().zip(&found) {
+                    let off = off(logits);
+                    assert!(off < most, "{name} {activations}, {what}: off by {off}");
+                    let mean = mean_square(logits, &expected) / golden.logits_deviation;
+                    assert!(mean < ROUNDED_MEAN, "{name} {activations}, {what}: off by {mean} in the mean");
+                }
+                of_forms.push(found);
+            }
+            assert_eq!(
+                of_forms[0] != of_forms[1],
+                format.has_blocks(),
+                "{name}: only blocks meet rounded vectors"
+            );
+        }
+    }
+}
+
+/// The root of the mean square of differences.
+fn mean_square(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+    let squares = a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).powi(2));
+    let (sum, count) = squares.fold((0.0, 0.0_f32), |(sum, count), square| (sum + square, count + 1.0));
+    (sum / count).sqrt()
+}
