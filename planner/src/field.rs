@@ -115,13 +115,19 @@ impl<'a> Field<'a> {
     /// Under these limits on memory and time.
     pub fn new(question: &'a Question<'a>, space: &'a Space<'a>) -> Self {
         let tick_seconds = space.tick_seconds;
+        // ticks are rounded up, once for each layer and once for the rest
+        let rounded = f64::from(question.model.architecture.layers) + 1.0;
+        let slowest = |speed: f64| {
+            let of_digits = 1.0 / least_printed_as(speed) / tick_seconds + rounded;
+            of_digits.min(DIGITS / speed / tick_seconds) as i64
+        };
         Self {
             question,
             space,
             ways: &space.ways,
             prompts: &space.prompts,
             tick_seconds,
-            time_max: question.limits.speed_min.map(|speed| (DIGITS / speed / tick_seconds) as i64),
+            time_max: question.limits.speed_min.map(slowest),
             useful: RefCell::default(),
             prompt_ticks: RefCell::default(),
             refused: RefCell::default(),
@@ -778,6 +784,11 @@ impl<'a> Field<'a> {
         let bound = || (regions - room.bytes + room.tables + bytes.max(room.rows + pinned), decided_at);
         (bytes <= all).then(bound)
     }
+}
+
+/// The least speed that six digits print as this one.
+fn least_printed_as(speed: f64) -> f64 {
+    speed - 0.5 * 10f64.powf(speed.log10().floor() - 5.0)
 }
 
 /// Whether no way above a bound can be among the nearest.
