@@ -55,11 +55,13 @@ pub struct Field<'a> {
     pub time_max: Option<i64>,
     /// By level, reads and whether rows of the token embedding are read: [`Self::useful_prompts`].
     useful: RefCell<HashMap<(usize, usize, bool), Prompts>>,
-    /// By level, price of a prompt and its place among the limits.
-    prompt_ticks: RefCell<HashMap<(usize, *const PromptPrice, usize), Rc<PromptTicks>>>,
+    prompt_ticks: RefCell<HashMap<LimitedPrompt, Rc<PromptTicks>>>,
     /// By level and prices of prompts: bytes beside the slots with which no split keeps the limits on prompts.
     refused: RefCell<HashMap<PromptKey, i64>>,
 }
+
+/// A level, the price of a prompt, and its place among the limits.
+type LimitedPrompt = (usize, *const PromptPrice, usize);
 
 /// A level, and which prices of prompts.
 type PromptKey = (usize, Vec<*const PromptPrice>);

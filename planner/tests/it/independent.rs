@@ -193,7 +193,6 @@ fn as_fast_as_filling_up(name: &str, inputs: &Inputs, request: &Request) -> usiz
         panic!("{name}: no plan, but {seconds} s with {request:?}")
     };
     let planned = 1.0 / solved.plan.expected.decode_tokens_per_second;
-    println!("{name}: {ways} ways, {seconds} s, planned {planned} s, {:?}", request.memory_limit_bytes);
     let alike = planned <= seconds * ALIKE && seconds <= planned * ALIKE;
     assert!(alike, "{name}: {planned} s planned, {seconds} s found with {request:?}");
     assert!(
