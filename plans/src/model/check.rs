@@ -56,8 +56,10 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
     at.key("fingerprint").plain(fingerprint)?;
     at.key("activations").named(activations, &ACTIVATIONS)?;
     provenance(of_provenance, &at.key("provenance"))?;
-    let by_neurons = of_levels.iter().any(|level| level.kind != LevelKind::Dense);
-    architecture(a, by_neurons, &at.key("architecture"))?;
+    let slices = of_parts.bundle.slice_neurons > 1;
+    let whole_experts =
+        a.experts > 1 && slices && of_levels.iter().all(|level| level.kind == LevelKind::Dense);
+    architecture(a, whole_experts, &at.key("architecture"))?;
     parts(of_parts, a, &at.key("parts"))?;
     at.key("dense").key("perplexity").number(*perplexity, 1.0, PERPLEXITY_MAX)?;
     at.key("kv_formats").each(of_kv, |at, loss| kv_loss(loss, model, at))?;
@@ -134,7 +136,7 @@ fn provenance(provenance: &ModelProvenance, at: &At<'_>) -> Checked {
     at.key("notes").each(notes, |at, note| at.text(note))
 }
 
-fn architecture(architecture: &Architecture, by_neurons: bool, at: &At<'_>) -> Checked {
+fn architecture(architecture: &Architecture, whole_experts: bool, at: &At<'_>) -> Checked {
     let Architecture {
         family,
         activation,
@@ -193,7 +195,6 @@ fn architecture(architecture: &Architecture, by_neurons: bool, at: &At<'_>) -> C
     at.key("weight_format").named(weight_format, &FORMATS)?;
     at.key("down_format").named(down_format, &FORMATS)?;
     at.key("down_transposed").free(*down_transposed);
-    let whole_experts = architecture.experts > 1 && !by_neurons;
     at.key("down_transposed")
         .note("`true`, or `false` where every neuron fires, or every level requests whole experts");
     at.key("down_transposed")
