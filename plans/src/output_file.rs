@@ -69,6 +69,15 @@ impl OutputFile {
         }
     }
 
+    /// The file under it, to be written from its beginning by other means; none where the bytes go to something else, such as a pipe.
+    /// Before [`OutputFile::finish`] everything must be written.
+    pub fn as_file(&self) -> Option<&File> {
+        match &self.0 {
+            Kind::Renamed { file, .. } => Some(file.get_ref().as_file()),
+            Kind::Direct { .. } => None,
+        }
+    }
+
     /// Ends the file: all bytes are where they belong, and a file has its name.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Making a container from a source model.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -13,6 +13,7 @@ use super::{
     BYTE_ORDER, Checksums, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, SetEntry, Source, Stored,
     TABLE_WORDS, TENSOR_ALIGN, TensorEntry, VERSION, bundle_checksums, index, read, slice_checksums,
 };
+use crate::flash::DirectWriter;
 use crate::model::config::{Config, TensorShape};
 use crate::model::source::{Down, SourceModel};
 use crate::model::tokenizer::TokenizerData;
@@ -221,10 +222,9 @@ fn write_part(
     let of_layer = |layer| Converted::new(source, layer, down_format, slice_neurons);
     let layers = (0..config.layers()).map(of_layer).collect::<io::Result<Vec<_>>>()?;
 
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(part)?;
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(part)?;
     let old_bytes = file.metadata()?.len();
-    let reader = file.try_clone()?;
-    let mut out = Sections::new(&mut file, progress);
+    let mut out = Sections::new(&file, progress)?;
     out.write(&[0; PAGE_BYTES as usize])?;
 
     let (fixed, tensors) = write_fixed(&mut out, source, orders)?;
@@ -281,7 +281,7 @@ fn write_part(
         let known = written.load(layer)?.filter(|known| {
             out.position + order.len() as u64 * bundle.stride_bytes <= old_bytes
                 && known.len() == order.len()
-                && holds_layer(&reader, out.position, layer, converted, known)
+                && holds_layer(&file, out.position, layer, converted, known)
         });
         let checksums = match known {
             Some(known) => {
@@ -300,7 +300,7 @@ fn write_part(
             None => {
                 let checksums = write_layer(&mut out, source, layer, order, converted)?;
                 out.flush()?;
-                if written.gives_back() && !holds_layer(&reader, offset, layer, converted, &checksums) {
+                if written.gives_back() && !holds_layer(&file, offset, layer, converted, &checksums) {
                     return Err(invalid(format!("layer {layer} was written and is not read again")));
                 }
                 checksums
@@ -312,22 +312,20 @@ fn write_part(
     }
     tables.resize(tables_bytes as usize, 0);
     directory.tables.hash = hex(blake3::hash(&tables));
-    finish(out, directory, &tables)
+    finish(&file, out, directory, &tables)
 }
 
 /// Writes the directory behind everything, the tables into their place, and the header.
-fn finish(mut out: Sections<'_>, directory: Directory, tables: &[u8]) -> io::Result<Written> {
+fn finish(file: &File, mut out: Sections<'_>, directory: Directory, tables: &[u8]) -> io::Result<Written> {
     let json = serde_json::to_vec(&directory)?;
     let directory_offset = out.position;
     out.write(&json)?;
     out.pad()?;
     let file_bytes = out.position;
-    let file = out.into_file()?;
+    out.flush()?;
     file.set_len(file_bytes)?;
-    file.seek(SeekFrom::Start(directory.tables.offset))?;
-    file.write_all(tables)?;
-    file.seek(SeekFrom::Start(0))?;
-    file.write_all(&header(directory_offset, &json, file_bytes))?;
+    file.write_all_at(tables, directory.tables.offset)?;
+    file.write_all_at(&header(directory_offset, &json, file_bytes), 0)?;
     file.sync_all()?;
     Ok(Written { directory, fingerprint: fingerprint(&json), bytes: file_bytes })
 }
@@ -376,14 +374,14 @@ fn write_index_part(
     let place =
         |bytes: &[u8]| gguf.place_of_bytes(bytes).ok_or_else(|| invalid("a tensor is in no file".to_owned()));
 
-    let mut file = File::options().read(true).write(true).create(true).truncate(true).open(part)?;
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(part)?;
     let mut seen = 0;
     let mut see = |bytes: u64| {
         seen += bytes;
         if progress(seen) { Ok(()) } else { Err(io::Error::from(io::ErrorKind::Interrupted)) }
     };
     let quiet = &mut |_| true;
-    let mut out = Sections::new(&mut file, quiet);
+    let mut out = Sections::new(&file, quiet)?;
     out.write(&[0; PAGE_BYTES as usize])?;
 
     // the fixed part as it will be put together; what is not in the source as it is follows here
@@ -462,7 +460,7 @@ fn write_index_part(
         layer_offsets: Vec::new(),
         source: Some(found),
     };
-    finish(out, directory, &tables)
+    finish(&file, out, directory, &tables)
 }
 
 /// BLAKE3 of a directory's bytes, 32 digits: what plans are bound to.
@@ -930,7 +928,7 @@ pub(super) fn hex(hash: blake3::Hash) -> String {
 
 /// A file written section by section: each on a page, each hashed.
 struct Sections<'a> {
-    file: BufWriter<&'a mut File>,
+    file: DirectWriter<'a>,
     position: u64,
     start: u64,
     hasher: blake3::Hasher,
@@ -938,14 +936,9 @@ struct Sections<'a> {
 }
 
 impl<'a> Sections<'a> {
-    fn new(file: &'a mut File, progress: &'a mut dyn FnMut(u64) -> bool) -> Self {
-        Self {
-            file: BufWriter::with_capacity(1 << 20, file),
-            position: 0,
-            start: 0,
-            hasher: blake3::Hasher::new(),
-            progress,
-        }
+    fn new(file: &'a File, progress: &'a mut dyn FnMut(u64) -> bool) -> io::Result<Self> {
+        let file = DirectWriter::new(file)?;
+        Ok(Self { file, position: 0, start: 0, hasher: blake3::Hasher::new(), progress })
     }
 
     fn begin(&mut self) {
@@ -988,15 +981,10 @@ impl<'a> Sections<'a> {
 
     fn skip(&mut self, bytes: u64) -> io::Result<()> {
         self.position += bytes;
-        self.file.seek(SeekFrom::Start(self.position)).map(|_| ())
+        self.file.go_to(self.position)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
-    }
-
-    /// The file, with everything in it that was written.
-    fn into_file(self) -> io::Result<&'a mut File> {
-        self.file.into_inner().map_err(io::IntoInnerError::into_error)
     }
 }

@@ -18,6 +18,7 @@ mod gather;
 pub mod pread;
 #[expect(unsafe_code, reason = "the kernel writes into buffers behind the compiler's back")]
 pub mod uring;
+mod write;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -34,6 +35,7 @@ use crate::arena::Slab;
 pub(crate) use files::place;
 pub use files::{APART, FILE_BYTES_MAX, Files};
 pub use gather::{Gather, LayerSlices};
+pub use write::DirectWriter;
 
 /// A page-aligned buffer of the arena.
 pub type Buffer = Slab<u8>;
