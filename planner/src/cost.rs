@@ -337,7 +337,8 @@ pub fn gate_up(
     let mut work = Work { compute_seconds, ..memory };
     let (idle, drain) = uneven(requested, work.busy(), cluster as f64, r.threads);
     work.dispatch_seconds = r.dispatch + idle;
-    (work, r.dispatch + drain)
+    // what drains was waited for
+    (work, r.dispatch + r.wake + drain)
 }
 
 /// Bytes moved through memory in so many seconds, in order or not.

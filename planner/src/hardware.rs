@@ -46,6 +46,8 @@ pub struct Rates {
     pub gather: f64,
     /// Seconds that a step of all threads takes beyond its bytes.
     pub dispatch: f64,
+    /// Seconds that it takes longer where the threads have gone to sleep, waiting for reads.
+    pub wake: f64,
     /// Share of a token's dense matrices that a unit beside the CPU takes.
     pub shared: Shared,
 }
@@ -171,6 +173,7 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
         stream_serial: device.memory.stream_bytes_per_second[0] * one,
         gather: memory(&device.memory.gather_bytes_per_second),
         dispatch: weights.dispatch_seconds[n - 1] / scale,
+        wake: device.storage.wake_seconds.as_ref().map_or(0.0, |seconds| seconds[n - 1] / scale),
         shared: Shared::CPU,
     }
 }
@@ -249,6 +252,7 @@ pub fn at(device: &Device, f: &Factors) -> Device {
         }
         scale(&mut kernel.dispatch_seconds, 1.0 / f.compute);
     }
+    device.storage.wake_seconds.iter_mut().for_each(|seconds| scale(seconds, 1.0 / f.compute));
     scale(&mut device.memory.stream_bytes_per_second, f.stream);
     scale(&mut device.memory.gather_bytes_per_second, f.gather);
     device.memory.fresh_bytes_per_second.iter_mut().for_each(|rate| *rate *= f.stream);

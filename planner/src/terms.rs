@@ -33,6 +33,7 @@ pub fn terms(question: &Question<'_>, level: &Level, d: &Decided, memory: &Memor
     let rest = Work { read_seconds, ..cost::rest(model, &r) };
     Terms {
         dispatch_seconds: significant(r.dispatch),
+        wake_seconds: significant(r.wake),
         attention: rounded(&cost::attention(model, &r)),
         select: rounded(&cost::predictor(model, level, &r)),
         look_ahead: rounded(&look_ahead),

@@ -136,6 +136,10 @@ pub struct Storage {
     pub best_core: u32,
     /// Share of compute speed lost while reads through `pread` are in flight, measured.
     pub interference_fraction: f64,
+    /// By number of threads: what a step takes longer after a wait for reads, during which all of them have gone to sleep (absent:
+    /// nothing).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake_seconds: Option<Vec<f64>>,
     /// Absent: `io-uring` is refused there or was not tried, and a plan must not use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_uring: Option<ReadCost>,

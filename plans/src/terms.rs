@@ -159,6 +159,9 @@ impl Work {
 pub struct Terms {
     /// Starting all decoding threads once and seeing them done.
     pub dispatch_seconds: f64,
+    /// What it takes longer after a wait for reads, during which all of them have gone to sleep; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub wake_seconds: f64,
     /// Attention, each layer.
     pub attention: Work,
     /// Router and predictor, each layer; absent: nothing is selected.
@@ -435,7 +438,7 @@ impl Terms {
             look_ahead: if last { 0.0 } else { self.look_ahead.at(f).seconds() },
             gate_up: busy + dispatch + idle,
             completion: dispatch,
-            drain: dispatch + drain,
+            drain: dispatch + self.wake_seconds / f.compute + drain,
             down: down.at(f).seconds(),
         };
         stages.with(plan.read.look_ahead)

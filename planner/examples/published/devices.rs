@@ -107,6 +107,7 @@ fn one_plus_12() -> Device {
             io_uring: None,
             best_core: 7,
             interference_fraction: 0.05,
+            wake_seconds: None,
             reads,
         },
         cores: vec![

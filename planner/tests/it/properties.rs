@@ -10,6 +10,7 @@ use planner::ways::Ways;
 use plans::device::{ReadCost, ReadSpeed};
 use plans::layout::{BundleLayout, Phases};
 use plans::model::{LevelKind, LevelLayer};
+use plans::overlap::Stages;
 use plans::plan::{Feature, Objective, Request};
 use plans::{Backend, Policy, file};
 
@@ -454,6 +455,24 @@ fn a_context_costs_its_measured_attention_and_steps_cost_what_they_cost_beyond_b
         [16.0, 2048.0].map(|requested| cost::down(&inputs.model, level, (requested, 1.0), &rates));
     assert!(few.serial() < 1e-5 && many.serial() > 1e-5, "{few:?} {many:?}");
     assert!(few.memory() / 16.0 > many.memory() / 2048.0, "one thread is slower than two");
+}
+
+#[test]
+fn threads_that_waited_for_reads_are_woken_for_what_the_last_one_brought() {
+    let mut inputs = inputs(5);
+    let stages = |inputs: &planner::Inputs| {
+        let requested = request(None);
+        let question = planner::request::resolve(inputs, &requested).unwrap();
+        let rates = cost::rates(&question, &[0, 1]);
+        cost::stages(&inputs.model, &inputs.model.levels[0], 0, 16, &rates)
+    };
+    inputs.device.storage.wake_seconds = None;
+    let at_once = stages(&inputs);
+    inputs.device.storage.wake_seconds = Some(vec![0.0, 3e-5, 3e-5, 3e-5]);
+    let woken = stages(&inputs);
+    assert!((woken.drain - at_once.drain - 3e-5).abs() < 1e-12, "{woken:?} {at_once:?}");
+    // who computes while reads are in flight is awake
+    assert_eq!(woken, Stages { drain: woken.drain, ..at_once });
 }
 
 #[test]

@@ -63,6 +63,7 @@ pub(crate) fn device() -> Device {
             io_uring: None,
             best_core: 2,
             interference_fraction: 0.1,
+            wake_seconds: Some(vec![0.0, 2e-6, 3e-6, 4e-6]),
             reads: reads.collect(),
         },
         cores: vec![class("big", &[0, 1], 20e9), class("little", &[2, 3], 8e9)],

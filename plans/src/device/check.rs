@@ -172,6 +172,7 @@ fn storage(storage: &Storage, cores: &[u32], at: &At<'_>) -> Checked {
         cpu_seconds_per_read,
         best_core,
         interference_fraction,
+        wake_seconds,
         io_uring,
         reads: of_reads,
     } = storage;
@@ -188,6 +189,11 @@ fn storage(storage: &Storage, cores: &[u32], at: &At<'_>) -> Checked {
     best.count(*best_core, 0, CORE_MAX.into())?;
     best.note("a core in `cores[].ids`");
     best.holds(cores.contains(best_core), || format!("is {best_core}, which is not in [[cores]]"))?;
+    if let Some(seconds) = wake_seconds {
+        let at = at.key("wake_seconds");
+        at.length(seconds.len(), cores.len(), "there are cores")?;
+        at.each(seconds, |at, &seconds| at.number(seconds, 0.0, STEP_SECONDS_MAX))?;
+    }
     if let Some(cost) = io_uring {
         read_cost(cost, &at.key("io_uring"))?;
     }

@@ -69,6 +69,7 @@ pub(crate) fn rates(rates: &Rates, plan: &Plan, at: &At<'_>) -> Checked {
 pub(crate) fn terms(terms: &Terms, plan: &Plan, at: &At<'_>) -> Checked {
     let Terms {
         dispatch_seconds,
+        wake_seconds,
         attention,
         select,
         look_ahead,
@@ -80,6 +81,7 @@ pub(crate) fn terms(terms: &Terms, plan: &Plan, at: &At<'_>) -> Checked {
         start,
     } = terms;
     at.key("dispatch_seconds").seconds(*dispatch_seconds)?;
+    at.key("wake_seconds").seconds(*wake_seconds)?;
     for (key, of_stage) in [
         ("attention", attention),
         ("select", select),

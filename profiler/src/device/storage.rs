@@ -7,6 +7,7 @@
 
 mod readers;
 mod scratch;
+mod wake;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -188,6 +189,7 @@ pub(super) fn measure(
             interference_fraction: significant(interference),
         });
     }
+    let wake_seconds = wake::measure(context, cores)?;
     drop(bar);
     notes.push(format!(
         "reads are spread over a scratch file of {}; a cache of the disk or of a host below a virtual machine may hold \
@@ -206,6 +208,7 @@ pub(super) fn measure(
             cpu_seconds_per_read: costs[0].cpu_seconds_per_read,
             best_core,
             interference_fraction: costs[0].interference_fraction,
+            wake_seconds: Some(wake_seconds),
             io_uring: costs.get(1).copied(),
             reads,
         },

@@ -278,15 +278,17 @@ impl FeedForward {
             self.compute_cached(n, layer, neurons, start..end, x);
             // neurons: what stands before the first that is missing, most of all, is added up while that is read
             let missing = self.places[start..end].iter().position(|&place| place == Place::Missing);
-            let first = missing.map_or(end, |missing| start + missing);
-            self.add(n, layer, neurons, start..first, count, out);
-            self.compute_completed(n, layer, neurons, start..end, x)?;
+            let mut added = missing.map_or(end, |missing| start + missing);
+            self.add(n, layer, neurons, start..added, count, out);
+            while let Some(computed) = self.compute_completed(n, layer, neurons, start..end, added, x)? {
+                self.keep(n, layer, neurons, added..computed);
+                self.add(n, layer, neurons, added..computed, count, out);
+                added = computed;
+            }
             n.fetcher.poll();
-            self.add(n, layer, neurons, first..end, count, out);
-            let list = (&*self.requested, &mut *self.places, &mut *self.order);
-            insert(n, layer, neurons, list, start..end, false);
+            self.add(n, layer, neurons, added..end, count, out);
+            self.keep(n, layer, neurons, added..end);
             n.fetcher.release(end);
-            self.clock.end(Stage::Insert);
             start = end;
         }
     }
@@ -483,21 +485,39 @@ impl FeedForward {
         self.clock.end(Stage::GateUp);
     }
 
-    /// The values of slices that were missing, as they complete: where the gate comes first, it decides about the rest.
+    /// Gives slots to those of a range that were read.
+    fn keep(&mut self, n: &mut Network<'_>, layer: usize, neurons: &mut LayerNeurons, range: Range<usize>) {
+        let list = (&*self.requested, &mut *self.places, &mut *self.order);
+        insert(n, layer, neurons, list, range, false);
+        self.clock.end(Stage::Insert);
+    }
+
+    /// The values of slices that were missing, as they complete: where the gate comes first, it decides about the rest. `None` when
+    /// all have; large ones are worth leaving where others are awaited, with the index up to which all have, above `added`.
     fn compute_completed(
         &mut self,
         n: &mut Network<'_>,
         layer: usize,
         neurons: &LayerNeurons,
         range: Range<usize>,
+        added: usize,
         x: &[f32],
-    ) -> Result<(), FeedForwardError> {
+    ) -> Result<Option<usize>, FeedForwardError> {
         let list = List { neurons, shape: n.shape, requested: &self.requested, places: &self.places };
         let neuron = Neuron::new(n, layer, list, &self.router, &mut self.rounded[0], x);
         let (slice, rows, all) = (neurons.slice(), neuron.rows, neurons.count());
         let (requests, fired) = (Requests::of(&self.selected, neurons, rows), AtomicU64::new(0));
+        let mut computed = None;
         loop {
-            let count = n.fetcher.next_completed(&list, range.end, &mut self.order)?;
+            let Some(count) = n.fetcher.completed_by_now(&list, range.end, &mut self.order)? else {
+                computed = Some(n.fetcher.given_below(range.end))
+                    .filter(|&computed| n.shape.has_pieces() && computed > added);
+                if computed.is_some() {
+                    break;
+                }
+                n.fetcher.wait();
+                continue;
+            };
             if count == 0 {
                 break;
             }
@@ -548,7 +568,7 @@ impl FeedForward {
         }
         self.activity.fired += fired.into_inner();
         self.clock.end(Stage::Demand);
-        Ok(())
+        Ok(computed)
     }
 }
 

@@ -205,14 +205,43 @@ impl Fetcher {
         self.schedule.half()
     }
 
-    /// Gives out, once, the missing neurons that have completed and whose reads begin below `until`, after a wait if none
-    /// has; says how many. None when all have been given.
+    /// Gives out, once, the missing neurons that have completed and whose reads begin below `until`; says how many. 0 when all have
+    /// been given, `None` before the next read completes.
     ///
     /// # Errors
     /// The first read that failed; nothing is in flight then, and the list is gone.
     ///
     /// # Panics
     /// If there is no room for them.
+    pub fn completed_by_now<W: Wanted>(
+        &mut self,
+        wanted: &W,
+        until: usize,
+        indices: &mut [u32],
+    ) -> Result<Option<usize>, FetchError> {
+        match self.schedule.give(wanted, until, indices) {
+            NextRead::Neurons(count) => Ok(Some(count)),
+            NextRead::Done => Ok(Some(0)),
+            NextRead::Pending => Ok(None),
+            NextRead::Failed(Start { number, span, .. }) => {
+                let source = self.errors[number as usize].take();
+                self.abandon();
+                Err(FetchError {
+                    offset: span.offset,
+                    bytes: span.bytes as usize,
+                    source: source.unwrap_or_else(|| io::ErrorKind::Other.into()),
+                })
+            }
+        }
+    }
+
+    /// [`Fetcher::completed_by_now`], after a wait if none has completed.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
     pub fn next_completed<W: Wanted>(
         &mut self,
         wanted: &W,
@@ -220,21 +249,16 @@ impl Fetcher {
         indices: &mut [u32],
     ) -> Result<usize, FetchError> {
         loop {
-            match self.schedule.give(wanted, until, indices) {
-                NextRead::Neurons(count) => return Ok(count),
-                NextRead::Done => return Ok(0),
-                NextRead::Pending => self.wait(),
-                NextRead::Failed(Start { number, span, .. }) => {
-                    let source = self.errors[number as usize].take();
-                    self.abandon();
-                    return Err(FetchError {
-                        offset: span.offset,
-                        bytes: span.bytes as usize,
-                        source: source.unwrap_or_else(|| io::ErrorKind::Other.into()),
-                    });
-                }
+            if let Some(count) = self.completed_by_now(wanted, until, indices)? {
+                return Ok(count);
             }
+            self.wait();
         }
+    }
+
+    /// The index up to which, `until` at most, every missing neuron has been given out.
+    pub fn given_below(&self, until: usize) -> usize {
+        self.schedule.given_below(until)
     }
 
     /// The neuron at `index`, which was given out for its gate, is needed whole; it is given out again.
@@ -246,7 +270,7 @@ impl Fetcher {
     }
 
     /// Waits for any one read. What may start then is due.
-    fn wait(&mut self) {
+    pub fn wait(&mut self) {
         self.submit();
         let start = Instant::now();
         self.reap();

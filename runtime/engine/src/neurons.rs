@@ -574,6 +574,9 @@ fn by_expert(order: &[u32], experts: usize, ffn_width: usize) -> Option<ByExpert
     Some((expert_of.into(), lists))
 }
 
+/// Bytes of a slice that threads share when it is put into its slot.
+const SHARED_BYTES: usize = 256 << 10;
+
 /// The two regions of slots.
 #[derive(Debug)]
 pub(crate) struct Slots {
@@ -641,9 +644,9 @@ impl Slots {
         downs.slot(rank as usize).copy_from_slice(bundle.down);
     }
 
-    /// Puts slices into a layer's cold slots, each with its slot and what finds the bundles of its neurons; threads share the
-    /// slots, and look for those of their own.
-    pub(crate) fn fill_cold<'b, F: Fn(usize) -> Bundle<'b>>(
+    /// Puts slices into a layer's cold slots, each with its slot and what finds the bundles of its neurons. Threads share each slice if
+    /// it is large, otherwise the slots, and look for those of their own.
+    pub(crate) fn fill_cold<'b, F: Fn(usize) -> Bundle<'b> + Sync>(
         &mut self,
         pool: &Pool,
         layer: usize,
@@ -655,16 +658,33 @@ impl Slots {
         let pieces =
             self.cold.layer_mut(layer).into_iter().zip(pieces).filter(|(rows, _)| rows.slot_bytes > 0);
         for (rows, piece) in pieces {
-            pool.split_rows(rows.bytes, rows.slot_bytes, |first, own| {
-                let end = first + own.len() / rows.slot_bytes;
+            let slot_bytes = rows.slot_bytes;
+            let put = |own: &mut [u8], first: usize, bundle: &F| {
+                for (neuron, slot) in (first..).zip(own.chunks_exact_mut(slot_bytes)) {
+                    let [front, back] = piece(bundle(neuron));
+                    let (to_front, to_back) = slot.split_at_mut(front.len());
+                    to_front.copy_from_slice(front);
+                    to_back.copy_from_slice(back);
+                }
+            };
+            if slice * slot_bytes >= SHARED_BYTES {
+                for (slot, bundle) in slices.clone() {
+                    let own = &mut rows.bytes[slot as usize * slice * slot_bytes..][..slice * slot_bytes];
+                    pool.split_rows(own, slot_bytes, |first, own| put(own, first, &bundle));
+                }
+                continue;
+            }
+            pool.split_rows(rows.bytes, slot_bytes, |first, own| {
+                let end = first + own.len() / slot_bytes;
                 for (slot, bundle) in slices.clone() {
                     let start = slot as usize * slice;
-                    for neuron in start.max(first)..(start + slice).min(end) {
-                        let [front, back] = piece(bundle(neuron - start));
-                        let slot = &mut own[(neuron - first) * rows.slot_bytes..][..rows.slot_bytes];
-                        let (to_front, to_back) = slot.split_at_mut(front.len());
-                        to_front.copy_from_slice(front);
-                        to_back.copy_from_slice(back);
+                    let (from, to) = (start.max(first), (start + slice).min(end));
+                    if from < to {
+                        put(
+                            &mut own[(from - first) * slot_bytes..(to - first) * slot_bytes],
+                            from - start,
+                            &bundle,
+                        );
                     }
                 }
             });

@@ -12,11 +12,14 @@ use super::figures::{self, Figures};
 use super::report::{self, About};
 use super::session::RunningPlan;
 use super::{Failure, failure, tokens};
+use flashplan::Tokenizer;
 use flashplan::internals::fetch::Replay;
 use flashplan::internals::recording::Recording;
 use terminal::progress::Unit;
 use terminal::{Progress, Rows};
 
+/// The text of a benchmark that is given none; no profile has seen it.
+const TEXT: &str = include_str!("../../../fixtures/texts/bench.txt");
 /// Times the stream is run.
 const REPEATS: usize = 3;
 
@@ -65,7 +68,7 @@ pub(super) fn bench(
     csv: Option<&Path>,
     json: bool,
 ) -> Result<(), Failure> {
-    let stream = given.unwrap_or_else(|| stream(session.vocabulary(), session.context()));
+    let stream = given.unwrap_or_else(|| stream(session.tokenizer(), session.context()));
     let (tokens_in, tokens_out) = match recording {
         None => measured_run(stream.len().min(session.context()) as u32),
         Some(recording) => follow(session, recording)?,
@@ -188,18 +191,10 @@ fn spread_text(output: &Output) -> String {
     format!("{speeds}\n\n{tokens}{alone}{together}")
 }
 
-/// Tokens in a fixed order that repeats only when the vocabulary is used up.
-fn stream(vocabulary: usize, count: usize) -> Vec<u32> {
-    // a step that shares no factor with the vocabulary visits every token
-    let mut step = (vocabulary as f64 * 0.618) as usize | 1;
-    while gcd(step, vocabulary) != 1 {
-        step += 2;
-    }
-    (0..count).map(|i| ((i * step + 1) % vocabulary) as u32).collect()
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
+/// Tokens of the text built in, which is about what texts are like: a conversation, code, a story, mathematics, in turns. It begins again
+/// where it is too short.
+fn stream(tokenizer: &Tokenizer, count: usize) -> Vec<u32> {
+    tokenizer.encode(TEXT, true).into_iter().cycle().take(count).collect()
 }
 
 fn spread(mut speeds: Vec<f64>) -> [f64; 3] {
@@ -209,6 +204,9 @@ fn spread(mut speeds: Vec<f64>) -> [f64; 3] {
 
 #[cfg(test)]
 mod tests {
+    use flashplan::internals::model::gguf::Gguf;
+    use flashplan::internals::model::tokenizer::TokenizerData;
+
     use super::*;
 
     #[test]
@@ -219,11 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_visits_every_token_before_it_repeats() {
-        for vocabulary in [1, 2, 7, 40, 4096] {
-            let mut tokens = stream(vocabulary, vocabulary);
-            tokens.sort_unstable();
-            assert_eq!(tokens, (0..vocabulary as u32).collect::<Vec<_>>());
-        }
+    fn the_text_is_longer_than_a_benchmark_and_begins_again_behind_its_end() {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-dense.gguf");
+        let bytes = std::fs::read(model).unwrap();
+        let gguf = Gguf::parse(&bytes).unwrap();
+        let tokenizer = TokenizerData::from_gguf(&gguf).unwrap().into_tokenizer().unwrap();
+        let text = tokenizer.encode(TEXT, true);
+        assert!(text.len() > 64 + 1024, "{} tokens", text.len());
+        let stream = stream(&tokenizer, 2 * text.len());
+        assert_eq!(stream, [&text[..], &text[..]].concat());
     }
 }

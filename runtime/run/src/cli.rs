@@ -117,8 +117,8 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE.npy", help_heading = "Instead of generating",
         conflicts_with_all = ["score", "bench", "report", "count", "SamplingArgs"])]
     pub(super) logits_prefill: Option<PathBuf>,
-    /// Time a fixed stream of tokens, 64 in and up to 1024 out (or those of a prompt), thrice, and then its last reads by
-    /// themselves
+    /// Time the tokens of a text built in, 64 in and up to 1024 out (or those of a prompt), thrice, and then its last reads
+    /// by themselves
     #[arg(long, help_heading = "Instead of generating", conflicts_with_all = ["count", "SamplingArgs"])]
     pub(super) bench: bool,
     /// Let tokens visit the experts that were recorded of a real model: a table with the columns phase, step or token, layer,

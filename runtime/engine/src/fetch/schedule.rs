@@ -474,6 +474,12 @@ impl Schedule {
         }
     }
 
+    /// The index up to which, `until` at most, every missing neuron has been given out.
+    pub(super) fn given_below(&self, until: usize) -> usize {
+        let first = self.window.iter().find(|read| !read.given);
+        first.map_or(until, |read| read.first.min(until))
+    }
+
     /// The neuron at `index`, which was given out for its gate, is needed whole.
     ///
     /// # Panics
