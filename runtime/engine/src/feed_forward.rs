@@ -217,7 +217,8 @@ impl FeedForward {
     }
 
     /// One row of each of some sequences or several that follow each other, sparse: `out = ffn(x)`, over the neurons that the level names of the
-    /// experts that they were routed to. What was read is cached; what layer `next` will probably request is read ahead.
+    /// experts that they were routed to. What was read is cached; what layer `next` will probably request is read ahead. What is to be
+    /// done `meanwhile` is done once, when what is missing is being read; it may take the buffer for rounded values.
     ///
     /// *Shapes*: `x: [rows, width]`, normalised; `out: [rows, width]`.
     ///
@@ -229,6 +230,7 @@ impl FeedForward {
         layer: usize,
         neurons: &mut LayerNeurons,
         mut next: Option<Next<'_>>,
+        meanwhile: &mut dyn FnMut(&mut Fetcher, &mut [f32]),
         x: &[f32],
         out: &mut [f32],
     ) -> Result<(), FeedForwardError> {
@@ -260,6 +262,9 @@ impl FeedForward {
                 self.clock.end(Stage::LookAhead);
             }
             if start == count {
+                if count == 0 {
+                    meanwhile(n.fetcher, &mut self.rounded[0]);
+                }
                 if !n.shape.has_pieces() {
                     for (row, out) in out.chunks_exact_mut(n.width).enumerate() {
                         self.join_sums(n, row, out);
@@ -280,6 +285,10 @@ impl FeedForward {
             let missing = self.places[start..end].iter().position(|&place| place == Place::Missing);
             let mut added = missing.map_or(end, |missing| start + missing);
             self.add(n, layer, neurons, start..added, count, out);
+            if start == 0 {
+                meanwhile(n.fetcher, &mut self.rounded[0]);
+                self.clock.end(Stage::Attention);
+            }
             while let Some(computed) = self.compute_completed(n, layer, neurons, start..end, added, x)? {
                 self.keep(n, layer, neurons, added..computed);
                 self.add(n, layer, neurons, added..computed, count, out);

@@ -38,16 +38,21 @@ mod counters;
 mod heads;
 mod latent;
 mod mixer;
+mod resident;
 mod rows;
 mod start;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use counters::{Counters, Detail, accumulate, detail, detail_mut};
+use resident::Resident;
 use rows::Rows;
 
 /// Rows of matrices that meet one vector after another.
 const TOGETHER: usize = 16;
+
+/// Matrices of a shared expert.
+const SHARED: [Role; 3] = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
 
 /// The phases of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -659,7 +664,14 @@ impl Transformer {
             stamp: self.stamp,
             blocking: self.blocking,
         };
-        let (x, out) = (&mut self.normed[..rows * c.width], &mut self.block_output[..rows * c.width]);
+        let elements = rows * c.width;
+        let (x, out) = (&mut self.normed[..elements], &mut self.block_output[..elements]);
+        let (shared, has_norms) = (described.shared_neurons, described.shared_norms);
+        // what takes the same input needs nothing of the experts
+        let beside = shared.filter(|_| !has_norms && self.phase == Phase::Decode).and_then(|neurons| {
+            let means = (&self.pool, self.kernels, self.form);
+            Resident::of(c, &self.weights, means, block, SHARED, neurons)
+        });
         let (here, after) = self.neurons[layer..].split_at_mut(1);
         let (here, after) = (&mut here[0], after.first());
         match self.phase {
@@ -672,11 +684,21 @@ impl Transformer {
                     let (layer, shape) = (layer + 1, &self.shapes[layer + 1]);
                     Next { layer, neurons, shape, x: &self.next_input, stream: &self.residual[..c.width] }
                 });
-                self.feed_forward.decode(&mut network, layer, here, next, x, out)?;
+                let (gates, room) = (&mut self.attended[..rows], &mut *self.projections);
+                let mut meanwhile = |fetcher: &mut Fetcher, words: &mut [f32]| {
+                    if let Some(network) = &beside {
+                        network.decode(fetcher, words, x, gates, room);
+                    }
+                };
+                self.feed_forward.decode(&mut network, layer, here, next, &mut meanwhile, x, out)?;
             }
             Phase::Prefill => self.feed_forward.prefill(&mut network, layer, here, x, out)?,
         }
-        let (shared, has_norms) = (described.shared_neurons, described.shared_norms);
+        if let Some(network) = beside {
+            network.add_to(out, &self.projections[..elements], &self.attended[..rows], x);
+            self.add_network(block, rows);
+            return Ok(());
+        }
         if has_norms {
             let (weight, out) = (self.weights.values(block, Role::ExpertsPostNorm), &mut self.block_output);
             norm_rows(c, weight, out, rows, &mut self.normed);
@@ -684,8 +706,7 @@ impl Transformer {
             norm_rows(c, self.weights.values(block, Role::FfnNorm), &self.residual, rows, &mut self.normed);
         }
         if let Some(neurons) = shared {
-            let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
-            self.add_resident(block, roles, neurons, rows);
+            self.add_resident(block, SHARED, neurons, rows);
         }
         self.add_network(block, rows);
         Ok(())
@@ -711,60 +732,25 @@ impl Transformer {
         add(&mut self.residual, out, c.blocks[block].residual_scale);
     }
 
-    /// Adds to the block's output what a network that is always in memory makes of its input, which it leaves packed.
-    fn add_resident(&mut self, block: usize, [gate, up, down]: [Role; 3], count: usize, rows: usize) {
-        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
-        let (width, activation) =
-            (c.width, c.blocks[block].feed_forward.as_ref().map(|network| network.activation));
-        let Some(activation) = activation else { return };
-        // the input is packed before what it gates is there
-        let gates = &mut self.attended[..rows];
-        let inputs = self.normed.chunks_exact(width);
-        match w.values(block, Role::SharedOutputGate) {
-            Some(weights) => {
-                let weights = crate::delta_net::as_row(weights);
-                let gate = |x: &[f32]| 1.0 / (1.0 + (-kernels.dot(weights, x)).exp());
-                gates.iter_mut().zip(inputs).for_each(|(gate_of_row, x)| *gate_of_row = gate(x));
-            }
-            None => gates.fill(1.0),
-        }
-        // without gates the ups alone
-        let gate_up = [if activation.is_gated() { gate } else { up }, up].map(|role| w.matrix(block, role));
-        let gate_up = if activation.is_gated() { &gate_up[..] } else { &gate_up[..1] };
-        let each = gate_up.len() * count;
-        let down = [w.matrix(block, down)];
-        let (of_input, values) = self.projections.split_at_mut(rows * width);
-        // room for gates and ups, or for ups and what is packed of them
-        let values = &mut values[..rows * 2 * count];
-        let x = &mut self.normed[..rows * width];
-        let (form, words) = (self.form, &mut self.feed_forward.rounded[0]);
+    /// Adds to the block's output what a network that is always in memory makes of its input, which is lost.
+    fn add_resident(&mut self, block: usize, roles: [Role; 3], count: usize, rows: usize) {
+        let elements = rows * self.config.width;
+        let means = (&self.pool, self.kernels, self.form);
+        let Some(network) = Resident::of(&self.config, &self.weights, means, block, roles, count) else {
+            return;
+        };
+        let (x, out) = (&mut self.normed[..elements], &mut self.block_output[..elements]);
+        let (gates, room) = (&mut self.attended[..rows], &mut *self.projections);
         match self.phase {
             Phase::Decode => {
-                let x = Inputs::new(x, width, form, words);
-                times(pool, &mut self.fetcher, kernels, gate_up, x, &mut values[..rows * each]);
+                network.decode(&mut self.fetcher, &mut self.feed_forward.rounded[0], x, gates, room);
+                network.add_to(out, &room[..elements], gates, x);
             }
             Phase::Prefill => {
-                times_prompt(pool, kernels, self.form, gate_up, x, of_input, &mut values[..rows * each]);
+                network.prefill(x, gates, room);
+                network.add_to(out, x, gates, &mut room[..elements]);
             }
         }
-        // each row's values take the place of gates and ups before them
-        for row in 0..rows {
-            for neuron in 0..count {
-                let [gate, up] = [0, each - count].map(|half| values[row * each + half + neuron]);
-                values[row * count + neuron] = activation.apply(gate, up);
-            }
-        }
-        let (values, spare) = values.split_at_mut(rows * count);
-        match self.phase {
-            Phase::Decode => {
-                let values = Inputs::new(values, count, form, words);
-                times(pool, &mut self.fetcher, kernels, &down, values, x);
-            }
-            Phase::Prefill => times_prompt(pool, kernels, self.form, &down, values, spare, x),
-        }
-        let out = post_normed(c, w.values(block, Role::SharedPostNorm), x, of_input);
-        let outs = self.block_output.chunks_exact_mut(width).zip(out.chunks_exact(width));
-        outs.zip(&*gates).for_each(|((out, x), &gate)| add(out, x, gate));
     }
 
     /// `hidden = norm(x[row])` of some rows, from the beginning of `normed` on.

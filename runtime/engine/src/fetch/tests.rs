@@ -94,7 +94,7 @@ fn buffers(count: usize, pages: usize) -> Vec<Buffer> {
 /// One list through the fetcher as decoding does it; the ranks that were given out.
 fn run(fetcher: &mut Fetcher, list: &List<'_>, prefetched: &[u64]) -> Result<Vec<u64>, FetchError> {
     let count = list.ranks.len();
-    let (mut given, mut out) = (vec![0; count], Vec::new());
+    let (mut given, mut out, mut seen) = (vec![0; count], Vec::new(), vec![false; count]);
     fetcher.begin(Reads::Together);
     let mut prefetched = Some(prefetched);
     let mut start = 0;
@@ -124,8 +124,13 @@ fn run(fetcher: &mut Fetcher, list: &List<'_>, prefetched: &[u64]) -> Result<Vec
                 let bytes = completed.bytes(index as usize, span(rank));
                 assert_eq!(bytes, [(span(rank).offset / PAGE) as u8; NEURON as usize]);
                 out.push(rank);
+                seen[index as usize] = true;
             }
+            let below = fetcher.given_below(end);
+            assert!(below <= end && (start..below).all(|index| seen[index] || list.span(index).is_none()));
+            assert!(below == end || list.span(below).is_some() && !seen[below], "and no further");
         }
+        assert_eq!(fetcher.given_below(end), end);
         fetcher.release(end);
         start = end;
     }

@@ -1,0 +1,134 @@
+//! Networks that are always in memory: shared experts, and dense ones beside experts.
+//!
+//! A token's shared expert is computed while what is missing of the routed ones is read; what it makes is added after theirs, so that
+//! sums do not depend on it.
+
+use crate::fetch::Fetcher;
+use crate::model::config::{Config, Role};
+use crate::pool::Pool;
+use crate::products::Inputs;
+use crate::weights::Weights;
+use kernels::{Activation, Form, Kernels};
+
+use super::{add, post_normed, times, times_prompt};
+
+/// A network of a block.
+#[derive(Clone, Copy)]
+pub(super) struct Resident<'a> {
+    config: &'a Config,
+    weights: &'a Weights,
+    pool: &'a Pool,
+    kernels: &'a dyn Kernels,
+    form: Form,
+    block: usize,
+    /// Gate, up and down.
+    roles: [Role; 3],
+    activation: Activation,
+    /// Neurons.
+    count: usize,
+}
+
+impl<'a> Resident<'a> {
+    /// A network of a block, if it has a feed-forward part.
+    pub(super) fn of(
+        config: &'a Config,
+        weights: &'a Weights,
+        (pool, kernels, form): (&'a Pool, &'a dyn Kernels, Form),
+        block: usize,
+        roles: [Role; 3],
+        count: usize,
+    ) -> Option<Self> {
+        let activation = config.blocks[block].feed_forward.as_ref()?.activation;
+        Some(Self { config, weights, pool, kernels, form, block, roles, activation, count })
+    }
+
+    /// By what each row's output is multiplied.
+    fn gates(&self, x: &[f32], gates: &mut [f32]) {
+        let Some(weights) = self.weights.values(self.block, Role::SharedOutputGate) else {
+            return gates.fill(1.0);
+        };
+        let weights = crate::delta_net::as_row(weights);
+        for (gate, x) in gates.iter_mut().zip(x.chunks_exact(self.config.width)) {
+            *gate = 1.0 / (1.0 + (-self.kernels.dot(weights, x)).exp());
+        }
+    }
+
+    /// Each row's values take the place of gates and ups before them; without gates there are the ups alone.
+    fn activate(&self, values: &mut [f32], rows: usize) {
+        let (count, each) = (self.count, self.inputs() * self.count);
+        for row in 0..rows {
+            for neuron in 0..count {
+                let [gate, up] = [0, each - count].map(|half| values[row * each + half + neuron]);
+                values[row * count + neuron] = self.activation.apply(gate, up);
+            }
+        }
+    }
+
+    /// Matrices that take the input.
+    fn inputs(&self) -> usize {
+        if self.activation.is_gated() { 2 } else { 1 }
+    }
+
+    /// The output of rows of single tokens. `room` has it then in its front, `[rows, width]`; behind are `2 * count` values of each.
+    ///
+    /// *Shapes*: `x: [rows, width]`, `gates: [rows]`.
+    pub(super) fn decode(
+        &self,
+        fetcher: &mut Fetcher,
+        words: &mut [f32],
+        x: &[f32],
+        gates: &mut [f32],
+        room: &mut [f32],
+    ) {
+        let Self { weights, pool, kernels, form, block, count, .. } = *self;
+        let (width, rows, [gate, up, down]) = (self.config.width, gates.len(), self.roles);
+        self.gates(x, gates);
+        let gated = if self.activation.is_gated() { gate } else { up };
+        let matrices = [gated, up].map(|role| weights.matrix(block, role));
+        let matrices = &matrices[2 - self.inputs()..];
+        let (out, values) = room.split_at_mut(rows * width);
+        let inputs = Inputs::new(x, width, form, words);
+        times(pool, fetcher, kernels, matrices, inputs, &mut values[..rows * self.inputs() * count]);
+        self.activate(values, rows);
+        let inputs = Inputs::new(&values[..rows * count], count, form, words);
+        times(pool, fetcher, kernels, &[weights.matrix(block, down)], inputs, out);
+    }
+
+    /// The same of a prompt's rows, in the place of `x`.
+    pub(super) fn prefill(&self, x: &mut [f32], gates: &mut [f32], room: &mut [f32]) {
+        let Self { weights, pool, kernels, form, block, count, .. } = *self;
+        let (width, rows, [gate, up, down]) = (self.config.width, gates.len(), self.roles);
+        // the input is packed before what it gates is there
+        self.gates(x, gates);
+        let gated = if self.activation.is_gated() { gate } else { up };
+        let matrices = [gated, up].map(|role| weights.matrix(block, role));
+        let (packed, values) = room.split_at_mut(rows * width);
+        // room for gates and ups, or for ups and what is packed of them
+        let values = &mut values[..rows * 2 * count];
+        let each = self.inputs() * count;
+        times_prompt(
+            pool,
+            kernels,
+            form,
+            &matrices[2 - self.inputs()..],
+            x,
+            packed,
+            &mut values[..rows * each],
+        );
+        self.activate(values, rows);
+        let (values, spare) = values.split_at_mut(rows * count);
+        times_prompt(pool, kernels, form, &[weights.matrix(block, down)], values, spare, x);
+    }
+
+    /// Adds what was made to the block's output; `spare` is as long.
+    ///
+    /// *Shapes*: `made, out, spare: [rows, width]`.
+    pub(super) fn add_to(&self, out: &mut [f32], made: &[f32], gates: &[f32], spare: &mut [f32]) {
+        let width = self.config.width;
+        let made =
+            post_normed(self.config, self.weights.values(self.block, Role::SharedPostNorm), made, spare);
+        for ((out, made), &gate) in out.chunks_exact_mut(width).zip(made.chunks_exact(width)).zip(gates) {
+            add(out, made, gate);
+        }
+    }
+}
