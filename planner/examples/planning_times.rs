@@ -24,6 +24,9 @@ const CORES: [u32; 2] = [0, 128];
 /// Tokens of the prompt whose time is limited.
 const PROMPT: u32 = 512;
 
+#[path = "support/wide.rs"]
+mod wide;
+
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [one, folder, cores, request] = &arguments[..]
@@ -118,51 +121,9 @@ fn committed() -> anyhow::Result<Vec<PathBuf>> {
 fn inputs_of(folder: &Path, cores: u32) -> anyhow::Result<Inputs> {
     let mut inputs = planner::read_inputs(&folder.join("device.toml"), &folder.join("model.toml"))?;
     if cores > 0 {
-        widen(&mut inputs, cores);
+        wide::widen(&mut inputs, cores);
     }
     Ok(inputs)
-}
-
-/// The device with so many cores: each adds what the last that was measured did, less and less.
-fn widen(inputs: &mut Inputs, cores: u32) {
-    let device = &mut inputs.device;
-    let class = device.cores.len() - 1;
-    let have: u32 = device.cores.iter().map(|class| class.ids.len() as u32).sum();
-    let first = device.cores.iter().flat_map(|class| &class.ids).max().map_or(0, |last| last + 1);
-    device.cores[class].ids.extend(first..first + cores.saturating_sub(have));
-    let n = device.cores.iter().map(|class| class.ids.len()).sum::<usize>();
-    let grow = |rates: &mut Vec<f64>, share: f64| {
-        while rates.len() < n {
-            let (last, one) = (rates[rates.len() - 1], rates[0].min(rates[rates.len() - 1]));
-            rates.push(last + one * share / rates.len() as f64);
-        }
-    };
-    for kernel in &mut device.kernels {
-        for rates in [&mut kernel.dense_bytes_per_second, &mut kernel.sparse_bytes_per_second] {
-            grow(rates, 0.5);
-        }
-        grow(&mut kernel.flops_per_second, 4.0);
-        kernel.sparse_down_bytes_per_second.iter_mut().for_each(|rates| grow(rates, 0.5));
-        for rates in [
-            &mut kernel.prompt_flops_per_second,
-            &mut kernel.prompt_few_flops_per_second,
-            &mut kernel.prompt_sparse_flops_per_second,
-            &mut kernel.attention_flops_per_second,
-        ] {
-            rates.iter_mut().for_each(|rates| grow(rates, 4.0));
-        }
-        for seconds in [
-            &mut kernel.sparse_down_group_seconds,
-            &mut kernel.short_dense_row_seconds,
-            &mut kernel.short_dot_row_seconds,
-            &mut kernel.short_add_row_seconds,
-        ] {
-            seconds.iter_mut().for_each(|seconds| grow(seconds, 0.0));
-        }
-        grow(&mut kernel.dispatch_seconds, 1.0);
-    }
-    grow(&mut device.memory.stream_bytes_per_second, 0.5);
-    grow(&mut device.memory.gather_bytes_per_second, 0.5);
 }
 
 /// Requests of every kind, those that have no plan among them: what is asked, where, and the request.

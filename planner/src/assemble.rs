@@ -307,7 +307,7 @@ pub fn expected(question: &Question<'_>, level: &Level, d: &Decided, peak: u64) 
 /// Seconds of a prompt of so many tokens, by the cost model.
 pub fn prompt_seconds(question: &Question<'_>, level: &Level, d: &Decided, tokens: u32) -> f64 {
     let choice = PromptChoice {
-        reads: &ReadPrice::new(question.device, question.model, level.kind, d.read),
+        reads: &ReadPrice::new(question, level.kind, d.read),
         embedding_rows: d.embedding_rows,
         cores: &d.prompt.cores,
         chunk: d.prompt.chunk,
@@ -323,7 +323,7 @@ fn floor(question: &Question<'_>, level: &Level, d: &Decided) -> Floor {
     let bundle = &model.parts.bundle;
     let read_bytes = bundle.read_bytes_mean(neurons, part) / bundle.reads_of_slice();
     let (backend, direct, span) = (d.read.backend, d.read.direct, model.container.bytes);
-    let curves = ReadCurves::new(question.device, backend, direct, "random", u32::MAX, span);
+    let curves = ReadCurves::new(question.flash(), backend, direct, "random", u32::MAX, span);
     Floor {
         stream_bytes_per_second: digits(rates.shared.stream_most(rates.stream)),
         gather_bytes_per_second: digits(rates.gather),

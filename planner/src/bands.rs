@@ -85,24 +85,24 @@ impl Band {
     }
 }
 
-/// Per layer and band: fewest bytes and fewest ticks.
+/// Per layer, or kind of layer, and band: fewest bytes and fewest ticks.
 pub type Priced = Vec<Vec<(i64, i64)>>;
 
-/// The least ticks of all layers together against bytes, of options in any order.
-pub fn curve(priced: &Priced) -> Curve {
+/// The least ticks of all layers together against bytes, of options in any order, each of which so many layers have.
+pub fn curve(priced: &Priced, counts: &[i64]) -> Curve {
     let sorted = |bands: &Vec<(i64, i64)>| {
         let mut bands = bands.clone();
         // stable: they rise share by share
         bands.sort();
         bands
     };
-    curve_of_rising(&priced.iter().map(sorted).collect())
+    curve_of_rising(&priced.iter().map(sorted).collect(), counts)
 }
 
 /// [`curve`] of options that rise in bytes; those of equal bytes may stand in any order.
-pub fn curve_of_rising(priced: &Priced) -> Curve {
+pub fn curve_of_rising(priced: &Priced, counts: &[i64]) -> Curve {
     let curves: Vec<Curve> = priced.iter().map(|options| Curve::over(options)).collect();
-    Curve::sum(curves.iter())
+    Curve::sum_of(curves.iter().zip(counts.iter().copied()))
 }
 
 /// Which bands, or ways of caching, a split can use that takes at most `gap` ticks more than the least with `bytes`: those whose reduced cost

@@ -212,6 +212,13 @@ impl<'a> Search<'a> {
         if levels.is_empty() { None } else { self.other(question, levels).plan(question) }
     }
 
+    /// Ways that were given up in any search up to now where no plan was found.
+    pub fn undecided(&self) -> usize {
+        let others = self.others.borrow();
+        let of_others = others.iter().map(|(_, other)| other.space.work().undecided);
+        self.space.work().undecided + of_others.sum::<usize>()
+    }
+
     fn other(&self, question: &Question<'a>, levels: Vec<&'a Level>) -> Other<'a> {
         let limits = &question.limits;
         let names = levels.iter().map(|level| level.name.clone()).collect();

@@ -37,7 +37,7 @@ use plans::overlap::{prompt_compute_seconds, prompt_layer_seconds, uneven};
 use plans::plan::Feature;
 pub use plans::plan::mean_position;
 pub use plans::terms::Work;
-use plans::{Backend, Device, KvFormat, Policy, terms};
+use plans::{Backend, KvFormat, Policy, terms};
 
 use crate::hardware::{self, Formats, Rates};
 use crate::read_curves::ReadCurves;
@@ -438,27 +438,29 @@ pub fn rest(model: &Model, r: &Rates) -> Work {
 }
 
 /// Reading a row of the token embedding, if rows are read.
-pub fn embedding_seconds(device: &Device, model: &Model, rows: bool) -> f64 {
-    if rows { embedding_row_seconds(device, model).unwrap_or(0.0) } else { 0.0 }
+pub fn embedding_seconds(question: &Question<'_>, rows: bool) -> f64 {
+    if rows { embedding_row_seconds(question).unwrap_or(0.0) } else { 0.0 }
 }
 
 /// Reading a row of the token embedding, by itself; `None` where no such read was measured.
-pub fn embedding_row_seconds(device: &Device, model: &Model) -> Option<f64> {
+pub fn embedding_row_seconds(question: &Question<'_>) -> Option<f64> {
+    let Question { device, model, .. } = question;
     let row = model.parts.embedding_bytes / u64::from(model.architecture.vocabulary).max(1);
     let block = embedding_buffer_bytes(row) as f64;
     let direct = device.storage.direct;
-    let curves = ReadCurves::new(device, Backend::Pread, direct, "random", 1, model.container.bytes)?;
+    let curves =
+        ReadCurves::new(question.flash(), Backend::Pread, direct, "random", 1, model.container.bytes)?;
     Some(1.0 / curves.reads_per_second(block, 1.0))
 }
 
 /// Equation 6 with the terms that it leaves out: the price of a decoded token.
 pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
-    let Question { device, model, limits, .. } = question;
+    let Question { model, limits, .. } = question;
     let r = rates(question, d.cores);
-    let reads = ReadPrice::new(device, model, d.level.kind, d.read);
+    let reads = ReadPrice::new(question, d.level.kind, d.read);
     let toll = reads.toll(d.shared, r.threads);
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
-    price.rest.read_seconds = embedding_seconds(device, model, d.embedding_rows);
+    price.rest.read_seconds = embedding_seconds(question, d.embedding_rows);
     let mut serial = price.rest.seconds();
     let (_, generated) = measured_run(limits.context);
     for layer in 0..d.level.layers.len() {
@@ -720,7 +722,7 @@ pub struct PromptChoice<'a> {
 impl PromptPrice {
     /// Of a prompt of `tokens`.
     pub fn new(question: &Question<'_>, c: &PromptChoice<'_>, tokens: u32) -> Self {
-        let (device, model) = (question.device, question.model);
+        let model = question.model;
         let a = &model.architecture;
         let r = rates(question, c.cores);
         let reads = c.reads.clone();
@@ -740,7 +742,7 @@ impl PromptPrice {
                 Chunks { count: f64::from(count), compute: of_layers.iter().map(compute).collect(), visited }
             })
             .collect();
-        let embedding = f64::from(tokens) * embedding_seconds(device, model, c.embedding_rows);
+        let embedding = f64::from(tokens) * embedding_seconds(question, c.embedding_rows);
         let once = embedding + rest(model, &r).seconds();
         let stride_bytes = model.parts.bundle.stride_bytes as f64;
         let neurons = a.neurons() as f64;

@@ -50,12 +50,18 @@ impl Curve {
 
     /// The sum of several curves, memory being shared among them at its best.
     pub fn sum<'a>(curves: impl Iterator<Item = &'a Self>) -> Self {
+        Self::sum_of(curves.map(|curve| (curve, 1)))
+    }
+
+    /// [`Self::sum`] of curves each of which is there so many times.
+    pub fn sum_of<'a>(curves: impl Iterator<Item = (&'a Self, i64)>) -> Self {
         let (mut x, mut y) = (0, 0);
         let mut steps: Vec<(f64, (i64, i64))> = Vec::new();
-        for curve in curves {
-            x += curve.corners[0].0;
-            y += curve.corners[0].1;
-            let differences = curve.corners.windows(2).map(|w| (w[1].0 - w[0].0, w[1].1 - w[0].1));
+        for (curve, count) in curves {
+            x += count * curve.corners[0].0;
+            y += count * curve.corners[0].1;
+            let differences = curve.corners.windows(2);
+            let differences = differences.map(|w| (count * (w[1].0 - w[0].0), count * (w[1].1 - w[0].1)));
             steps.extend(differences.map(|step| (Self::slope(step), step)));
         }
         steps.sort_by(|a, b| a.0.total_cmp(&b.0));

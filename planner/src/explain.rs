@@ -20,6 +20,8 @@ pub struct Infeasible {
     pub conflict: Vec<&'static str>,
     /// Sentences with the numbers, the most important first.
     pub sentences: Vec<String>,
+    /// Whether all of this is proven: that there is no plan, and that what is named is to blame.
+    pub proven: bool,
     /// Requests with one limit changed as the sentences say, or on a machine that is faster as they say, each of which has a plan.
     pub offers: Vec<Request>,
 }
@@ -36,6 +38,7 @@ pub fn explain(question: &Question<'_>, space: &Space<'_>) -> Infeasible {
     if space.ways.is_empty() {
         return no_level(question);
     }
+    let open = space.work().undecided;
     let search = Search::new(question, space);
     let (mut conflict, kept) = search.conflict();
     let facts = search.facts(&kept);
@@ -57,7 +60,18 @@ pub fn explain(question: &Question<'_>, space: &Space<'_>) -> Infeasible {
         offers.extend(offer.request);
     }
     conflict.splice(0..0, facts);
-    Infeasible { conflict, sentences, offers }
+    let undecided = search.undecided();
+    if open > 0 {
+        let choices = space.choices_max;
+        sentences.push(format!(
+            "that there is none is not proven: {open} ways to decode were given up after {choices} partial choices each, and one of them may keep the limits"
+        ));
+    } else if undecided > 0 {
+        sentences.push(format!(
+            "that these limits alone leave no plan is not proven: {undecided} ways to decode were given up"
+        ));
+    }
+    Infeasible { conflict, sentences, proven: undecided == 0, offers }
 }
 
 /// That no level is allowed, and which would be.
@@ -95,5 +109,5 @@ fn no_level(question: &Question<'_>) -> Infeasible {
     conflict.extend(limits.level.is_some().then_some("user.level"));
     conflict.extend((!limits.without.is_empty()).then_some("user.without"));
     conflict.retain(|name| !rules::levels(model, &without(question, name).limits).is_empty());
-    Infeasible { conflict, sentences: vec![sentence], offers: Vec::new() }
+    Infeasible { conflict, sentences: vec![sentence], proven: true, offers: Vec::new() }
 }

@@ -3,7 +3,7 @@
 //! A way's bound is Lagrange's dual of splitting its memory over the layers; best first, the exact split closes what is left
 //! between bound and plan.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -12,15 +12,15 @@ use plans::{Backend, Policy};
 
 use crate::bands::{self, Band, Priced};
 use crate::cost::PromptPrice;
-use crate::curve::{Curve, div_up};
+use crate::curve::div_up;
 use crate::layers::Cached;
-use crate::queue::{Bound, Prompts, Queue};
+use crate::queue::{Bound, Prompts, Queue, Sought, Wanted};
 use crate::reads::LayerReads;
 use crate::request::{DIGITS, PromptLimit, Question};
 use crate::room::{Need, Room};
 use crate::rules::Prompt;
 use crate::simple_rule::{self, Simple};
-use crate::space::{Effort, Space, Way};
+use crate::space::{self, Effort, Space, Way};
 use crate::split::{
     Budget, Found, Item, LIMITS, NEVER, Split, any_split, least_at, quick_split, soonest, split,
 };
@@ -38,6 +38,10 @@ pub const SIZE_OPEN: i64 = 4 * ALIKE;
 pub const NEAR_MAX: usize = 8;
 /// Ticks of prompts that are kept, at most: 16 MiB.
 const PROMPT_TICKS_KEPT: usize = (16 << 20) / size_of::<i64>();
+/// Ways that are priced layer by layer where prompts are limited, each a problem of several limits, and of which the split is closed, once a
+/// plan is known: then the best is taken, and the bound is that of what was left.
+const LIMITED_MAX: usize = 512;
+const CLOSED_MAX: usize = 64;
 /// Ways and prompts that are tried before all others where prompts are limited.
 const TRIES_MAX: usize = 16;
 
@@ -183,14 +187,16 @@ impl<'a> Field<'a> {
         self.ways.iter().map(|ways| ways.computes.len() * ways.reads.len()).sum()
     }
 
-    /// Every way with what `bound` says of it, in that order unless any will do, as far as its prompts can keep the limits.
+    /// Every way with what `bound` says of it, in that order unless any will do, as far as its prompts can keep the limits and it is wanted.
     fn queue<'q>(
         &'q self,
-        (regions, any): (i64, bool),
-        bound: impl Fn(i64, Room, i64, &Curve) -> Option<Bound> + 'q,
+        (regions, sought): (i64, Sought),
+        bound: impl Fn(i64, Room, i64, &space::Bound) -> Option<Bound> + 'q,
+        wanted: &'q Cell<Wanted>,
     ) -> impl Iterator<Item = (i64, Way)> + 'q {
         let prompts = |level, read, embedding_rows| self.useful_prompts(level, read, embedding_rows);
-        Queue::new(self.space, self.question.device, (regions, any), prompts, bound)
+        let limited = !self.question.limits.prompts_max.is_empty();
+        Queue::new(self.space, self.question.device, (regions, sought), (prompts, limited), bound, wanted)
     }
 
     /// Ticks of so many seconds.
@@ -306,7 +312,7 @@ impl<'a> Field<'a> {
     }
 
     /// A bound on ticks, from a curve; `None` where the limits cannot be kept.
-    fn bound(&self, serial: i64, room: Room, curve: &Curve) -> Option<Bound> {
+    fn bound(&self, serial: i64, room: Room, curve: &space::Bound) -> Option<Bound> {
         let [all, beside] = room.budgets();
         if beside < 0 {
             return None;
@@ -316,13 +322,16 @@ impl<'a> Field<'a> {
         self.time_max.is_none_or(|most| ticks - 1 <= most).then_some((ticks - 1, all))
     }
 
-    /// Ticks of a token that no split of a way can be below, from its ways of caching; `None` where the limits cannot be kept.
-    pub fn bound_of(&self, way: Way, regions: i64) -> Option<i64> {
-        let at = self.space.sets_of(way);
+    /// Ticks of a token that no split of a way can be below, from its ways of caching; `None` where the limits cannot be kept. A bound
+    /// above `enough` is made no better.
+    pub fn bound_of(&self, way: Way, regions: i64, enough: i64) -> Option<i64> {
+        let at = self.space.part_of(way);
+        let serial = self.serial(way);
         loop {
-            let (bound, bytes) =
-                self.bound(self.serial(way), self.room(way, regions), &self.space.curve(at))?;
-            if !self.space.refine(at, bytes) {
+            let (bound, bytes) = self.bound(serial, self.room(way, regions), &self.space.bound(at))?;
+            // what is a bound is a tick less than the curve
+            let of_layers = (enough - serial).saturating_add(1);
+            if bound > enough || !self.space.refine(at, bytes, of_layers) {
                 return Some(bound);
             }
         }
@@ -400,8 +409,8 @@ impl<'a> Field<'a> {
         if room.budgets()[1] < 0 {
             return None;
         }
-        let mut budget = Budget { room, prompts: [NEVER; 2] };
-        let priced = self.space.closed(self.space.sets_of(way));
+        let mut budget = Budget { room, prompts: [NEVER; 2], choices_max: self.space.choices_max };
+        let priced = self.space.closed(self.space.part_of(way));
         let layer = |(bands, priced): (&Vec<Band>, &Vec<(i64, i64)>)| {
             let item = |(cached, (band, &(bytes, ticks))): (usize, (&Band, &(i64, i64)))| {
                 let need = Need { hot: band.beside, cold: bytes - band.beside, tables: 0 };
@@ -409,7 +418,9 @@ impl<'a> Field<'a> {
             };
             bands.iter().zip(priced).enumerate().map(item).collect::<Vec<_>>()
         };
-        let mut items: Vec<Vec<Item>> = self.ways[way.level].bands.iter().zip(&priced).map(layer).collect();
+        let ways = &self.ways[way.level];
+        let of_kinds = ways.kind_of.iter().map(|&kind| &priced[kind]);
+        let mut items: Vec<Vec<Item>> = ways.bands.iter().zip(of_kinds).map(layer).collect();
         for (k, prompt) in self.prompt_ticks(way).into_iter().enumerate() {
             budget.prompts[k] = prompt.most;
             for (items, ticks) in items.iter_mut().zip(&prompt.bands) {
@@ -437,37 +448,55 @@ impl<'a> Field<'a> {
         }
         let toll = ways.toll(compute, read);
         let of_read = ways.layer_reads(way.read);
-        let price = |(layer, (cached, reads)): (usize, (&'a Vec<Cached>, &Vec<LayerReads>))| {
+        // layers of one kind take as long, but that nobody prefetches for the first
+        let mut kinds: Vec<(usize, i64)> = vec![(0, 1)];
+        let mut kind_of = vec![0];
+        for layer in 1..ways.cached.len() {
+            let alike = |&(other, _): &(usize, i64)| other > 0 && ways.kind_of[other] == ways.kind_of[layer];
+            let kind = kinds.iter().position(alike).unwrap_or(kinds.len());
+            if kind == kinds.len() {
+                kinds.push((layer, 0));
+            }
+            kinds[kind].1 += 1;
+            kind_of.push(kind);
+        }
+        let counts: Vec<i64> = kinds.iter().map(|&(_, count)| count).collect();
+        let price = |&(layer, _): &(usize, i64)| {
             let ticks = |(way, reads): (&Cached, &LayerReads)| {
                 self.ticks(ways.seconds_with(compute, read, &toll, layer, way, reads))
             };
-            cached.iter().zip(reads).map(|of| (of.0.need.bytes(), ticks(of))).collect::<Vec<_>>()
+            let of_each = ways.cached[layer].iter().zip(&of_read[layer]);
+            of_each.map(|of| (of.0.need.bytes(), ticks(of))).collect::<Vec<_>>()
         };
-        let prices: Priced = ways.cached.iter().zip(of_read.iter()).enumerate().map(price).collect();
-        let curve = bands::curve(&prices);
+        let prices: Priced = kinds.iter().map(price).collect();
+        let curve = bands::curve(&prices, &counts);
         let gap = worst - self.serial(way) - curve.at(all)? + 1;
         if gap < 0 {
             return None;
         }
         let useful = bands::within(&prices, &curve, all, gap);
-        let used = |layer: usize| useful[layer].iter().enumerate().filter(|(_, useful)| **useful);
-        let of_layer =
-            |layer: usize| used(layer).map(|(cached, _)| of_read[layer][cached].reads).fold(0.0, f64::max);
-        let most = (0..useful.len()).map(of_layer).fold(0.0, f64::max);
-        if smaller && self.question.limits.prompts_max.is_empty() && ways.has_smaller(read, most) {
+        let used = |kind: usize| useful[kind].iter().enumerate().filter(|(_, useful)| **useful);
+        let of_kind = |kind: usize| {
+            let reads = &of_read[kinds[kind].0];
+            used(kind).map(|(cached, _)| reads[cached].reads).fold(0.0, f64::max)
+        };
+        let most = (0..useful.len()).map(of_kind).fold(0.0, f64::max);
+        let limited = !self.question.limits.prompts_max.is_empty();
+        if smaller && ways.has_smaller(way.read, self.space.alike(way), most, limited) {
             return None;
         }
-        let of_layer = |layer: usize| {
+        let of_kind = |kind: usize| {
             let item = |(cached, _): (usize, &bool)| {
-                let (need, ticks) = (ways.cached[layer][cached].need, prices[layer][cached].1);
+                let (need, ticks) = (ways.cached[kinds[kind].0][cached].need, prices[kind][cached].1);
                 Item { cached, need, ticks, prompts: [0, 0] }
             };
-            let mut items: Vec<Item> = used(layer).map(item).collect();
+            let mut items: Vec<Item> = used(kind).map(item).collect();
             items.sort_by_key(|item| (item.need.bytes(), item.ticks));
             items
         };
-        let mut items: Vec<Vec<Item>> = (0..useful.len()).map(of_layer).collect();
-        let mut budget = Budget { room, prompts: [NEVER; 2] };
+        let items: Vec<Vec<Item>> = (0..useful.len()).map(of_kind).collect();
+        let mut items: Vec<Vec<Item>> = kind_of.iter().map(|&kind| items[kind].clone()).collect();
+        let mut budget = Budget { room, prompts: [NEVER; 2], choices_max: self.space.choices_max };
         for (k, prompt) in self.prompt_ticks(way).into_iter().enumerate() {
             budget.prompts[k] = prompt.most;
             for (items, ticks) in items.iter_mut().zip(&prompt.layers) {
@@ -585,11 +614,23 @@ impl<'a> Field<'a> {
         let (mut priced, mut least, mut prices) = (0, NEVER, [0.0; LIMITS]);
         // bounds of each way by the room in which prompts cost a token nothing
         let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
-        let bound = |serial, room, _, curve: &Curve| self.bound(serial, room, curve);
-        for (bound, way) in self.queue((regions, any), bound) {
+        let bound = |serial, room, _, curve: &space::Bound| self.bound(serial, room, curve);
+        let wanted = Cell::new(Wanted {
+            ticks: known.as_ref().map_or(most, |known| most.min(alike(known.ticks))),
+            regions,
+        });
+        if !any && let Some(quick) = self.quick(regions) {
+            wanted.set(Wanted { ticks: alike(quick.ticks).min(wanted.get().ticks), regions });
+        }
+        let sought = if any { Sought::Any } else { Sought::Fastest };
+        for (bound, way) in self.queue((regions, sought), bound, &wanted) {
             let enough =
                 best.as_ref().is_some_and(|best| any || bound > best.ticks && near_enough(&near, bound));
             if bound > worst(&best) || enough {
+                break;
+            }
+            if limited && best.is_some() && priced >= LIMITED_MAX {
+                least = bound;
                 break;
             }
             let room = self.room(way, regions);
@@ -636,13 +677,17 @@ impl<'a> Field<'a> {
                 prices = split.prices;
                 near.push((bound, way));
                 better(found, &mut best);
+                wanted.set(Wanted { ticks: worst(&best).min(wanted.get().ticks), regions });
             }
         }
         near.sort_unstable();
+        let mut closed = 0;
         for (bound, way) in &mut near {
             let to_beat = best.as_ref().map_or(most + 1, |best| best.ticks);
             let first = best.is_none();
-            if first || *bound + *bound / OPEN < to_beat && !any {
+            let few = first || !limited || closed < CLOSED_MAX;
+            if first || *bound + *bound / OPEN < to_beat && !any && few {
+                closed += 1;
                 let beside = self.room(*way, regions).budgets()[1];
                 if self.prompts_refused(*way, beside) {
                     *bound = to_beat.max(*bound);
@@ -670,9 +715,22 @@ impl<'a> Field<'a> {
         }
         better(known, &mut best);
         let most = worst(&best);
+        if best.is_none() {
+            // those whose splits were all refused are above it now
+            let undecided = near.iter().filter(|(bound, _)| *bound <= most).count();
+            self.space.count(Effort { undecided, ..Effort::default() });
+        }
         near.retain(|(bound, _)| *bound <= most);
         let best = best?;
         Some(Fastest { least: least.min(best.ticks), standard: best.ticks, best, near, priced })
+    }
+
+    /// A plan that is found quickly, and is near the fastest where bounds are good.
+    fn quick(&self, regions: i64) -> Option<Candidate> {
+        let wanted = Cell::new(Wanted { ticks: self.time_max.unwrap_or(NEVER), regions });
+        let bound = |serial, room, _, curve: &space::Bound| self.bound(serial, room, curve);
+        let (_, way) = self.queue((regions, Sought::Any), bound, &wanted).next()?;
+        self.quick_candidate(way, regions, self.time_max.unwrap_or(NEVER))
     }
 
     /// Plans that keep the limits on prompts, of those that are as fast as the fastest that need not and take at most `most`
@@ -704,10 +762,12 @@ impl<'a> Field<'a> {
     /// The fewest bytes of regions, at most `regions`, within which a plan keeps the other limits: what no plan can be below,
     /// and what one takes.
     pub fn smallest(&self, regions: i64) -> Option<(i64, i64)> {
-        let (mut least, mut best) = (regions, None);
-        let bound =
-            |serial, room, pinned, curve: &Curve| self.smallest_bound(regions, serial, (room, pinned), curve);
-        for (bound, way) in self.queue((regions, false), bound) {
+        let (mut least, mut best, mut undecided) = (regions, None, 0);
+        let bound = |serial, room, pinned, curve: &space::Bound| {
+            self.smallest_bound(regions, serial, (room, pinned), curve)
+        };
+        let wanted = Cell::new(Wanted { ticks: self.time_max.unwrap_or(NEVER), regions });
+        for (bound, way) in self.queue((regions, Sought::Smallest), bound, &wanted) {
             // as near as it is sought
             let most = best.map_or(regions, |best: i64| best - 1 - best / SIZE_OPEN);
             if bound > most {
@@ -718,39 +778,49 @@ impl<'a> Field<'a> {
                 continue;
             }
             let Some((bound, found)) = self.smallest_of(way, bound, most) else { continue };
+            undecided += usize::from(found.is_none());
             least = least.min(bound);
             best = found.or(best);
+            wanted.set(Wanted { regions: best.unwrap_or(regions), ..wanted.get() });
+        }
+        if best.is_none() {
+            self.space.count(Effort { undecided, ..Effort::default() });
         }
         best.map(|best| (least.min(best), best))
     }
 
-    /// Bytes that a way cannot be below, and bytes up to `most` in which it is known to keep the limits; `None` where it
-    /// cannot.
+    /// Bytes that a way cannot be below, and bytes up to `most` in which it is known to keep the limits, if that was decided; `None` where
+    /// it cannot.
     fn smallest_of(&self, way: Way, bound: i64, most: i64) -> Option<(i64, Option<i64>)> {
         let serial = self.serial(way);
         // more ticks than any split takes
         let time = self.time_max.unwrap_or(NEVER / 2);
         let (items, budget) = self.layers(way, most, time, false)?;
+        let refused = Cell::new(false);
         let within = |regions: i64, exact: bool| {
+            refused.set(false);
             let room = Room { bytes: budget.room.bytes - most + regions, ..budget.room };
             let budget = Budget { room, ..budget };
             let to_beat = time + 1 - serial;
             // without a limit on tokens those on prompts are all that matters
-            if self.time_max.is_none()
-                && let Some(found) = soonest(&items, &budget)?
-            {
-                return Some(regions - room.bytes + room.taken(found.need));
+            if self.time_max.is_none() {
+                let sooner = soonest(&items, &budget);
+                refused.set(sooner.is_none());
+                if let Some(found) = sooner? {
+                    return Some(regions - room.bytes + room.taken(found.need));
+                }
             }
             let split = if exact {
                 any_split(&items, &budget, to_beat)
             } else {
                 quick_split(&items, &budget, Some(to_beat), [0.0; LIMITS])
             };
+            refused.set(split.as_ref().is_none_or(|split| split.least >= to_beat));
             let found = split?.found.filter(|found| found.ticks < to_beat)?;
             Some(regions - room.bytes + room.taken(found.need))
         };
         let Some(mut high) = within(most, false).or_else(|| within(most, true)) else {
-            return Some((bound, None));
+            return if refused.get() { None } else { Some((bound, None)) };
         };
         let mut low = bound - 1;
         while high - low > (high / SIZE_OPEN).max(1) {
@@ -769,7 +839,7 @@ impl<'a> Field<'a> {
         regions: i64,
         serial: i64,
         (room, pinned): (Room, i64),
-        curve: &Curve,
+        curve: &space::Bound,
     ) -> Option<Bound> {
         let [all, beside] = room.budgets();
         if beside < 0 {
@@ -777,7 +847,7 @@ impl<'a> Field<'a> {
         }
         // the fewest bytes are exact, whatever is known of the curve
         let (bytes, decided_at) = match self.time_max {
-            None => (curve.corners[0].0, i64::MIN),
+            None => (curve.curve.corners[0].0, i64::MIN),
             Some(most) => {
                 let reached = curve.reaching(most + 1 - serial)?;
                 (reached - 1, reached)

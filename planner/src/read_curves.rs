@@ -1,7 +1,7 @@
 //! Reads a second that flash gives, over block sizes and reads in flight, from what was measured.
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use plans::Backend;
 use plans::device::{Device, ReadSpeed};
@@ -11,10 +11,18 @@ use crate::isotonic::{self, Order};
 /// For each depth, rising, reads a second over block sizes, all in logarithms.
 type Curves = Vec<(f64, Vec<(f64, f64)>)>;
 
+/// What was measured of a device's flash, with the curves that were fitted to it: all prices of a question share them.
+#[derive(Debug, Clone, Copy)]
+pub struct Flash<'a> {
+    /// The device.
+    pub device: &'a Device,
+    /// Its curves.
+    pub fitted: &'a Fitted,
+}
+
 /// Fitted curves by what was measured. A device has a handful, and asks for them with every price.
-static FITTED: LazyLock<Mutex<HashMap<Vec<u64>, Curves>>> = LazyLock::new(Mutex::default);
-/// Curves that are kept, at most.
-const FITTED_MAX: usize = 256;
+#[derive(Debug, Default)]
+pub struct Fitted(Mutex<HashMap<Vec<u64>, Curves>>);
 
 /// Measured reads of one kind.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +34,7 @@ impl ReadCurves {
     /// What was measured is made monotone first ([`isotonic`]): of many ways of reading the planner takes the best, which would be the
     /// one that a disturbed neighbour makes look good.
     pub fn new(
-        device: &Device,
+        Flash { device, fitted }: Flash<'_>,
         backend: Backend,
         direct: bool,
         pattern: &str,
@@ -48,7 +56,7 @@ impl ReadCurves {
             curve.sort_by(|a, b| a.0.total_cmp(&b.0));
             (f64::from(depth), curve)
         };
-        let mut curves = fitted(Self::of(depths.iter().map(curve)).0);
+        let mut curves = fitted.of(Self::of(depths.iter().map(curve)).0);
         curves.truncate(depths.iter().take_while(|&&depth| depth <= most).count());
         Some(Self(curves))
     }
@@ -141,24 +149,22 @@ impl ReadCurves {
     }
 }
 
-/// [`monotone`] of these curves, which is worked out once.
-fn fitted(measured: Curves) -> Curves {
-    let of_curve = |(depth, curve): &(f64, Vec<(f64, f64)>)| {
-        let points = curve.iter().flat_map(|&(block, rate)| [block, rate]);
-        [*depth, curve.len() as f64].into_iter().chain(points).map(f64::to_bits).collect::<Vec<_>>()
-    };
-    let key: Vec<u64> = measured.iter().flat_map(of_curve).collect();
-    let mut known = FITTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(curves) = known.get(&key) {
-        return curves.clone();
+impl Fitted {
+    /// [`monotone`] of these curves, which is worked out once.
+    fn of(&self, measured: Curves) -> Curves {
+        let of_curve = |(depth, curve): &(f64, Vec<(f64, f64)>)| {
+            let points = curve.iter().flat_map(|&(block, rate)| [block, rate]);
+            [*depth, curve.len() as f64].into_iter().chain(points).map(f64::to_bits).collect::<Vec<_>>()
+        };
+        let key: Vec<u64> = measured.iter().flat_map(of_curve).collect();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fit = || {
+            let mut curves = measured;
+            monotone(&mut curves);
+            curves
+        };
+        known.entry(key).or_insert_with(fit).clone()
     }
-    let mut curves = measured;
-    monotone(&mut curves);
-    if known.len() == FITTED_MAX {
-        known.clear();
-    }
-    known.insert(key, curves.clone());
-    curves
 }
 
 /// The nearest surface, by squares of logarithms, on which more reads in flight are nowhere slower, larger blocks give no more
@@ -277,11 +283,12 @@ mod tests {
     fn what_was_fitted_once_is_what_fitting_again_gives() {
         let measured =
             |rate: f64| vec![(0.0, vec![(9.0, 8.0), (10.0, rate)]), (1.0, vec![(9.0, 7.0), (10.0, 5.0)])];
+        let fitted = Fitted::default();
         for rate in [8.5, 6.0, 8.5] {
             let mut curves = measured(rate);
             monotone(&mut curves);
-            assert_eq!(fitted(measured(rate)), curves);
-            assert_ne!(fitted(measured(rate)), measured(rate), "the fit has nothing to do");
+            assert_eq!(fitted.of(measured(rate)), curves);
+            assert_ne!(fitted.of(measured(rate)), measured(rate), "the fit has nothing to do");
         }
     }
 
@@ -301,7 +308,10 @@ mod tests {
             for (backend, pattern) in
                 Backend::ALL.into_iter().flat_map(|backend| ["random", "sequential"].map(|p| (backend, p)))
             {
-                let new = |depth| ReadCurves::new(&device, backend, true, pattern, depth, u64::MAX);
+                let (device, fitted) = (&device, &Fitted::default());
+                let new = |depth| {
+                    ReadCurves::new(Flash { device, fitted }, backend, true, pattern, depth, u64::MAX)
+                };
                 let Some(curves) = new(u32::MAX) else { continue };
                 let points: Vec<(f64, f64, f64)> = curves
                     .0

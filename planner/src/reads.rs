@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use plans::Backend;
 use plans::PAGE_BYTES;
 use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
 use plans::layout::Phases;
@@ -9,10 +10,10 @@ use plans::memory::slot_part;
 use plans::model::{LevelKind, LookAhead, Model};
 pub use plans::overlap::{LayerReads, Queue, Toll};
 use plans::overlap::{Stages, Supply};
-use plans::{Backend, Device};
 
 use crate::bands::Band;
-use crate::read_curves::ReadCurves;
+use crate::read_curves::{Flash, ReadCurves};
+use crate::request::Question;
 use crate::surface::{Chances, Missing};
 
 /// Reads in flight of a prompt that have completed and that no thread has seen yet.
@@ -104,8 +105,9 @@ pub struct Queued {
 impl Queued {
     /// For reads in a file of so many bytes; a pattern that was not measured falls back on the other, and a back end that was
     /// not measured takes what `pread` does.
-    pub fn new(device: &Device, backend: Backend, direct: bool, depth: u32, span: u64) -> Self {
-        let of = |direct, pattern, depth| ReadCurves::new(device, backend, direct, pattern, depth, span);
+    pub fn new(flash: Flash<'_>, backend: Backend, direct: bool, depth: u32, span: u64) -> Self {
+        let device = flash.device;
+        let of = |direct, pattern, depth| ReadCurves::new(flash, backend, direct, pattern, depth, span);
         let curves = |pattern| {
             let likeness = [(direct, pattern), (direct, "random"), (!direct, pattern)];
             let found = likeness.into_iter().find_map(|(direct, pattern)| of(direct, pattern, depth));
@@ -166,9 +168,10 @@ pub struct LeastPrice<'r> {
 
 impl ReadPrice {
     /// For a kind of level, which says what part of a bundle is wanted.
-    pub fn new(device: &Device, model: &Model, kind: LevelKind, choice: ReadChoice) -> Self {
+    pub fn new(question: &Question<'_>, kind: LevelKind, choice: ReadChoice) -> Self {
+        let model = question.model;
         let ReadChoice { backend, direct, depth, .. } = choice;
-        let queued = Queued::new(device, backend, direct, depth, model.container.bytes);
+        let queued = Queued::new(question.flash(), backend, direct, depth, model.container.bytes);
         Self::on(Arc::new(queued), model, kind, choice)
     }
 
@@ -365,6 +368,11 @@ impl ReadPrice {
         })
     }
 
+    /// The most reads of any way of caching of a band.
+    pub fn reads_most(&self, band: &Band, cut: &LeastCut) -> f64 {
+        cut.most * band.missing[1]
+    }
+
     /// A lower bound of a layer's reads, however many of them are prefetched.
     pub fn least_of(&self, all: &LayerReads) -> LeastReads {
         // none are prefetched where buffers are few: see [`Supply::queue`]
@@ -446,20 +454,47 @@ impl<'r> LeastPrice<'r> {
 
     /// The least that reading any way of caching of a band takes.
     pub fn least(&self, band: &Band, cut: &LeastCut, fires: f64) -> LeastReads {
-        let price = self.deepest;
         let [fewest, most] = band.missing;
-        let (reads, reads_most) = (cut.fewest * fewest, cut.most * most);
-        if fewest <= 0.0 {
+        let block_ln = cut.block.ln();
+        self.least_of_reads((fewest, cut.fewest * fewest, cut.most * most), block_ln, band.holds_all(), fires)
+    }
+
+    /// [`Self::least`] of one way of caching, which misses so many neurons.
+    pub fn least_of_cut(&self, missing: f64, cut: &Cut, fires: f64) -> LeastReads {
+        let reads = if missing > 0.0 { cut.reads } else { 0.0 };
+        self.least_of_reads((missing, reads, reads), cut.block_ln, cut.in_order, fires)
+    }
+
+    /// [`Self::least`] of ways of caching that miss so many neurons at least, and are cut so.
+    pub fn least_of_cuts(&self, missing: f64, cuts: &[Cut], fires: f64) -> LeastReads {
+        let all = |of: fn(&Cut) -> f64| cuts.iter().map(of);
+        let fewest = all(|cut| cut.reads).fold(f64::INFINITY, f64::min);
+        let most = all(|cut| cut.reads).fold(0.0, f64::max);
+        let block_ln = all(|cut| cut.block_ln).fold(f64::INFINITY, f64::min);
+        let in_order = cuts.iter().any(|cut| cut.in_order);
+        self.least_of_reads((missing, fewest, most), block_ln, in_order, fires)
+    }
+
+    /// At least so many missing neurons in so many reads, and in no more than so many, of at least so many bytes, as a logarithm.
+    fn least_of_reads(
+        &self,
+        (missing, reads, reads_most): (f64, f64, f64),
+        block_ln: f64,
+        in_order: bool,
+        fires: f64,
+    ) -> LeastReads {
+        let price = self.deepest;
+        if missing <= 0.0 {
             return LeastReads { reads: 0.0, reads_most, seconds: 0.0, more_seconds: 0.0 };
         }
         let [_, buffers] = self.buffers;
         // where even the fewest are more than the buffers, as many as half of those are in flight
         let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads_most };
         let in_flight = at_once.min(f64::from(price.choice.depth));
-        let [random, in_order] = &price.queued.envelopes;
-        let curves = if band.holds_all() { in_order } else { random };
-        let seconds = reads / curves.reads_per_second(cut.block, in_flight);
-        let others = fewest * price.whole_fraction(fires);
+        let [random, ordered] = &price.queued.envelopes;
+        let curves = if in_order { ordered } else { random };
+        let seconds = reads / curves.reads_per_second_of(block_ln, in_flight);
+        let others = missing * price.whole_fraction(fires);
         let more = price.more_bytes.iter();
         let more = more.map(|&block| others / random.reads_per_second(block, in_flight));
         LeastReads { reads, reads_most, seconds, more_seconds: more.sum() }

@@ -10,14 +10,16 @@ use crate::curve::Curve;
 /// Bytes and ticks, and the closed band that they stand for; `None` of a way of caching.
 type Point = (i64, i64, Option<u32>);
 
-/// The curve of some layers.
+/// The curve of some kinds of layers.
 #[derive(Debug)]
 pub struct Refined {
     layers: Vec<Layer>,
+    /// How many layers are of each kind.
+    counts: Vec<i64>,
     curve: Rc<Curve>,
 }
 
-/// What a layer may be, with rising bytes, and which of it are the corners of its hull.
+/// What a layer of some kind may be, with rising bytes, and which of it are the corners of its hull.
 #[derive(Debug)]
 struct Layer {
     points: Vec<Point>,
@@ -88,15 +90,22 @@ impl Layer {
 }
 
 impl Refined {
-    /// With all bands closed: per layer their bytes and ticks.
-    pub fn new(bands: &[Vec<(i64, i64)>]) -> Self {
+    /// With all bands closed: per kind of layer their bytes and ticks, and how many layers are of that kind.
+    pub fn new(bands: &[Vec<(i64, i64)>], counts: &[i64]) -> Self {
         let layer = |bands: &Vec<(i64, i64)>| {
             let closed = bands.iter().zip(0..).map(|(&(bytes, ticks), band)| (bytes, ticks, Some(band)));
             Layer::new(closed.collect())
         };
         let layers: Vec<Layer> = bands.iter().map(layer).collect();
-        let curve = Rc::new(Curve::sum(layers.iter().map(|layer| &layer.curve)));
-        Self { layers, curve }
+        let mut refined =
+            Self { layers, counts: counts.to_vec(), curve: Rc::new(Curve { corners: Vec::new() }) };
+        refined.renew();
+        refined
+    }
+
+    fn renew(&mut self) {
+        let curves = self.layers.iter().map(|layer| &layer.curve);
+        self.curve = Rc::new(Curve::sum_of(curves.zip(self.counts.iter().copied())));
     }
 
     /// The curve as far as it is known.
@@ -115,10 +124,10 @@ impl Refined {
             }
             layer.renew();
         }
-        self.curve = Rc::new(Curve::sum(self.layers.iter().map(|layer| &layer.curve)));
+        self.renew();
     }
 
-    /// Opens the bands on which the value at so many bytes depends, each by its layer and place: `ways` are the bytes, rising, and
+    /// Opens the bands on which the value at so many bytes depends, each by its kind of layer and place: `ways` are the bytes, rising, and
     /// ticks of its ways of caching. Whether there were any; where not, the value is exact.
     pub fn refine(&mut self, bytes: i64, mut ways: impl FnMut(usize, usize) -> Vec<(i64, i64)>) -> bool {
         if bytes < self.curve.corners[0].0 {
@@ -130,7 +139,7 @@ impl Refined {
             opened |= layer.refine(slope, |band| ways(place, band));
         }
         if opened {
-            self.curve = Rc::new(Curve::sum(self.layers.iter().map(|layer| &layer.curve)));
+            self.renew();
         }
         opened
     }
@@ -164,14 +173,16 @@ mod tests {
                 ways.sort_unstable();
                 Curve::over(&ways)
             };
-            let exact: Vec<Curve> = layers.iter().map(all).collect();
+            // the first kind is that of two layers
+            let counts: Vec<i64> = (0..layers.len()).map(|kind| if kind == 0 { 2 } else { 1 }).collect();
+            let exact: Vec<Curve> = layers[..1].iter().chain(&layers).map(all).collect();
             let exact = Curve::sum(exact.iter());
             let closed = |(ways, less): &(Vec<(i64, i64)>, i64)| {
                 (ways[0].0, ways.iter().map(|way| way.1).min().unwrap_or(0) - less)
             };
             let closed: Vec<Vec<(i64, i64)>> =
                 layers.iter().map(|bands| bands.iter().map(closed).collect()).collect();
-            let mut refined = Refined::new(&closed);
+            let mut refined = Refined::new(&closed, &counts);
             let mut opened = std::collections::HashSet::new();
             for bytes in asked {
                 while refined.refine(bytes, |layer, band| {

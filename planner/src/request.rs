@@ -16,6 +16,7 @@ use plans::{Device, KvFormat, Model, PAGE_BYTES};
 use crate::cost;
 use crate::error::PlanError;
 use crate::hardware;
+use crate::read_curves::{Fitted, Flash};
 
 /// The two profiles, as the planner receives them.
 #[derive(Debug, Clone)]
@@ -43,6 +44,8 @@ pub struct Question<'a> {
     pub origin: Origin<'a>,
     /// Share of a layer's experts that 1, 2, 4, ... tokens of a prompt visit: [`cost::visited`] of the model.
     pub visited: Arc<[f64]>,
+    /// Curves that were fitted to what was measured of flash, of this device and of others that are asked about on the way.
+    pub fitted: Arc<Fitted>,
 }
 
 /// Where a question comes from.
@@ -60,7 +63,12 @@ impl<'a> Question<'a> {
     /// The question within other limits.
     #[must_use]
     pub fn within(&self, limits: Limits) -> Self {
-        Question { limits, visited: Arc::clone(&self.visited), ..*self }
+        Question { limits, visited: Arc::clone(&self.visited), fitted: Arc::clone(&self.fitted), ..*self }
+    }
+
+    /// What was measured of the device's flash.
+    pub fn flash(&self) -> Flash<'_> {
+        Flash { device: self.device, fitted: &self.fitted }
     }
 }
 
@@ -333,7 +341,7 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
     };
     let origin = Origin { request, device_hash: &inputs.device_hash, model_hash: &inputs.model_hash };
     let visited = cost::visited(model).into();
-    Ok(Question { device, model, limits, origin, visited })
+    Ok(Question { device, model, limits, origin, visited, fitted: Arc::default() })
 }
 
 /// Why keys and values of a model cannot be stored so, if they cannot.

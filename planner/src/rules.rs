@@ -3,7 +3,7 @@
 use plans::memory::{Activations, Choices};
 use plans::model::{Level, LevelKind};
 use plans::plan::Feature;
-use plans::{Device, Model, Policy};
+use plans::{Model, Policy};
 
 use crate::cost;
 use crate::request::{Limits, Question};
@@ -86,8 +86,8 @@ pub fn with_largest_cluster(model: &Model, limits: &Limits, prompt: &Prompt, row
 
 /// Whether rows of the token embedding may be read when their token comes: where it is not the head, too, and such a read
 /// was measured.
-pub fn embedding_rows(device: &Device, model: &Model) -> Vec<bool> {
-    let readable = model.parts.head_bytes > 0 && cost::embedding_row_seconds(device, model).is_some();
+pub fn embedding_rows(question: &Question<'_>) -> Vec<bool> {
+    let readable = question.model.parts.head_bytes > 0 && cost::embedding_row_seconds(question).is_some();
     if readable { vec![false, true] } else { vec![false] }
 }
 

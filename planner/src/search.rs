@@ -219,10 +219,10 @@ impl Search<'_> {
             let ways = siblings.flat_map(|way| prompts.clone().map(move |prompt| Way { prompt, ..way }));
             let room = |way| self.field.room(way, regions);
             // bounds differ about as much as what they bound
-            let known = self.field.bound_of(fastest.best.way, regions).unwrap_or(0);
+            let known = self.field.bound_of(fastest.best.way, regions, i64::MAX).unwrap_or(0);
             let estimate = |bound: i64| fastest.best.ticks + bound - known;
             let may = |way: &Way| {
-                let bound = self.field.bound_of(*way, regions);
+                let bound = self.field.bound_of(*way, regions, slowest);
                 bound.is_some_and(|bound| bound <= slowest && estimate(bound) <= slowest)
             };
             let mut ways: Vec<(i64, i64, Way)> = ways

@@ -19,7 +19,8 @@ use crate::refined::Refined;
 use crate::request::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
-use crate::ways::{Bounded, ComputeGroup, Least, ReadGroup, Ways};
+use crate::split::CHOICES_MAX;
+use crate::ways::{Bounded, ComputeGroup, Ways};
 
 /// Ticks of the fastest token.
 const TICKS: f64 = (1u64 << 30) as f64;
@@ -37,26 +38,29 @@ pub struct Way {
     pub prompt: usize,
 }
 
-/// Core sets from the first up to the second with a group of reads, at a level with a policy.
+/// Some ways at a level with a policy: core sets from the first up to the second, with the reads of a group from the first up to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Group {
+pub struct Part {
     /// Index of the level with its policy.
     pub level: usize,
     /// Index of the group of reads.
-    pub reads: usize,
+    pub group: usize,
+    /// Reads of the group, by place, and where they end.
+    pub reads: Range,
     /// Core sets, and where they end.
-    pub sets: (usize, usize),
+    pub sets: Range,
 }
 
-/// Core sets from the first up to the second with one way of reading, at a level with a policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sets {
-    /// Index of the level with its policy.
-    pub level: usize,
-    /// Index of the reads.
-    pub read: usize,
-    /// Core sets, and where they end.
-    pub sets: (usize, usize),
+impl Part {
+    /// How many ways of reading it has, and how many core sets.
+    pub fn counts(&self) -> [usize; 2] {
+        [self.reads, self.sets].map(|(first, end)| end - first)
+    }
+
+    /// Whether it is one way of reading with one core set.
+    pub fn is_one(&self) -> bool {
+        self.counts() == [1, 1]
+    }
 }
 
 /// The ways to run a model on a device, unlimited: limits on memory and time come later.
@@ -70,22 +74,80 @@ pub struct Space<'a> {
     pub tick_seconds: f64,
     /// Per level: which reads and which cores are bounded together.
     pub groups: Vec<Groups>,
-    curves: RefCell<HashMap<Sets, Known>>,
-    curves_of_groups: RefCell<HashMap<Group, Rc<Curve>>>,
+    /// [`crate::split::Budget::choices_max`].
+    pub choices_max: usize,
+    curves: RefCell<HashMap<Part, Known>>,
     /// By level and core sets: what they have in common.
     compute_groups: RefCell<HashMap<(usize, Range), Rc<ComputeGroup>>>,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
     work: Cell<Effort>,
 }
 
+/// Ticks against bytes that no split is below: the highest of a curve and of lines.
+#[derive(Debug, Clone)]
+pub struct Bound {
+    /// The curve.
+    pub curve: Rc<Curve>,
+    /// Ticks that a byte is worth, and with that price the least of what is taken, as ticks.
+    lines: Vec<(f64, f64)>,
+}
+
+/// Into how many a band is cut before its ways of caching are priced one by one.
+const PARTS: usize = 4;
+/// What sums at prices may be off by, as a share.
+const ROUNDING: f64 = 1e-9;
+
+impl Bound {
+    /// The least ticks with so many bytes, rounded up at most by one; `None` where they are too few for any split.
+    pub fn at(&self, bytes: i64) -> Option<i64> {
+        let of_line =
+            |&(price, least): &(f64, f64)| (least * (1.0 - ROUNDING) - price * bytes as f64).floor() as i64;
+        let ticks = self.curve.at(bytes)?;
+        Some(self.lines.iter().map(of_line).fold(ticks, i64::max))
+    }
+
+    /// The fewest bytes that take at most so many ticks, rounded up at most by one; `None` if no bytes do.
+    pub fn reaching(&self, ticks: i64) -> Option<i64> {
+        let mut most = self.curve.reaching(ticks)?;
+        for &(price, least) in &self.lines {
+            let above = least * (1.0 - ROUNDING) - ticks as f64;
+            if above > 0.0 {
+                most = most.max(if price > 0.0 { (above / price).floor() as i64 } else { return None });
+            }
+        }
+        Some(most)
+    }
+}
+
 /// What is known of a curve.
 #[derive(Debug)]
 struct Known {
-    curve: Rc<Curve>,
-    /// Where it is what pricing all ways of caching says.
+    bound: Bound,
+    /// Where it is what pricing all ways of caching says, or as good as it is made for several ways.
     exact: Exact,
     /// What makes it better, once somebody asked.
     refined: Option<Refined>,
+    /// Bytes at which there is a line.
+    lined: Vec<i64>,
+    /// The line that was made last.
+    priced: Option<Line>,
+    /// What is known of the bands of a part that this one is of.
+    of_whole: Option<Rc<Priced>>,
+}
+
+/// Prices of the bands of a part, and the least of ticks and priced bytes of any way of caching.
+#[derive(Debug)]
+struct Line {
+    /// As far as bands were opened, what was found in them.
+    bands: Rc<Priced>,
+    /// Bytes at which the price was taken.
+    decided_at: i64,
+    price: f64,
+    /// Per kind of layer, and of all layers together.
+    floors: Vec<f64>,
+    least: f64,
+    /// Whether all bands were opened on which the least depends.
+    whole: bool,
 }
 
 /// Bytes at which a curve is exact.
@@ -105,7 +167,7 @@ impl Exact {
 }
 
 /// From the first up to the second.
-type Range = (usize, usize);
+pub type Range = (usize, usize);
 
 /// The parts of a way to decode on which the price of a prompt depends: a few hundred prices are those of all ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -122,7 +184,7 @@ struct PromptKey {
 /// What a search has done, in numbers that depend on nothing but the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Effort {
-    /// Curves of groups of ways.
+    /// Curves of several ways of reading together.
     pub group_curves: usize,
     /// Curves of one way of reading with some sets of cores.
     pub curves: usize,
@@ -130,6 +192,8 @@ pub struct Effort {
     pub opened: usize,
     /// Ways that were priced layer by layer.
     pub priced: usize,
+    /// Ways that were given up: where no plan was found, it is not known that none of their splits keeps the limits.
+    pub undecided: usize,
 }
 
 impl std::ops::AddAssign for Effort {
@@ -138,16 +202,19 @@ impl std::ops::AddAssign for Effort {
         self.curves += more.curves;
         self.opened += more.opened;
         self.priced += more.priced;
+        self.undecided += more.undecided;
     }
 }
 
 /// Reads and cores of one level in groups of those that have so much in common that they are bounded together.
 #[derive(Debug)]
 pub struct Groups {
-    /// Reads that differ in how many are in flight and in buffers.
+    /// Reads that differ in how many are in flight and in buffers, fewest buffers first.
     pub reads: Vec<Vec<usize>>,
     /// Cores that compute alike, fewest first: where reading threads are and what is resident may differ.
     pub sets: Vec<Vec<usize>>,
+    /// The group that each of the reads is in, and its place there.
+    place_of: Vec<(usize, usize)>,
     /// The set that each of the cores is in.
     set_of: Vec<usize>,
 }
@@ -159,7 +226,11 @@ impl Groups {
         for (set, computes) in sets.iter().enumerate() {
             computes.iter().for_each(|&compute| set_of[compute] = set);
         }
-        Self { reads: ways.read_groups(), sets, set_of }
+        let (reads, mut place_of) = (ways.read_groups(), vec![(0, 0); ways.reads.len()]);
+        for (group, members) in reads.iter().enumerate() {
+            members.iter().enumerate().for_each(|(place, &read)| place_of[read] = (group, place));
+        }
+        Self { reads, sets, place_of, set_of }
     }
 }
 
@@ -189,8 +260,8 @@ impl<'a> Space<'a> {
             groups: ways.iter().map(Groups::of).collect(),
             ways,
             prompts: rules::prompts(question),
+            choices_max: CHOICES_MAX,
             curves: RefCell::default(),
-            curves_of_groups: RefCell::default(),
             compute_groups: RefCell::default(),
             prompt_prices: RefCell::default(),
             work: Cell::default(),
@@ -240,46 +311,103 @@ impl<'a> Space<'a> {
         Rc::clone(self.prompt_prices.borrow_mut().entry(key).or_insert_with(price))
     }
 
-    /// A curve that is nowhere above the least ticks of all layers against bytes, for a way of reading with any of some core
-    /// sets: as it is known by now.
-    pub fn curve(&self, at: Sets) -> Rc<Curve> {
-        if let Some(known) = self.curves.borrow().get(&at) {
-            return Rc::clone(&known.curve);
+    /// The reads of a part.
+    pub fn reads_of(&self, part: Part) -> &[usize] {
+        &self.groups[part.level].reads[part.group][part.reads.0..part.reads.1]
+    }
+
+    /// A bound that is nowhere above the least ticks of all layers against bytes, for any way of a part: as it is known by now.
+    pub fn bound(&self, part: Part) -> Bound {
+        self.bound_in(part, None)
+    }
+
+    /// [`Self::bound`] of a part of another one, no way of which is below what has been found of that.
+    pub fn bound_in(&self, part: Part, whole: Option<Part>) -> Bound {
+        if let Some(known) = self.curves.borrow().get(&part) {
+            return known.bound.clone();
         }
-        let curve = Rc::new(bands::curve_of_rising(&self.closed(at)));
-        let known = Known { curve: Rc::clone(&curve), exact: Exact::At(Vec::new()), refined: None };
-        self.curves.borrow_mut().insert(at, known);
-        self.count(Effort { curves: 1, ..Effort::default() });
-        curve
+        let of_whole = whole.and_then(|whole| {
+            let all = self.curves.borrow();
+            all.get(&whole)?.priced.as_ref().map(|line| Rc::clone(&line.bands))
+        });
+        let closed = self.closed_in(part, of_whole.as_deref());
+        let curve = Rc::new(bands::curve_of_rising(&closed, &self.ways[part.level].counts()));
+        let bound = Bound { curve, lines: Vec::new() };
+        let exact = Exact::At(Vec::new());
+        let lined = Vec::new();
+        let known = Known { bound: bound.clone(), exact, refined: None, lined, priced: None, of_whole };
+        self.curves.borrow_mut().insert(part, known);
+        self.count_curve(part);
+        bound
     }
 
-    /// Per layer and band the fewest bytes and ticks, for a way of reading with any of some core sets.
-    pub fn closed(&self, at: Sets) -> Priced {
-        let ways = &self.ways[at.level];
-        let (compute, reads) = (self.compute_group(at.level, at.sets), ways.read_group(&[at.read]));
-        self.priced(ways, &compute, &reads, &ways.least_reads(&reads))
+    /// [`Self::closed`] with what is known of a whole.
+    fn closed_in(&self, part: Part, whole: Option<&Priced>) -> Priced {
+        let mut closed = self.closed(part);
+        for (band, of_whole) in closed.iter_mut().flatten().zip(whole.into_iter().flatten().flatten()) {
+            band.1 = band.1.max(of_whole.1);
+        }
+        closed
     }
 
-    /// Makes [`Self::curve`] better where so many bytes are taken. Whether it became another; if not, it is there what pricing
-    /// all ways of caching says.
-    pub fn refine(&self, at: Sets, bytes: i64) -> bool {
+    fn count_curve(&self, part: Part) {
+        let one = usize::from(part.counts()[0] == 1);
+        self.count(Effort { curves: one, group_curves: 1 - one, ..Effort::default() });
+    }
+
+    /// Per kind of layer and band the fewest bytes and ticks, for any way of a part.
+    pub fn closed(&self, part: Part) -> Priced {
+        let ways = &self.ways[part.level];
+        let compute = self.compute_group(part.level, part.sets);
+        let reads = ways.read_group(self.reads_of(part));
+        let least = ways.least_reads(&reads);
+        let mut priced: Priced = least.iter().map(|bands| Vec::with_capacity(bands.len())).collect();
+        // rounded down: a bound
+        ways.least_seconds(&compute, &reads, &least, |kind, band, seconds| {
+            priced[kind].push((band.bytes, (seconds / self.tick_seconds) as i64));
+        });
+        priced
+    }
+
+    /// Makes [`Self::bound`] better where so many bytes are taken. Whether it may be another; if not, it is there what pricing
+    /// all ways of caching says, and of several ways what their least at one price says.
+    ///
+    /// First bands are opened where a byte has the price that the curve gives it, as far as the least of a layer depends on them: a line.
+    /// The curve of a single way is then opened until it is exact. A line that is at `enough` ticks there is made no better.
+    pub fn refine(&self, part: Part, bytes: i64, enough: i64) -> bool {
         let mut all = self.curves.borrow_mut();
-        let Some(known) = all.get_mut(&at).filter(|known| !known.exact.at(bytes)) else {
+        let Some(known) = all.get_mut(&part).filter(|known| !known.exact.at(bytes)) else {
             return false;
         };
-        let compute = self.compute_group(at.level, at.sets);
-        let bounded = self.ways[at.level].bounded(&compute, at.read);
-        let mut open = |layer, band| self.opened(&bounded, at.level, (layer, band));
-        let refined = known.refined.get_or_insert_with(|| {
-            let mut refined = Refined::new(&self.closed(at));
-            if let Exact::At(before) = &known.exact {
-                // it may have been settled
-                before.iter().for_each(|&bytes| while refined.refine(bytes, &mut open) {});
+        if bytes < known.bound.curve.corners[0].0 {
+            return false;
+        }
+        if !known.lined.contains(&bytes) {
+            let line = self.line(part, bytes, known, enough);
+            known.bound.lines.push((line.price, line.least));
+            if line.whole {
+                known.lined.push(bytes);
+                known.priced = Some(line);
             }
-            refined
-        });
-        let better = refined.refine(bytes, &mut open);
-        known.curve = Rc::clone(refined.curve());
+            return true;
+        }
+        let mut better = false;
+        if part.is_one() {
+            let compute = self.compute_group(part.level, part.sets);
+            let bounded = self.ways[part.level].bounded(&compute, self.reads_of(part));
+            let mut open = |kind, band| self.opened(&bounded, part.level, (kind, band));
+            let refined = known.refined.get_or_insert_with(|| {
+                let closed = self.closed_in(part, known.of_whole.as_deref());
+                let mut refined = Refined::new(&closed, &self.ways[part.level].counts());
+                if let Exact::At(before) = &known.exact {
+                    // it may have been settled
+                    before.iter().for_each(|&bytes| while refined.refine(bytes, &mut open) {});
+                }
+                refined
+            });
+            better = refined.refine(bytes, &mut open);
+            known.bound.curve = Rc::clone(refined.curve());
+        }
         if let Exact::At(known) = &mut known.exact
             && !better
         {
@@ -288,38 +416,138 @@ impl<'a> Space<'a> {
         better
     }
 
+    /// The least of each kind of layer where a byte has the price that the curve gives it; no more of it than says that so many bytes give
+    /// more than `enough` ticks.
+    fn line(&self, part: Part, bytes: i64, known: &Known, enough: i64) -> Line {
+        let ways = &self.ways[part.level];
+        let price = known.bound.curve.price(bytes);
+        let mut all = self.closed_in(part, known.of_whole.as_deref());
+        let compute = self.compute_group(part.level, part.sets);
+        let bounded = ways.bounded(&compute, self.reads_of(part));
+        let cost = |bytes: i64, ticks: i64| ticks as f64 + price * bytes as f64;
+        let seconds = |seconds: f64| (seconds / self.tick_seconds) as i64;
+        let lowest = |bands: &Vec<(i64, i64)>| {
+            bands.iter().map(|&(bytes, ticks)| cost(bytes, ticks)).fold(f64::INFINITY, f64::min)
+        };
+        let mut floors: Vec<f64> = all.iter().map(lowest).collect();
+        let sum = |floors: &[f64]| -> f64 {
+            floors.iter().zip(&ways.kinds).map(|(floor, (_, count))| floor * *count as f64).sum()
+        };
+        let (mut whole, mut opened, mut order) = (true, 0, Vec::new());
+        for (kind, bands) in all.iter_mut().enumerate() {
+            if sum(&floors) * (1.0 - ROUNDING) - price * bytes as f64 > enough as f64 + 1.0 {
+                whole = false;
+                break;
+            }
+            let layer = ways.kinds[kind].0;
+            let costs = bands.iter().map(|&(bytes, ticks)| cost(bytes, ticks));
+            order.clear();
+            order.extend(costs.zip(0..));
+            order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+            let mut floor = f64::INFINITY;
+            for &(least, band) in &order {
+                if least >= floor {
+                    break;
+                }
+                opened += 1;
+                let cached = ways.bands[layer][band].cached.clone();
+                let size = cached.len().div_ceil(PARTS);
+                let mut fewest = i64::MAX;
+                for start in cached.clone().step_by(size) {
+                    let some = start..(start + size).min(cached.end);
+                    let (bytes, of_some) = bounded.least(layer, some.clone());
+                    // none of them takes less than was said of the band
+                    if cost(bytes, seconds(of_some)).max(least) < floor {
+                        bounded.some(layer, some, |way, of_way| {
+                            let ticks = seconds(of_way);
+                            floor = floor.min(cost(way.need.bytes(), ticks).max(least));
+                            fewest = fewest.min(ticks);
+                        });
+                    } else {
+                        fewest = fewest.min(seconds(of_some));
+                    }
+                }
+                bands[band].1 = fewest.max(bands[band].1);
+            }
+            floors[kind] = floor;
+        }
+        self.count(Effort { opened, ..Effort::default() });
+        Line { bands: Rc::new(all), decided_at: bytes, price, least: sum(&floors), floors, whole }
+    }
+
+    /// The most reads at once of a layer in any split of a part's layers of at most so many ticks within so many bytes, with a byte's price
+    /// at `decided_at` bytes: a way of caching that is too much with the least of all other layers is in none.
+    pub fn reads_within(&self, part: Part, decided_at: i64, (ticks, bytes): (i64, i64)) -> f64 {
+        let mut all = self.curves.borrow_mut();
+        let some = all.get_mut(&part).filter(|known| decided_at >= known.bound.curve.corners[0].0);
+        let Some(known) = some else { return f64::INFINITY };
+        let last = known.priced.take().filter(|line| line.decided_at == decided_at);
+        let line = last.unwrap_or_else(|| self.line(part, decided_at, known, i64::MAX));
+        let ways = &self.ways[part.level];
+        let cost = |bytes: i64, ticks: i64| ticks as f64 + line.price * bytes as f64;
+        let gap = cost(bytes, ticks) - line.least * (1.0 - ROUNDING);
+        let most = ways.reads_most(self.reads_of(part)[0], |each| {
+            for (kind, (bands, floor)) in line.bands.iter().zip(&line.floors).enumerate() {
+                for (band, _) in
+                    bands.iter().enumerate().filter(|(_, band)| cost(band.0, band.1) - floor <= gap)
+                {
+                    each(kind, band);
+                }
+            }
+        });
+        known.priced = Some(line);
+        most
+    }
+
+    /// Reads that differ from a way's in depth and buffers alone, and those.
+    pub fn alike(&self, way: Way) -> &[usize] {
+        let groups = &self.groups[way.level];
+        &groups.reads[groups.place_of[way.read].0]
+    }
+
+    /// Whether each of the reads of a part has one that is as good in less memory where no layer reads more than so many at once.
+    pub fn has_smaller(&self, part: Part, reads: f64, limited: bool) -> bool {
+        let (ways, alike) = (&self.ways[part.level], &self.groups[part.level].reads[part.group]);
+        self.reads_of(part).iter().all(|&read| ways.has_smaller(read, alike, reads, limited))
+    }
+
     /// Keeps of what made a curve better nothing but the curve.
-    pub fn settle(&self, at: Sets) {
-        if let Some(known) = self.curves.borrow_mut().get_mut(&at) {
-            known.refined = None;
+    pub fn settle(&self, part: Part) {
+        if let Some(known) = self.curves.borrow_mut().get_mut(&part) {
+            (known.refined, known.priced, known.of_whole) = (None, None, None);
         }
     }
 
-    /// The core set of a way with its reads.
-    pub fn sets_of(&self, way: Way) -> Sets {
-        let set = self.groups[way.level].set_of[way.compute];
-        Sets { level: way.level, read: way.read, sets: (set, set + 1) }
+    /// The part that has a way's reads and its core set, and no others.
+    pub fn part_of(&self, way: Way) -> Part {
+        let groups = &self.groups[way.level];
+        let ((group, place), set) = (groups.place_of[way.read], groups.set_of[way.compute]);
+        Part { level: way.level, group, reads: (place, place + 1), sets: (set, set + 1) }
     }
 
     /// The least ticks of all layers against bytes with a way, from all ways of caching.
     pub fn curve_of(&self, way: Way) -> Rc<Curve> {
-        let at = self.sets_of(way);
-        if let Some(Known { curve, exact: Exact::Everywhere, .. }) = self.curves.borrow().get(&at) {
-            return Rc::clone(curve);
+        let part = self.part_of(way);
+        if let Some(Known { bound, exact: Exact::Everywhere, .. }) = self.curves.borrow().get(&part) {
+            return Rc::clone(&bound.curve);
         }
-        let compute = self.compute_group(at.level, at.sets);
-        let bounded = self.ways[at.level].bounded(&compute, at.read);
-        let mut refined = Refined::new(&self.closed(at));
-        refined.open_all(|layer, band| self.opened(&bounded, at.level, (layer, band)));
+        let compute = self.compute_group(part.level, part.sets);
+        let bounded = self.ways[part.level].bounded(&compute, self.reads_of(part));
+        let mut refined = Refined::new(&self.closed(part), &self.ways[part.level].counts());
+        refined.open_all(|kind, band| self.opened(&bounded, part.level, (kind, band)));
         let curve = Rc::clone(refined.curve());
-        let known = Known { curve: Rc::clone(&curve), exact: Exact::Everywhere, refined: None };
-        let first = self.curves.borrow_mut().insert(at, known).is_none();
-        self.count(Effort { curves: usize::from(first), ..Effort::default() });
+        let bound = Bound { curve: Rc::clone(&curve), lines: Vec::new() };
+        let exact = Exact::Everywhere;
+        let known = Known { bound, exact, refined: None, lined: Vec::new(), priced: None, of_whole: None };
+        if self.curves.borrow_mut().insert(part, known).is_none() {
+            self.count_curve(part);
+        }
         curve
     }
 
     /// Bytes and ticks of a band's ways of caching.
-    fn opened(&self, bounded: &Bounded<'_>, level: usize, (layer, band): (usize, usize)) -> Vec<(i64, i64)> {
+    fn opened(&self, bounded: &Bounded<'_>, level: usize, (kind, band): (usize, usize)) -> Vec<(i64, i64)> {
+        let (layer, _) = self.ways[level].kinds[kind];
         let cached = self.ways[level].bands[layer][band].cached.clone();
         let mut priced = Vec::with_capacity(cached.len());
         // rounded down: a bound
@@ -335,35 +563,6 @@ impl<'a> Space<'a> {
         let group =
             || Rc::new(self.ways[level].compute_group(&self.groups[level].sets[sets.0..sets.1].concat()));
         Rc::clone(self.compute_groups.borrow_mut().entry((level, sets)).or_insert_with(group))
-    }
-
-    /// A curve that is nowhere above that of any way of a group.
-    pub fn curve_of_group(&self, group: Group, compute: &ComputeGroup, reads: &ReadGroup<'_>) -> Rc<Curve> {
-        if let Some(known) = self.curves_of_groups.borrow().get(&group) {
-            return Rc::clone(known);
-        }
-        let ways = &self.ways[group.level];
-        let least = ways.least_reads(reads);
-        let curve = Rc::new(bands::curve(&self.priced(ways, compute, reads, &least)));
-        self.curves_of_groups.borrow_mut().insert(group, Rc::clone(&curve));
-        self.count(Effort { group_curves: 1, ..Effort::default() });
-        curve
-    }
-
-    /// Per layer and band the fewest bytes and ticks.
-    pub fn priced(
-        &self,
-        ways: &Ways<'_>,
-        compute: &ComputeGroup,
-        reads: &ReadGroup<'_>,
-        least: &Least<'_>,
-    ) -> Priced {
-        let mut priced: Priced = least.iter().map(|bands| Vec::with_capacity(bands.len())).collect();
-        // rounded down: a bound
-        ways.least_seconds(compute, reads, least, |layer, band, seconds| {
-            priced[layer].push((band.bytes, (seconds / self.tick_seconds) as i64));
-        });
-        priced
     }
 
     /// Bytes of the regions of the smallest plan that there is, at any speed.

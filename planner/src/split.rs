@@ -20,7 +20,7 @@ mod soonest;
 
 pub use soonest::soonest;
 
-use self::meeting::{LITTLE_WORK, MUCH_WORK, Meeting, SOME_WORK, Surrogate, Verdict};
+use self::meeting::{Meeting, Surrogate, Verdict};
 
 /// Limits: all bytes, bytes beside the slots, and the time of two prompts.
 pub const LIMITS: usize = 4;
@@ -71,7 +71,13 @@ pub struct Budget {
     pub room: Room,
     /// Ticks of each prompt; [`NEVER`] where there is no limit.
     pub prompts: [i64; 2],
+    /// Partial choices of a programme that are looked at before nothing is decided: [`CHOICES_MAX`].
+    pub choices_max: usize,
 }
+
+/// Partial choices that are looked at before it is given up to decide whether a split keeps all limits. Where a split is known, and only a
+/// better one is sought, a 32nd of them; where nothing depends on the answer, a 128th.
+pub const CHOICES_MAX: usize = 1 << 23;
 
 /// A split, and what no split can be below.
 #[derive(Debug, Clone, PartialEq)]
@@ -212,7 +218,7 @@ fn relaxed(
     let smallest = || repaired(vec![0; items.len()]);
     let found = repaired(point.chosen.clone()).or_else(|| repaired(dual.most_pinned()?)).or_else(smallest);
     if limited && found.is_none() && sooner.is_none() {
-        sooner = soonest::with_work(items, budget, LITTLE_WORK)?;
+        sooner = soonest::with_work(items, budget, budget.choices_max / 128)?;
     }
     let found = found.into_iter().chain(sooner).map(|found| found.filled(items, budget));
     let found = found.min_by_key(|found| (found.ticks, found.need.bytes()));
@@ -704,7 +710,7 @@ fn decided(
             return (best, least);
         }
     }
-    let work_max = if any { MUCH_WORK } else { SOME_WORK };
+    let work_max = if any { budget.choices_max } else { budget.choices_max / 32 };
     let mut step = if any { known } else { (least / CLOSE).max(1) };
     while known > if any { least } else { least + least / CLOSE } {
         let most = least.saturating_add(step).min(known - 1);

@@ -20,16 +20,16 @@ use crate::surface::{self, Missing};
 
 /// The parts of a plan's times, with six significant digits.
 pub fn terms(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPlan) -> Terms {
-    let Question { device, model, limits, .. } = question;
+    let Question { model, limits, .. } = question;
     let r = cost::rates(question, &d.cores);
-    let price = ReadPrice::new(device, model, level.kind, d.read);
+    let price = ReadPrice::new(question, level.kind, d.read);
     let toll = price.toll(d.shared, r.threads);
     let LookAhead { recall_fraction, precision_fraction } = price.look_ahead();
     let look_ahead = match d.read.look_ahead {
         0 => Work::default(),
         _ => cost::look_ahead(model, level, &r),
     };
-    let read_seconds = cost::embedding_seconds(device, model, d.embedding_rows);
+    let read_seconds = cost::embedding_seconds(question, d.embedding_rows);
     let rest = Work { read_seconds, ..cost::rest(model, &r) };
     Terms {
         dispatch_seconds: significant(r.dispatch),
@@ -70,7 +70,7 @@ fn start(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPla
     let bytes = memory.fixed_bytes + (0..d.hot.len()).map(read_whole).sum::<u64>();
     let block = memory.kv_bytes.min(PIECE_BYTES).max(d.read.buffer_bytes) as f64;
     let curves = ["sequential", "random"].into_iter().find_map(|pattern| {
-        ReadCurves::new(device, Backend::Pread, d.read.direct, pattern, 1, model.container.bytes)
+        ReadCurves::new(question.flash(), Backend::Pread, d.read.direct, pattern, 1, model.container.bytes)
     });
     let curves = curves.unwrap_or_else(|| ReadCurves::of_one(&device.storage.reads[0]));
     let bytes_per_second = block * curves.reads_per_second(block, 1.0);
@@ -195,7 +195,7 @@ pub fn rates(question: &Question<'_>, level: &Level, d: &Decided) -> Rates {
     let a = &model.architecture;
     let r = cost::rates(question, &d.cores);
     let (_, exact) = hardware::kernel(device, &a.weight_format, &limits.isa);
-    let price = ReadPrice::new(device, model, level.kind, d.read);
+    let price = ReadPrice::new(question, level.kind, d.read);
     let (mut reads, mut bytes) = (0.0, 0.0);
     for layer in 0..level.layers.len() {
         let (missing, of_layer) = missing(model, level, layer, d, &price);

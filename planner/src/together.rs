@@ -31,13 +31,13 @@ fn bytes_once(work: Work, rows: f64) -> Work {
 
 /// Tokens per second of so many sequences together, over the measured run.
 pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -> f64 {
-    let (Question { device, model, limits, .. }, each) = (question, f64::from(rows));
+    let (Question { model, limits, .. }, each) = (question, f64::from(rows));
     let r = cost::rates(question, d.cores);
-    let reads = ReadPrice::new(device, model, d.level.kind, d.read);
+    let reads = ReadPrice::new(question, d.level.kind, d.read);
     let toll = reads.toll(d.shared, r.threads);
     let neurons = model.architecture.neurons() as f64;
     let mut seconds = bytes_once(cost::rest(model, &r), each).seconds()
-        + each * cost::embedding_seconds(device, model, d.embedding_rows);
+        + each * cost::embedding_seconds(question, d.embedding_rows);
     let (mut filling, (_, generated)) = (0.0, measured_run(limits.context));
     for layer in 0..d.level.layers.len() {
         let (requested, fires) = cost::requested(model, d.level, layer);

@@ -117,7 +117,7 @@ pub struct ReadGroup<'r> {
     pub bytes: i64,
 }
 
-/// Per layer and band the least that reading takes.
+/// Per kind of layer and band the least that reading takes.
 pub type Least<'w> = Vec<Vec<(&'w Band, LeastReads)>>;
 
 /// The ways to decode at one level with one policy.
@@ -135,6 +135,10 @@ pub struct Ways<'a> {
     pub cached: Vec<Vec<Cached>>,
     /// Ways of caching of each layer, in bands.
     pub bands: Vec<Vec<Band>>,
+    /// Layers that are alike in all that decides their time, unless they are the first: one of each kind, and how many there are.
+    pub kinds: Vec<(usize, i64)>,
+    /// Place of each layer's kind among these.
+    pub kind_of: Vec<usize>,
     /// Bytes of the regions beside neurons, a prompt's rows, tables, threads and buffers, without and with rows of the token
     /// embedding being read.
     base: [i64; 2],
@@ -145,7 +149,7 @@ pub struct Ways<'a> {
     /// Per layer: share of the neurons requested whose gate fires.
     fires: Vec<f64>,
     /// How missing neurons can be cut into reads, by what that depends on.
-    least_cuts: RefCell<HashMap<CutKey, AllLeastCuts>>,
+    least_cuts: RefCell<HashMap<CutKey, Arc<AllLeastCuts>>>,
     /// How they are, likewise: many ways of reading share it.
     cuts: RefCell<HashMap<CutKey, Arc<AllCuts>>>,
     /// [`Self::layer_reads`] of ways of reading that were asked for, by what that depends on.
@@ -195,6 +199,8 @@ impl<'a> Ways<'a> {
             reads: reads(question, level, read_bytes),
             cached: Vec::new(),
             bands: Vec::new(),
+            kinds: Vec::new(),
+            kind_of: Vec::new(),
             base: [base, with_rows],
             tables: [tables(false), tables(true)],
             slot_bytes: (0..level.layers.len())
@@ -217,7 +223,34 @@ impl<'a> Ways<'a> {
             .collect();
         let layers = ways.cached.len();
         ways.bands = ways.cached.iter().map(|cached| Band::of_layer(cached, layers)).collect();
+        for layer in 0..layers {
+            let alike = |&(other, _): &(usize, i64)| ways.are_alike(layer, other);
+            let kind = ways.kinds.iter().position(alike).unwrap_or(ways.kinds.len());
+            if kind == ways.kinds.len() {
+                ways.kinds.push((layer, 0));
+            }
+            ways.kinds[kind].1 += 1;
+            ways.kind_of.push(kind);
+        }
         ways
+    }
+
+    /// Whether two layers take the same time with the same caching, but that nobody prefetches for the first.
+    fn are_alike(&self, layer: usize, other: usize) -> bool {
+        self.cached[layer] == self.cached[other]
+            && self.fires[layer] == self.fires[other]
+            && self.computes.iter().all(|compute| compute.layers[layer] == compute.layers[other])
+    }
+
+    /// How many layers are of each kind.
+    pub fn counts(&self) -> Vec<i64> {
+        self.kinds.iter().map(|&(_, count)| count).collect()
+    }
+
+    /// What is so of each kind of layer, for all layers.
+    fn of_kinds<T: Clone>(&self, of_kind: impl FnMut(usize) -> T) -> Vec<T> {
+        let of_each: Vec<T> = self.kinds.iter().map(|&(layer, _)| layer).map(of_kind).collect();
+        self.kind_of.iter().map(|&kind| of_each[kind].clone()).collect()
     }
 
     /// Bytes that are left of `regions` for neurons and a prompt's rows.
@@ -270,11 +303,11 @@ impl<'a> Ways<'a> {
         if let Some(reads) = known.get(&price.reads_key(*most)) {
             return Arc::clone(reads);
         }
-        let layer = |((cached, cuts), &fires): ((&Vec<Cached>, &Vec<Cut>), &f64)| {
-            cached.iter().zip(cuts).map(|(way, cut)| price.of_cut(way.missing, cut, fires)).collect()
+        let layer = |layer: usize| -> Vec<LayerReads> {
+            let (ways, fires) = (self.cached[layer].iter().zip(&cuts[layer]), self.fires[layer]);
+            ways.map(|(way, cut)| price.of_cut(way.missing, cut, fires)).collect()
         };
-        let layers = self.cached.iter().zip(cuts).zip(&self.fires);
-        let reads: Arc<AllReads> = Arc::new(layers.map(layer).collect());
+        let reads: Arc<AllReads> = Arc::new(self.of_kinds(layer));
         if (known.len() + 1) * self.cached_count() > READS_KEPT {
             known.clear();
         }
@@ -293,8 +326,10 @@ impl<'a> Ways<'a> {
         if let Some(cuts) = known.get(&price.cut_key()) {
             return Arc::clone(cuts);
         }
-        let layer = |cached: &Vec<Cached>| cached.iter().map(|way| price.cut(way.missing)).collect();
-        let cuts: Vec<Vec<Cut>> = self.cached.iter().map(layer).collect();
+        let layer = |layer: usize| -> Vec<Cut> {
+            self.cached[layer].iter().map(|way| price.cut(way.missing)).collect()
+        };
+        let cuts = self.of_kinds(layer);
         let most = cuts.iter().flatten().map(|cut| cut.reads).fold(0.0, f64::max);
         let cuts = Arc::new((cuts, most));
         if (known.len() + 1) * self.cached_count() > CUTS_KEPT {
@@ -370,7 +405,7 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// The reads by what they have in common: all but how many are in flight and how many buffers there are.
+    /// The reads by what they have in common: all but how many are in flight and how many buffers there are. Fewest buffers first.
     pub fn read_groups(&self) -> Vec<Vec<usize>> {
         let common = |read: usize| {
             let ReadChoice { backend, direct, buffer_bytes, gap_bytes, look_ahead, phases, blocking, .. } =
@@ -384,6 +419,8 @@ impl<'a> Ways<'a> {
                 None => groups.push(vec![read]),
             }
         }
+        let size = |&read: &usize| (self.reads[read].choice.buffers, self.reads[read].choice.depth);
+        groups.iter_mut().for_each(|group| group.sort_by_key(size));
         groups
     }
 
@@ -401,26 +438,45 @@ impl<'a> Ways<'a> {
         sets
     }
 
-    /// Per layer and band the least that reading takes.
-    pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least<'_> {
-        let price = read.price.deepest;
-        let mut cuts = self.least_cuts.borrow_mut();
-        let cuts = cuts.entry(price.cut_key()).or_insert_with(|| {
-            let layer = |bands: &Vec<Band>| bands.iter().map(|band| price.least_cut(band)).collect();
-            self.bands.iter().map(layer).collect()
+    /// Per layer and band how missing neurons can be cut into reads.
+    fn least_cuts(&self, price: &ReadPrice) -> Arc<AllLeastCuts> {
+        let mut known = self.least_cuts.borrow_mut();
+        let cuts = known.entry(price.cut_key()).or_insert_with(|| {
+            let layer = |layer: usize| -> Vec<LeastCut> {
+                self.bands[layer].iter().map(|band| price.least_cut(band)).collect()
+            };
+            Arc::new(self.of_kinds(layer))
         });
-        let layer = |((bands, cuts), &fires): ((&'_ Vec<Band>, &Vec<LeastCut>), &f64)| {
-            bands.iter().zip(cuts).map(|(band, cut)| read.price.least(band, cut, fires)).collect::<Vec<_>>()
-        };
-        let least = self.bands.iter().zip(cuts.iter()).zip(&self.fires).map(layer);
-        let least: Vec<Vec<LeastReads>> = least.collect();
-        self.bands.iter().zip(least).map(|(bands, least)| bands.iter().zip(least).collect()).collect()
+        Arc::clone(cuts)
     }
 
-    /// Whether every split of `read` in which no layer reads more than `reads` at once is as fast with another one that
-    /// takes less memory: fewer reads in flight or fewer buffers than there ever are cost nothing.
-    pub fn has_smaller(&self, read: &Read, reads: f64) -> bool {
-        let c = &read.choice;
+    /// Per kind of layer and band the least that reading takes.
+    pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least<'_> {
+        let cuts = self.least_cuts(read.price.deepest);
+        let of_kind = |&(layer, _): &(usize, i64)| {
+            let bands = self.bands[layer].iter().zip(&cuts[layer]);
+            bands.map(|(band, cut)| (band, read.price.least(band, cut, self.fires[layer]))).collect()
+        };
+        self.kinds.iter().map(of_kind).collect()
+    }
+
+    /// The most reads at once of a layer, with reads that are cut like this one, in any of some bands: kinds of layer and places.
+    pub fn reads_most(&self, read: usize, some: impl FnOnce(&mut dyn FnMut(usize, usize))) -> f64 {
+        let price = &self.reads[read].price;
+        let cuts = self.least_cuts(price);
+        let mut most = 0.0f64;
+        some(&mut |kind: usize, band: usize| {
+            let (layer, _) = self.kinds[kind];
+            most = most.max(price.reads_most(&self.bands[layer][band], &cuts[layer][band]));
+        });
+        most
+    }
+
+    /// Whether every split of `read` in which no layer reads more than `reads` at once is as fast with another one of those `alike`, which differ
+    /// in depth and buffers alone, that takes less memory: fewer reads in flight or fewer buffers than there ever are cost nothing. Where
+    /// prompts are `limited`, which are read at the same depth, that has to be the same.
+    pub fn has_smaller(&self, read: usize, alike: &[usize], reads: f64, limited: bool) -> bool {
+        let read = &self.reads[read];
         let enough = |other: &ReadChoice| {
             let (depth, buffers) = (f64::from(other.depth), f64::from(other.buffers));
             let alone = depth >= reads && buffers >= reads;
@@ -428,19 +484,15 @@ impl<'a> Ways<'a> {
             let named = reads * read.price.named_fraction();
             alone && (other.look_ahead == 0 || f64::from(other.look_ahead) >= named && room >= named)
         };
-        let alike = |o: &ReadChoice| {
-            let same = (o.backend, o.direct, o.buffer_bytes, o.gap_bytes, o.phases, o.blocking);
-            same == (c.backend, c.direct, c.buffer_bytes, c.gap_bytes, c.phases, c.blocking)
-                && (o.look_ahead == 0) == (c.look_ahead == 0)
+        let smaller = |other: &Read| {
+            other.bytes < read.bytes
+                && enough(&other.choice)
+                && (!limited || other.choice.depth == read.choice.depth)
         };
-        enough(c)
-            && self
-                .reads
-                .iter()
-                .any(|other| other.bytes < read.bytes && alike(&other.choice) && enough(&other.choice))
+        enough(&read.choice) && alike.iter().any(|&other| smaller(&self.reads[other]))
     }
 
-    /// Per layer and band: seconds that none of its ways of caching can be below.
+    /// Per kind of layer and band: seconds that none of its ways of caching can be below.
     pub fn least_seconds(
         &self,
         compute: &ComputeGroup,
@@ -450,30 +502,30 @@ impl<'a> Ways<'a> {
     ) {
         let price = read.price.deepest;
         let toll = price.toll(compute.shared, compute.threads[1]);
-        for (layer, least) in least.iter().enumerate() {
+        for (kind, (least, &(layer, _))) in least.iter().zip(&self.kinds).enumerate() {
             let stages = compute.layers[layer].with(read.choice.look_ahead);
             for (band, least) in least {
                 let inserted = band.missing[0] * price.whole_fraction(self.fires[layer]);
                 let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
                 let blocking = read.choice.blocking;
                 let seconds = cost::layer_seconds_least(&stages, insert, least, &read.price, &toll, blocking);
-                each(layer, band, seconds + band.filled * read.fill);
+                each(kind, band, seconds + band.filled * read.fill);
             }
         }
     }
 
-    /// Bounds below every way of caching with one way of reading, whichever of the cores compute.
-    pub fn bounded<'w>(&'w self, compute: &'w ComputeGroup, read: usize) -> Bounded<'w> {
-        let Read { choice, price, fill, .. } = &self.reads[read];
+    /// Bounds below every way of caching with some reads of a group, whichever of the cores compute.
+    pub fn bounded<'w>(&'w self, compute: &'w ComputeGroup, reads: &[usize]) -> Bounded<'w> {
+        let read = self.read_group(reads);
+        let deepest = read.price.deepest;
         Bounded {
-            choice,
-            price,
-            fill: *fill,
-            toll: price.toll(compute.shared, compute.threads[1]),
+            toll: deepest.toll(compute.shared, compute.threads[1]),
             compute,
+            alone: reads.len() == 1,
             cached: &self.cached,
             fires: &self.fires,
-            cuts: self.cuts_of_each(price),
+            cuts: self.cuts_of_each(deepest),
+            read,
         }
     }
 
@@ -483,12 +535,12 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// The ways of caching with one way of reading and some cores; threads may share its layers.
+/// The ways of caching with some ways of reading and some cores.
 #[derive(Debug)]
 pub struct Bounded<'w> {
-    choice: &'w ReadChoice,
-    price: &'w ReadPrice,
-    fill: f64,
+    read: ReadGroup<'w>,
+    /// Whether it is one way of reading, of which more is known.
+    alone: bool,
     toll: Toll,
     compute: &'w ComputeGroup,
     cached: &'w [Vec<Cached>],
@@ -504,18 +556,37 @@ impl Bounded<'_> {
 
     /// [`Self::layer`] of some ways of caching.
     pub fn some(&self, layer: usize, some: Range<usize>, mut each: impl FnMut(&Cached, f64)) {
-        let Self { choice, price, compute, .. } = self;
-        let alone = LeastPrice::of(price, std::iter::once(*price));
+        let Self { read: ReadGroup { price, choice, fill, .. }, compute, .. } = self;
+        let deepest = price.deepest;
         let stages = compute.layers[layer].with(choice.look_ahead);
         let fires = self.fires[layer];
-        let whole = price.whole_fraction(fires);
+        let whole = deepest.whole_fraction(fires);
         for (way, cut) in self.cached[layer][some.clone()].iter().zip(&self.cuts.0[layer][some]) {
             let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
-            let least = price.least_of(&price.of_cut(way.missing, cut, fires));
+            let least = if self.alone {
+                deepest.least_of(&deepest.of_cut(way.missing, cut, fires))
+            } else {
+                price.least_of_cut(way.missing.neurons, cut, fires)
+            };
             let seconds =
-                cost::layer_seconds_least(&stages, insert, &least, &alone, &self.toll, choice.blocking);
-            each(way, seconds + way.filled * self.fill);
+                cost::layer_seconds_least(&stages, insert, &least, price, &self.toll, choice.blocking);
+            each(way, seconds + way.filled * fill);
         }
+    }
+
+    /// The least bytes of some ways of caching of a layer, which rise in bytes, and seconds that none of them can be below.
+    pub fn least(&self, layer: usize, some: Range<usize>) -> (i64, f64) {
+        let Self { read: ReadGroup { price, choice, fill, .. }, compute, .. } = self;
+        let stages = compute.layers[layer].with(choice.look_ahead);
+        let fires = self.fires[layer];
+        let (cached, cuts) = (&self.cached[layer][some.clone()], &self.cuts.0[layer][some]);
+        let least = |of: fn(&Cached) -> f64| cached.iter().map(of).fold(f64::INFINITY, f64::min);
+        let (missing, slots) = (least(|way| way.missing.neurons), cached.iter().all(|way| way.cold > 0));
+        let inserted = missing * price.deepest.whole_fraction(fires);
+        let insert = if slots { inserted * compute.insert } else { 0.0 };
+        let reads = price.least_of_cuts(missing, cuts, fires);
+        let seconds = cost::layer_seconds_least(&stages, insert, &reads, price, &self.toll, choice.blocking);
+        (cached[0].need.bytes(), seconds + least(|way| way.filled) * fill)
     }
 }
 
@@ -532,9 +603,9 @@ fn computes(question: &Question<'_>, level: &Level) -> Vec<Compute> {
         let serial = once_seconds(model, limits, &r) + layers.len() as f64 * before;
         let insert = cost::insert_seconds(model, level, &r);
         for (io_cores, shared) in io_cores(device, &limits.cores, &cores) {
-            for embedding_rows in rules::embedding_rows(device, model) {
+            for embedding_rows in rules::embedding_rows(question) {
                 let (cores, io_cores, layers) = (cores.clone(), io_cores.clone(), layers.clone());
-                let serial = serial + cost::embedding_seconds(device, model, embedding_rows);
+                let serial = serial + cost::embedding_seconds(question, embedding_rows);
                 ways.push(Compute {
                     cores,
                     io_cores,
@@ -624,7 +695,8 @@ fn reads(question: &Question<'_>, level: &Level, memory_of: impl Fn(&ReadChoice)
         each.chain([BUFFERS_MANY, BUFFERS_MOST]).map(|reads| reads.div_ceil(parts))
     };
     let queues = queues.into_iter().map(|(backend, direct, depth)| {
-        (backend, direct, depth, Arc::new(Queued::new(device, backend, direct, depth, model.container.bytes)))
+        let span = model.container.bytes;
+        (backend, direct, depth, Arc::new(Queued::new(question.flash(), backend, direct, depth, span)))
     });
     let queues = queues.flat_map(|queue| numbers(queue.2).map(move |buffers| (queue.clone(), buffers)));
     for ((backend, direct, depth, queued), buffers) in queues {

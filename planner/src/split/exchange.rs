@@ -100,7 +100,8 @@ mod tests {
         };
         // the last item of the first layer would be best of all, but for the prompt
         let items = [layer([(2, 10, 1), (4, 4, 1), (4, 1, 9)]), layer([(2, 8, 1), (4, 5, 1), (5, 4, 1)])];
-        let budget = Budget { room: Room { bytes: 6 * PAGE, rows: 0, tables: 0 }, prompts: [4, NEVER] };
+        let room = Room { bytes: 6 * PAGE, rows: 0, tables: 0 };
+        let budget = Budget { room, prompts: [4, NEVER], choices_max: 0 };
         let start = Found::of(&items, vec![0, 1]);
         assert_eq!(start.clone().filled(&items, &budget), start, "no single change helps");
         let better = start.clone().exchanged(&items, &budget, [0.0; LIMITS], 0);

@@ -20,11 +20,6 @@ const BITS: [u32; 5] = [3, 5, 7, 9, 10];
 const HELD: usize = 4;
 /// Places that may be taken after any layer.
 const PLACES_MAX: usize = 1 << 15;
-/// Partial choices that are looked at before nothing is decided, where nothing depends on the answer and where something does.
-pub(super) const LITTLE_WORK: usize = 1 << 16;
-/// Where a split is known, and only a better one is sought.
-pub(super) const SOME_WORK: usize = 1 << 18;
-pub(super) const MUCH_WORK: usize = 1 << 23;
 /// What sums at prices may be off by, as a share.
 const ROUNDING: f64 = 1e-9;
 /// No place.

@@ -6,14 +6,14 @@
 //!    what can.
 //! 2. *The programme* over the layers (`meeting.rs`) decides what is between both.
 
-use super::meeting::{MUCH_WORK, Meeting, Surrogate, Verdict};
+use super::meeting::{Meeting, Surrogate, Verdict};
 use super::{Budget, Found, Item, LIMITS, NEVER, relaxed};
 use crate::room::{Need, Room};
 
 /// A split that keeps the limits on prompts, however slow a token is; `None` if there is none, and in that `None` in the rare case that
 /// not even the smallest places decide.
 pub fn soonest(items: &[Vec<Item>], budget: &Budget) -> Option<Option<Found>> {
-    with_work(items, budget, MUCH_WORK)
+    with_work(items, budget, budget.choices_max)
 }
 
 /// [`soonest`] with so much work for each size of places; after that nothing is decided.
@@ -65,7 +65,7 @@ fn alone(
     let room = if slots { budget.room } else { without };
     let most = budget.prompts[prompt];
     let (point, split) =
-        relaxed(&of_prompt, &Budget { room, prompts: [NEVER; 2] }, Some(most + 1), [0.0; LIMITS])?;
+        relaxed(&of_prompt, &Budget { room, prompts: [NEVER; 2], ..*budget }, Some(most + 1), [0.0; LIMITS])?;
     if split.least > most {
         return None;
     }
@@ -81,7 +81,7 @@ fn alone(
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{CLOSE, Split, least_at, quick_split, split};
+    use super::super::{CHOICES_MAX, CLOSE, Split, any_split, least_at, quick_split, split};
     use super::*;
 
     /// A page.
@@ -132,7 +132,7 @@ mod tests {
             let room = Room { bytes: 0, rows, tables };
             let room = Room { bytes: room.taken(one.need) - less[2], ..room };
             let second = if second { prompts[1] - less[1] } else { NEVER };
-            let budget = Budget { room, prompts: [prompts[0] - less[0], second] };
+            let budget = Budget { room, prompts: [prompts[0] - less[0], second], choices_max: CHOICES_MAX };
             let kept: Vec<&Found> = all.iter().filter(|found| found.keeps(&items, &budget)).collect();
             match soonest(&items, &budget) {
                 None => prop_assert!(kept.is_empty(), "refused, but {kept:?}"),
@@ -140,6 +140,16 @@ mod tests {
                     let found = found.expect("so few choices are decided");
                     prop_assert!(found.keeps(&items, &budget), "{found:?}");
                 }
+            }
+            // one that gives up at once refuses nothing that is there, and bounds what it did not find
+            let soon = Budget { choices_max: 0, ..budget };
+            prop_assert!(soonest(&items, &soon).is_some() || kept.is_empty());
+            match any_split(&items, &soon, NEVER) {
+                None => prop_assert!(kept.is_empty()),
+                Some(Split { found: None, least, .. }) => {
+                    prop_assert!(kept.is_empty() || least < NEVER, "proven that there is none of {kept:?}");
+                }
+                Some(_) => {}
             }
             for split in [split(&items, &budget, None), quick_split(&items, &budget, None, [0.0; LIMITS])] {
                 let found = split.as_ref().and_then(|split| split.found.as_ref());

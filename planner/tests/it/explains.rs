@@ -268,3 +268,22 @@ fn the_memory_that_is_offered_and_the_context_are_accepted() {
     crate::small::plan(&inputs, &with(tokens));
     assert!(matches!(planner::plan(&inputs, &with(tokens + 1)), Ok(Answer::Infeasible(_))), "{why}");
 }
+
+/// Ways that were given up make a refusal no proof, and it says how many they are.
+#[test]
+fn a_refusal_says_how_many_ways_were_given_up() {
+    let inputs = inputs(4);
+    let mut requested = request(Some(16 << 20));
+    requested.prefill_tokens_per_second_min = Some(1e6);
+    let question = planner::request::resolve(&inputs, &requested).expect("a question");
+    let refused = |undecided: usize| {
+        let space = planner::space::Space::new(&question);
+        assert!(planner::search::best_in(&question, &space).expect("an answer").is_none(), "too fast");
+        assert_eq!(space.work().undecided, 0);
+        space.count(planner::space::Effort { undecided, ..Default::default() });
+        planner::explain::explain(&question, &space)
+    };
+    let [sure, open] = [0, 2].map(refused);
+    assert!(sure.proven && !sure.to_string().contains("not proven"), "{sure}");
+    assert!(!open.proven && open.to_string().contains("that there is none is not proven: 2 ways"), "{open}");
+}

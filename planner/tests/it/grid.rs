@@ -405,6 +405,33 @@ fn few_ways_are_looked_at_one_by_one() {
     }
 }
 
+/// What a request may do, in numbers that depend on nothing but the request: bounds of parts of all ways, each of which takes some thousand
+/// bytes, bands opened for them, and ways priced layer by layer.
+#[test]
+fn small_models_with_many_reads_and_devices_of_many_cores_take_little_work() {
+    let zen5 = "amd-epyc-zen5-2c-24g/oxide-dense";
+    for (folder, cores, limit, [curves, opened, priced]) in [
+        (zen5, 0, 22 << 20, [6_000, 450_000, 100]),
+        (zen5, 0, 25 << 20, [8_000, 100_000, 100]),
+        (zen5, 128, 22 << 20, [16_000, 1_300_000, 100]),
+        (PHONE, 0, 12 << 30, [800, 8_000, 50]),
+        (PHONE, 128, 12 << 30, [10_000, 120_000, 700]),
+    ] {
+        let (name, mut inputs) = profile(folder);
+        if cores > 0 {
+            crate::wide::widen(&mut inputs, cores);
+        }
+        let request = request(limit);
+        let question = resolve(&inputs, &request).expect("a question");
+        let space = Space::new(&question);
+        assert!(planner::search::best_in(&question, &space).expect("an answer").is_some());
+        let work = space.work();
+        let done = [work.curves + work.group_curves, work.opened, work.priced];
+        let within = done.iter().zip([curves, opened, priced]).all(|(&done, most)| done <= most);
+        assert!(within, "{name} with {cores} cores at {limit}: {work:?}");
+    }
+}
+
 /// The bound of a way's bands at any prices is nowhere above a split of it that keeps the limits on prompts.
 #[test]
 fn bands_at_prices_of_prompts_are_a_bound_of_every_way() {

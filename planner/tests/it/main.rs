@@ -13,3 +13,5 @@ mod rates;
 mod slices;
 mod small;
 mod together;
+#[path = "../../examples/support/wide.rs"]
+mod wide;

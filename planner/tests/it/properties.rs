@@ -214,7 +214,8 @@ fn bounds_hold(question: &Question<'_>) {
             for (computes, reads) in [(&[i][..], &[j][..]), (&all, group)] {
                 let (computes, reads) = (ways.compute_group(computes), ways.read_group(reads));
                 let least = ways.least_reads(&reads);
-                ways.least_seconds(&computes, &reads, &least, |layer, band, least| {
+                ways.least_seconds(&computes, &reads, &least, |kind, band, least| {
+                    let (layer, _) = ways.kinds[kind];
                     for cached in ways.cached[layer][band.cached.clone()].iter().step_by(5) {
                         let seconds = seconds(layer, cached);
                         assert!(seconds >= least * (1.0 - 1e-9), "{seconds} below {least}: {read:?}");
@@ -226,12 +227,13 @@ fn bounds_hold(question: &Question<'_>) {
                 assert!(compute.serial >= computes.serial && room.bytes <= most.bytes, "{read:?}");
                 assert!(room.rows >= most.rows && room.tables >= most.tables, "{read:?}");
             }
-            // nor less than is said of it by itself, whichever of the cores compute
-            for computes in [&[i][..], &all] {
+            // nor less than is said of it by itself and of its piece, whichever of the cores compute and with any reads of a group
+            for (computes, reads) in [(&[i][..], &[j][..]), (&all, &[j]), (&[i], group), (&all, group)] {
                 let computes = ways.compute_group(computes);
                 let mut count = 0;
-                let bounded = ways.bounded(&computes, j);
+                let bounded = ways.bounded(&computes, reads);
                 for layer in 0..ways.cached.len() {
+                    let mut of_layer = Vec::new();
                     bounded.layer(layer, |cached, least| {
                         count += 1;
                         if count % 5 == 0 {
@@ -241,7 +243,15 @@ fn bounds_hold(question: &Question<'_>) {
                                 "{seconds} below {least}: {read:?}, {cached:?}"
                             );
                         }
+                        of_layer.push(least);
                     });
+                    for band in ways.bands[layer].iter().step_by(3) {
+                        let (bytes, least) = bounded.least(layer, band.cached.clone());
+                        assert_eq!(bytes, band.bytes, "{band:?}");
+                        let lowest =
+                            of_layer[band.cached.clone()].iter().fold(f64::INFINITY, |a, &b| a.min(b));
+                        assert!(lowest >= least * (1.0 - 1e-9), "{lowest} below {least}: {read:?}, {band:?}");
+                    }
                 }
                 assert_eq!(count, ways.cached.iter().map(Vec::len).sum::<usize>(), "each of them");
             }
