@@ -2,16 +2,18 @@
 //! `UPDATE_EXPECT=1 cargo test -p plans` writes it anew.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../fixtures/fuzz/every.rs"]
+mod every;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use every::{every_figure, every_rate, every_request};
 use expect_test::expect_file;
 use plans::file::{Contract, read};
-use plans::model::{Drafts, Heads, KvLoss, Latent, LevelKind, Recurrent};
-use plans::plan::{Feature, Filling, Speculation, Together};
-use plans::terms::{Factors, StartTerms, VISITED};
-use plans::{Backend, Calibration, Device, Model, Plan};
+use plans::model::LevelKind;
+use plans::{Calibration, Device, Model, Plan};
 
 struct Field {
     key: String,
@@ -162,115 +164,6 @@ fn ranges<T: Contract>(start: &str, fill: fn(&mut T)) -> BTreeMap<String, String
         }
     }
     all
-}
-
-fn every_rate(device: &mut Device) {
-    device.memory.fresh_bytes_per_second = Some(1.0);
-    for kernel in &mut device.kernels {
-        let each = || Some(vec![1.0; kernel.flops_per_second.len()]);
-        kernel.sparse_down_bytes_per_second = each();
-        kernel.sparse_down_group_seconds = each().map(|all| all.into_iter().map(|_| 1e-6).collect());
-    }
-}
-
-fn every_figure(model: &mut Model) {
-    model.architecture.gated_attention = true;
-    model.architecture.kv_layers = Some(2);
-    model.architecture.other_heads = vec![Heads { layers: 1, heads: 1, kv_heads: 1, head_width: 1 }];
-    model.architecture.recurrent = Some(Recurrent { state_values: 1, projected_values: 1, mixed_values: 1 });
-    model.architecture.kv_heads = 1;
-    model.architecture.latent = Some(Latent { projected_values: 1, mixed_values: 1 });
-    let bundle = model.parts.bundle;
-    model.layers.iter_mut().for_each(|layer| layer.bundle = Some(bundle));
-    for level in &mut model.levels {
-        (level.look_ahead_recall_fraction, level.look_ahead_precision_fraction) = (Some(0.5), Some(0.5));
-        let axes = &model.reuse;
-        let even = vec![vec![1.0; axes.cached_fraction.len()]; axes.pinned_share_fraction.len()];
-        for surface in [
-            &mut level.missing_p50_over_mean,
-            &mut level.missing_p90_over_mean,
-            &mut level.missing_p99_over_mean,
-        ] {
-            surface.clone_from(&even);
-        }
-    }
-    let of_texts = &model.levels[0].perplexity_change_fraction_of_texts;
-    if !of_texts.is_empty() {
-        model.kv_formats = vec![KvLoss {
-            format: "Q8_0".to_owned(),
-            perplexity_change_fraction: 0.0,
-            perplexity_change_fraction_upper: 0.0,
-            perplexity_change_fraction_of_texts: vec![0.0; of_texts.len()],
-        }];
-    }
-    model.provenance.routes = Some("hash".to_owned());
-    model.drafts = Some(Drafts { drafted_tokens: vec![0.5; 7], kept_tokens: vec![0.25; 7] });
-}
-
-fn every_request(plan: &mut Plan) {
-    if let Some(rates) = plan.rates.as_mut().filter(|rates| rates.weight_format.is_some()) {
-        rates.sparse_bytes_per_second = Some(1.0);
-    }
-    plan.provenance.model_folder = Some("profiles".to_owned());
-    let all = vec![plan.slots(); 2];
-    plan.filling.get_or_insert(Filling { tokens: vec![1, 2], neurons: all });
-    let r = &mut plan.request;
-    r.memory_limit_bytes = Some(plan.memory.limit_bytes);
-    r.decode_tokens_per_second_min = Some(1.0);
-    r.prefill_tokens_per_second_min = Some(1.0);
-    (r.first_token_seconds_max, r.prompt_tokens) = (Some(1.0), Some(1));
-    r.cores = Some(vec![0]);
-    r.context_tokens = Some(2);
-    r.sequences = Some(1);
-    if plan.memory.kv_bytes.is_multiple_of(8192) {
-        plan.context.sequences = 2;
-        let speed = plan.expected.decode_tokens_per_second;
-        plan.together = Some(Together { decode_tokens_per_second: vec![speed, speed] });
-    }
-    // alike heads, told as if they were not
-    let tokens = u64::from(plan.context.tokens) * u64::from(plan.context.sequences);
-    let block = plan.quality.kv().block_bytes();
-    plan.memory.kv_token_bytes = plan.memory.kv_bytes / tokens / block * block;
-    r.draft_tokens = Some(1);
-    plan.speculation = Some(Speculation {
-        draft_tokens: 1,
-        drafted_tokens_per_step: 0.5,
-        tokens_per_step: 1.25,
-        decode_tokens_per_second: 1.0,
-    });
-    r.reserve_bytes = Some(4096);
-    r.level = Some("dense".to_owned());
-    r.instruction_set = Some("scalar".to_owned());
-    r.kv_format = Some("F16".to_owned());
-    r.activations = Some("f32".to_owned());
-    r.without = vec![Feature::Cache];
-    r.calibration = Some(Factors::NONE);
-    // where there are none, neurons may have any size
-    if plan.memory.hot_bytes + plan.memory.cold_bytes == 0 {
-        plan.cache.slot_bytes = vec![1; plan.cache.hot_neurons.len()];
-    }
-    plan.provenance.calibration_toml = Some("hash".to_owned());
-    plan.provenance.calibration_date = Some("2026-11-24".to_owned());
-    let e = &mut plan.expected;
-    e.start_seconds = Some(2.0);
-    for percentile in [
-        &mut e.missing_p50_over_mean,
-        &mut e.missing_p90_over_mean,
-        &mut e.missing_p99_over_mean,
-        &mut e.decode_seconds_p50,
-        &mut e.decode_seconds_p90,
-        &mut e.decode_seconds_p99,
-    ] {
-        *percentile = Some(1.0);
-    }
-    if let Some(terms) = &mut plan.terms {
-        terms.start = Some(StartTerms { read_seconds: 1.0, memory_seconds: 1.0 });
-        if terms.prompt.visited_fraction.is_empty() {
-            terms.prompt.visited_fraction = vec![1.0; VISITED];
-        }
-    }
-    plan.decode.io_cores = vec![0];
-    plan.read.backend = Backend::Pread;
 }
 
 #[test]

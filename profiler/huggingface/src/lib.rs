@@ -44,14 +44,26 @@ pub use folder::is_folder;
 #[cfg(test)]
 mod tests;
 
-/// Reads bytes as every kind of file of a folder, for fuzzing: each is read or refused, without a panic.
+/// Reads bytes as files of a folder, for fuzzing: each is read or refused, without a panic. As `every` kind, and every architecture's, or
+/// else as those that the bytes name, if they name any: a text without a kind's keys is refused as that kind for what it lacks.
 #[doc(hidden)]
-pub fn read_any(bytes: &[u8]) {
+pub fn read_any(bytes: &[u8], every: bool) {
     let path = std::path::Path::new("file");
-    drop(index::read(bytes, path));
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    let names = ["\"weight_map\"", "\"model\"", "_token", "\"architectures\""];
+    let named = names.map(|name| text.contains(name));
+    let any = every || named == [false; 4];
+    let [index, tokenizer, tokenizer_config, config] = named.map(|named| named || any);
+    if index {
+        drop(index::read(bytes, path));
+    }
     drop(sentencepiece::Model::read(bytes, path));
-    drop(tokenizer::read_any(bytes, path));
-    drop(special::TokenizerConfig::read(bytes, path));
+    if tokenizer {
+        drop(tokenizer::read_any(bytes, path));
+    }
+    if tokenizer_config {
+        drop(special::TokenizerConfig::read(bytes, path));
+    }
     let read_at = |place: u64, into: &mut [u8]| {
         into.copy_from_slice(&bytes[place as usize..][..into.len()]); // compared with the file's length before
         Ok(())
@@ -62,9 +74,11 @@ pub fn read_any(bytes: &[u8]) {
         && let Some(header) = rest.get(..u64::from_le_bytes(*length) as usize)
         && let Ok(header) = safetensors::Header::of(header, None, path)
     {
-        families::recipes_of_any(&index::Weights::described(header), path);
+        let named = String::from_utf8_lossy(rest);
+        families::recipes_of_any(&index::Weights::described(header), path, if every { "" } else { &named });
     }
-    if let Ok(mut config) = config::Config::read(bytes, path)
+    if config
+        && let Ok(mut config) = config::Config::read(bytes, path)
         && let Ok(family) = families::of(&config)
     {
         family.complete(&mut config);

@@ -3,18 +3,39 @@
 
 #[path = "../../../fixtures/fuzz/opened.rs"]
 mod opened;
+#[path = "../../../fixtures/fuzz/small.rs"]
+mod small;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use opened::{FILE_BYTES, beginning, memory_max, open};
+use flashplan::internals::model::gguf::Gguf;
+use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::model::tokenizer::TokenizerData;
+use opened::{FILE_BYTES, memory_max, open};
 use peak_alloc::PeakAlloc;
+use small::{WEIGHT, small};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
 /// How long files are changed.
 const TIME: Duration = Duration::from_secs(4);
+
+/// Whether a file is a model with a tokenizer.
+fn is_model(bytes: &[u8]) -> bool {
+    let tokenizer = Gguf::parse(bytes).ok().and_then(|gguf| TokenizerData::from_gguf(&gguf).ok());
+    let model = Gguf::parse(bytes).ok().and_then(|gguf| SourceModel::from_gguf(gguf).ok());
+    model.is_some() && tokenizer.is_some_and(|tokenizer| tokenizer.into_tokenizer().is_ok())
+}
+
+/// The beginning of a small model's file, which is one with its weights.
+fn beginning(path: &Path) -> Vec<u8> {
+    let (beginning, weights) = small(path);
+    let whole = [&*beginning, &vec![WEIGHT; weights]].concat();
+    assert!(whole.len() <= FILE_BYTES && is_model(&whole), "{}", path.display());
+    beginning
+}
 
 /// Opens a file that begins so, and counts the memory that takes.
 fn read(data: &[u8], file: &mut [u8]) {
@@ -48,7 +69,7 @@ fn changed_files_take_no_more_memory_than_a_multiple_of_their_bytes() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden/architectures");
     let paths = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
     let goldens = paths.filter(|path| path.extension().is_some_and(|end| end == "gguf"));
-    let files: Vec<Vec<u8>> = goldens.map(|path| beginning(&std::fs::read(path).unwrap()).to_vec()).collect();
+    let files: Vec<Vec<u8>> = goldens.map(|path| beginning(&path)).collect();
     assert!(files.len() >= 27, "every architecture");
     let mut file = vec![0; FILE_BYTES];
     // what is made once and stays

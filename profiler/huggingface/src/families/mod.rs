@@ -289,14 +289,17 @@ pub(crate) fn of(config: &Config) -> Result<&'static Family, FolderError> {
     })
 }
 
-/// The recipes of tensors of any names, types and shapes, of each family, for fuzzing.
-pub(crate) fn recipes_of_any(weights: &Weights, path: &Path) {
+/// The recipes of tensors of any names, types and shapes, of each family that a text names, or of every one, for fuzzing.
+pub(crate) fn recipes_of_any(weights: &Weights, path: &Path, text: &str) {
     let keys = br#"{"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "max_position_embeddings": 64,
         "num_hidden_layers": 4, "num_nextn_predict_layers": 1, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
         "linear_key_head_dim": 16, "n_groups": 2, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 32}"#;
     let Ok(config) = Config::read(keys, path) else { return };
-    for family in FAMILIES {
-        drop(family.recipes(&config, weights, &mut Problems::default()));
+    let named = FAMILIES.map(|family| text.contains(&format!("\"{}\"", family.name)));
+    for (family, is_named) in FAMILIES.into_iter().zip(named) {
+        if is_named || !named.contains(&true) {
+            drop(family.recipes(&config, weights, &mut Problems::default()));
+        }
     }
 }
 

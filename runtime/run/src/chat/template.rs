@@ -31,6 +31,10 @@ const FUEL_PER_BYTE: u64 = 1;
 const FUEL_BYTES: u64 = 64;
 /// All that there is: bytes of a long context are looked at dozens of times.
 const FUEL_MAX: u64 = 1 << 20;
+/// Bytes of the text that it makes, at most: so many times what is said and the template itself, and so many for each message. The tokens
+/// of a text take a hundred times its memory while they are found.
+const TEXT_TIMES: usize = 8;
+const TEXT_BYTES_PER_MESSAGE: usize = 128;
 /// Bytes of stack for each unit of that work. A template may put a list into a list for one, again and again, and whatever walks or
 /// frees such a list calls itself for each.
 const STACK_BYTES_PER_FUEL: usize = 1 << 10;
@@ -285,6 +289,10 @@ impl Template {
         environment.set_fuel(Some(fuel));
         let render = || environment.get_template(NAME)?.render(context);
         let rendered = on_a_stack(STACK_BYTES_PER_FUEL * fuel as usize, render)??;
+        let most = TEXT_TIMES * (bytes + self.source.len()) + TEXT_BYTES_PER_MESSAGE * messages.len();
+        if rendered.len() > most {
+            return Err(TemplateError::Endless);
+        }
         Ok(stand_ins.put_back(&rendered))
     }
 }

@@ -65,7 +65,7 @@ fn shown(value: &Value) -> String {
         Value::Integer(value) => value.to_string(),
         Value::Float(value) => value.to_string(),
         Value::Boolean(value) => value.to_string(),
-        Value::String(value) => quote(value),
+        Value::String(value) => quote(value).to_string(),
         Value::Array(_) => "an array".to_owned(),
     }
 }

@@ -291,8 +291,8 @@ impl<'a> Reader<'a> {
 
     /// A tensor's description; its offset is still within the data.
     fn tensor(&mut self, index: u64) -> Result<TensorInfo, GgufError> {
-        let name = self.string(&format_args!("the name of tensor {index}"))?.to_owned();
-        let shown = quote(&name);
+        let text = self.string(&format_args!("the name of tensor {index}"))?;
+        let (name, shown) = (text.to_owned(), quote(text));
         let found = self.u32(&format_args!("the number of dimensions of tensor {shown}"))?;
         if !(1..=4).contains(&found) {
             return Err(GgufError::DimensionCount { name, found });

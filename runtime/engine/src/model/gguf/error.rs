@@ -1,6 +1,6 @@
 //! Errors of GGUF files, each with the remedy.
 
-use std::fmt::{self, Display};
+use std::fmt::{self, Display, Write as _};
 use std::io;
 use std::path::PathBuf;
 
@@ -344,9 +344,13 @@ fn formats() -> String {
 }
 
 /// A name out of a file, fit for a message: in backquotes, printable, and not too long.
-pub(in crate::model) fn quote(name: &str) -> String {
+pub(in crate::model) fn quote(name: &str) -> impl Display {
     const SHOWN_MAX: usize = 96;
-    let shown: String = name.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
-    let more = if name.chars().nth(SHOWN_MAX).is_some() { "..." } else { "" };
-    format!("`{shown}{more}`")
+    fmt::from_fn(move |f| {
+        f.write_char('`')?;
+        for letter in name.chars().take(SHOWN_MAX) {
+            write!(f, "{}", letter.escape_debug())?;
+        }
+        f.write_str(if name.chars().nth(SHOWN_MAX).is_some() { "...`" } else { "`" })
+    })
 }

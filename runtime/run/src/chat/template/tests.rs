@@ -347,6 +347,17 @@ fn a_template_that_puts_lists_into_lists_is_walked_to_the_bottom() {
     assert_eq!(template.prompt(&tokenizer, &long, true), Err(TemplateError::Endless));
 }
 
+// found by `make fuzz`: finding the tokens of such a text took a hundred times its memory
+#[test]
+fn a_template_that_repeats_the_conversation_for_each_message_is_stopped() {
+    let tokenizer = tokenizer();
+    let template =
+        Template::new("{% for m in messages %}{{ messages | tojson }}{% endfor %}", &tokenizer).unwrap();
+    let talk = |count: usize| vec![Message::new(Role::User, "Hello"); count];
+    assert!(template.prompt(&tokenizer, &talk(3), true).is_ok(), "a few times what was said");
+    assert_eq!(template.prompt(&tokenizer, &talk(200), true), Err(TemplateError::Endless));
+}
+
 #[test]
 fn a_template_that_is_wrong_says_how_and_what_to_do() {
     let tokenizer = tokenizer();
