@@ -522,6 +522,9 @@ pub struct LevelLayer {
 /// Ranks between missing neurons that a read may go over, where `runs_over_gaps_fraction` is measured.
 pub const RUNS_GAP: u32 = 3;
 
+/// The highest perplexity that a file can have: a model that predicts worse is none.
+pub const PERPLEXITY_MAX: f64 = 1e12;
+
 impl LevelLayer {
     /// The misses under a policy, `[share][cached]`; `None` where they were not measured.
     pub fn misses(&self, policy: Policy) -> Option<&[Vec<f64>]> {

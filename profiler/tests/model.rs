@@ -368,6 +368,30 @@ fn weights_and_scores_that_are_not_finite_are_refused_before_anything_is_measure
 }
 
 #[test]
+fn a_model_that_does_not_predict_text_is_refused_before_anything_is_measured_or_given_back() {
+    let mut place = Place::new(1, tiny::Format::F16);
+    place.options.consume = true;
+    let whole = std::fs::read(&place.options.model).unwrap();
+    let gguf = Gguf::parse(&whole).unwrap();
+    let norm = gguf.tensor("output_norm.weight").unwrap();
+    let range = norm.offset as usize..(norm.offset + norm.bytes) as usize;
+    // weights that are finite, each, and logits of a hundred or of ten thousand
+    for (scale, says) in [(10.0_f32, ", above 1e12. "), (1e3, ": its perplexity is infinite. ")] {
+        let mut file = whole.clone();
+        for weight in file[range.clone()].as_chunks_mut::<4>().0 {
+            *weight = (f32::from_le_bytes(*weight) * scale).to_le_bytes();
+        }
+        std::fs::write(&place.options.model, &file).unwrap();
+        let message = place.message();
+        let begins = "FOLDER/tiny.gguf does not predict its held-out text: its perplexity is ";
+        assert!(message.starts_with(begins) && message.contains(says), "{message}");
+        assert!(message.ends_with("convert or download it again"), "{message}");
+        assert!(std::fs::read(&place.options.model).unwrap() == file, "it was given back");
+        assert_eq!(place.written(), [""; 0], "something was measured");
+    }
+}
+
+#[test]
 fn a_model_of_experts_is_profiled() {
     let place = Place::new(4, tiny::Format::F16);
     let summary = place.profile().unwrap();

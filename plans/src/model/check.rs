@@ -2,7 +2,7 @@
 
 use super::{
     Architecture, ContainerIdentity, DenseQuality, Drafts, Heads, KvLoss, Latent, LayerActivity, Level,
-    LevelKind, LevelLayer, Model, ModelProvenance, Parts, Recurrent, ReuseAxes,
+    LevelKind, LevelLayer, Model, ModelProvenance, PERPLEXITY_MAX, Parts, Recurrent, ReuseAxes,
 };
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, LOSSLESS_MAX,
@@ -18,8 +18,6 @@ use crate::{KvFormat, SCHEMA};
 const FUNCTIONS: [&str; 6] = ["relu", "silu", "drelu", "gelu", "swiglu-oai", "relu-squared"];
 /// Entries of an axis of the miss-rate surfaces.
 const AXIS_MAX: usize = 1024;
-/// The highest perplexity.
-const PERPLEXITY_MAX: f64 = 1e12;
 /// No level makes a model so much better.
 pub(crate) const PERPLEXITY_CHANGE_MIN: f64 = -0.5;
 /// How far two figures may lie apart that are one figure, rounded to six digits each.

@@ -7,7 +7,7 @@
 //!    `taken` tells what the file was taken to be, and why;
 //! 1. `text`: calibration and held-out texts, windows of tokens from everywhere in them, as many as `budget` finds time
 //!    for; `write` lets a small model write more of it, to train on;
-//! 2. `layers`, for one layer after another:
+//! 2. `glance`: whether the model predicts text at all; `layers`, for one layer after another:
 //!    * `batch`: the calibration text goes through the layer; `observe` hears what fires;
 //!    * `order`: hot neurons first, co-active ones together;
 //!    * `level`: the predictors of the quality levels; `start` and `train` (or `import`) and `threshold` make them;
@@ -27,6 +27,7 @@ pub mod evaluate;
 pub mod fetch;
 mod fingerprint;
 pub mod gates;
+mod glance;
 pub mod hub;
 pub mod import;
 pub mod layers;
@@ -343,20 +344,18 @@ impl Profile {
     fn finish(self) -> anyhow::Result<Summary> {
         let Self { context, name, fingerprint, source, menu, recording, job, work, .. } = &self;
         context.stopped()?;
-        work.save(JOB, &[&serde_json::to_vec(job)?])?;
         let [calibration, held_out] = &self.windows;
+        if self.layers_done == 0 {
+            glance::check(&self.path, glance::perplexity(context, source, &held_out.tokens)?)?;
+        }
+        work.save(JOB, &[&serde_json::to_vec(job)?])?;
         let sweep = Sweep { context, job, work, source, menu, recording: recording.as_ref() };
         let kv_windows = held_out.some(job.kv_tokens);
         let swept = sweep.run(&calibration.tokens, &held_out.tokens, &kv_windows)?;
         context.stopped()?;
         // before anything of the model is given back
-        if !swept.dense.iter().all(|surprise| surprise.is_finite()) {
-            bail!(
-                "{} does not predict its held-out text: what it computes is not a number. Its weights overflow; convert the \
-                 model again",
-                self.path.display()
-            );
-        }
+        let finite = swept.dense.iter().all(|surprise| surprise.is_finite());
+        glance::check(&self.path, if finite { held_out.perplexity(&swept.dense) } else { f64::NAN })?;
 
         let consumption =
             (self.consume).then(|| Consumption::begin(&self.path, source, fingerprint)).transpose()?;

@@ -96,7 +96,7 @@ impl Findings<'_> {
                 fingerprint: self.written.fingerprint.clone(),
                 bytes: self.written.bytes + self.source_bytes(),
             },
-            dense: DenseQuality { perplexity: significant(self.perplexity(self.dense)) },
+            dense: DenseQuality { perplexity: significant(self.held_out.perplexity(self.dense)) },
             kv_formats: self.kv_losses(),
             drafts: self.drafts.clone(),
             reuse: axes(),
@@ -197,7 +197,7 @@ impl Findings<'_> {
             resident_bytes: self.container.level_resident_bytes(entry),
             read_bytes_per_token: read,
             flops_per_token: flops,
-            perplexity: significant(self.perplexity(&self.losses[index])),
+            perplexity: significant(self.held_out.perplexity(&self.losses[index])),
             perplexity_change_fraction: significant(loss.change),
             perplexity_change_fraction_upper: upper,
             perplexity_change_fraction_of_texts: loss.of_texts.into_iter().map(significant).collect(),
@@ -213,18 +213,6 @@ impl Findings<'_> {
         })
     }
 
-    /// Perplexity of the held-out text, of the negative log likelihoods of its windows.
-    fn perplexity(&self, losses: &[f64]) -> f64 {
-        let predicted: usize = self.predicted().sum();
-        let held_out = &losses[..self.held_out.tokens.len()];
-        (held_out.iter().sum::<f64>() / predicted.max(1) as f64).exp()
-    }
-
-    /// Predicted tokens of each held-out window: all but its first.
-    fn predicted(&self) -> impl Iterator<Item = usize> {
-        self.held_out.tokens.iter().map(|window| window.len().saturating_sub(1))
-    }
-
     fn loss(&self, level: usize) -> Loss {
         let all: Vec<usize> = (0..self.held_out.tokens.len()).collect();
         let mut rises = self.losses[level].iter().zip(self.dense).map(|(level, dense)| level - dense);
@@ -237,7 +225,7 @@ impl Findings<'_> {
 
     /// The loss of what rises so in these windows.
     fn loss_over(&self, windows: &[usize], rises: impl Iterator<Item = f64>) -> Loss {
-        let predicted: Vec<usize> = self.predicted().collect();
+        let predicted: Vec<usize> = self.held_out.predicted().collect();
         let of_window = |(&window, rise): (&usize, f64)| Window {
             text: self.held_out.text_of[window],
             tokens: predicted[window],

@@ -118,6 +118,17 @@ impl Windows {
         some
     }
 
+    /// Predicted tokens of each window: all but its first.
+    pub fn predicted(&self) -> impl Iterator<Item = usize> {
+        self.tokens.iter().map(|window| window.len().saturating_sub(1))
+    }
+
+    /// Perplexity, of the negative log likelihoods of the windows; what follows these is of other text.
+    pub fn perplexity(&self, losses: &[f64]) -> f64 {
+        let (predicted, losses) = (self.predicted().sum::<usize>(), &losses[..self.tokens.len()]);
+        (losses.iter().sum::<f64>() / predicted.max(1) as f64).exp()
+    }
+
     /// Tokens of all windows.
     pub fn count(&self) -> usize {
         self.tokens.iter().map(Vec::len).sum()
