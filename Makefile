@@ -256,6 +256,7 @@ golden: ## goldens of every architecture and format (fixtures/golden/architectur
 	$(GOLDEN)/venv/bin/python fixtures/golden/folders.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST)
 	$(GOLDEN)/venv/bin/python fixtures/golden/quantised.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
+	$(GOLDEN)/venv/bin/python fixtures/golden/unigram.py
 	$(GOLDEN)/venv/bin/python fixtures/golden/rules.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
 

@@ -10,7 +10,7 @@
 //! config     config.json: keys that are asked for, and keys that must not change anything
 //! families   an architecture as data: its keys, and which tensors become which
 //! recipe     a tensor of the GGUF file as rows of tensors of the folder
-//! tokenizer, sentencepiece, merged, spaced, pre_tokenizer, special     the tokenizer's keys
+//! tokenizer, sentencepiece, merged, spaced, unigram, pre_tokenizer, special     the tokenizer's keys
 //! keys       a GGUF header being put together
 //! conversion     all of it: refused before anything is written, or written, checked by the reader of GGUF, and renamed
 //! ```
@@ -35,6 +35,7 @@ mod sentencepiece;
 mod spaced;
 mod special;
 mod tokenizer;
+mod unigram;
 
 pub use conversion::{Conversion, Quantisation, made_of, quantised};
 pub use error::{FolderError, Several};

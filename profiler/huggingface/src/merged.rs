@@ -100,7 +100,8 @@ pub(crate) fn space_prefix(json: &TokenizerJson) -> Option<bool> {
     let (normaliser, cut) = (given(&json.normalizer), given(&json.pre_tokenizer));
     let Some(normaliser) = normaliser else {
         let cut = cut?;
-        let whole = cut.get("split").and_then(Value::as_bool) == Some(false);
+        // a piece of a unigram model is cut at spaces, of which it has none but its first letter
+        let whole = json.model.scores.is_some() || cut.get("split").and_then(Value::as_bool) == Some(false);
         return match text(&cut, "prepend_scheme") {
             _ if text(&cut, "type") != "Metaspace" || text(&cut, "replacement") != space || !whole => None,
             "first" | "always" => Some(true),

@@ -1,7 +1,8 @@
 //! `tokenizer.model`: SentencePiece's pieces with their scores and types, out of its protocol buffer.
 //!
 //! ```text
-//! model:  1 piece (1 text, 2 score f32, 3 type), 2 trainer (3 kind: 1 unigram, 2 BPE), 3 normaliser (2 map, 3 space before, 4 spaces removed)
+//! model:  1 piece (1 text, 2 score f32, 3 type), 2 trainer (3 kind: 1 unigram, 2 BPE; 24 space behind words), 3 normaliser (2 map, 3 space before,
+//!         4 spaces removed, 5 spaces as a letter)
 //! ```
 //!
 //! Source: `sentencepiece_model.proto`, and protocol buffers' description of their encoding.
@@ -28,6 +29,10 @@ pub(crate) struct Model {
     pub(crate) pieces: Vec<Piece>,
     /// Whether a space is put before a text.
     pub(crate) space_prefix: bool,
+    /// Whether pieces are chosen by their probabilities, not joined.
+    pub(crate) unigram: bool,
+    /// Whether of spaces one after another one is left: of a unigram model alone.
+    pub(crate) removes_spaces: bool,
 }
 
 /// A value of a field.
@@ -93,7 +98,8 @@ impl Model {
     pub(crate) fn read(file: &[u8], path: &Path) -> Result<Self, FolderError> {
         let damaged = |()| FolderError::damaged(path, "it is no model of SentencePiece");
         let mut pieces = Vec::new();
-        let (mut kind, mut charsmap, mut space_prefix, mut removes_spaces) = (1, false, true, true);
+        let (mut kind, mut suffixed) = (1, false);
+        let (mut charsmap, mut space_prefix, mut removes_spaces, mut escapes) = (false, true, true, true);
         let mut fields = Fields { rest: file };
         while let Some((field, value)) = fields.next().map_err(damaged)? {
             match (field, value) {
@@ -109,8 +115,10 @@ impl Model {
                 (2, Value::Bytes(bytes)) => {
                     let mut fields = Fields { rest: bytes };
                     while let Some((field, value)) = fields.next().map_err(damaged)? {
-                        if let (3, Value::Whole(value)) = (field, value) {
-                            kind = value;
+                        match (field, value) {
+                            (3, Value::Whole(value)) => kind = value,
+                            (24, Value::Whole(value)) => suffixed = value != 0,
+                            _ => {}
                         }
                     }
                 }
@@ -121,6 +129,7 @@ impl Model {
                             (2, Value::Bytes(map)) => charsmap = !map.is_empty(),
                             (3, Value::Whole(value)) => space_prefix = value != 0,
                             (4, Value::Whole(value)) => removes_spaces = value != 0,
+                            (5, Value::Whole(value)) => escapes = value != 0,
                             _ => {}
                         }
                     }
@@ -132,13 +141,17 @@ impl Model {
             return Err(damaged(()));
         }
         let refused = |what: &str| Err(FolderError::unsupported(path, what));
+        let unigram = kind == 1;
         match kind {
-            2 if charsmap => refused("SentencePiece's normalisation of text (key `precompiled_charsmap`)"),
+            1 | 2 if charsmap => {
+                refused("SentencePiece's normalisation of text (key `precompiled_charsmap`)")
+            }
             2 if removes_spaces => {
                 refused("removing of spaces before text is cut (key `remove_extra_whitespaces`)")
             }
-            2 => Ok(Self { pieces, space_prefix }),
-            1 => refused("SentencePiece's unigram model"),
+            1 | 2 if suffixed => refused("spaces behind words (key `treat_whitespace_as_suffix`)"),
+            1 | 2 if !escapes => refused("spaces in pieces as they are (key `escape_whitespaces`)"),
+            1 | 2 => Ok(Self { pieces, space_prefix, unigram, removes_spaces }),
             _ => refused(&format!("SentencePiece's model of kind {kind}")),
         }
     }

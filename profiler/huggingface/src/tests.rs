@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use flashplan::internals::model::gguf::{Gguf, Value};
 use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::model::tokenizer::{Tokenizer, TokenizerData, TokenizerKind};
 use flashplan::internals::reference::Reference;
 use kernels::{Format, dequantise};
 use proptest::prelude::*;
@@ -384,7 +385,10 @@ fn what_is_not_understood_is_refused_by_name() {
         (of("gpt-oss", "config.json", |it| it["swiglu_limit"] = json!(5.0)), "swiglu_limit"),
         (of("gpt-oss", "config.json", |it| it["swiglu_alpha"] = json!(1.0)), "swiglu_alpha"),
         (of("olmoe", "config.json", |it| it["clip_qkv"] = json!(8.0)), "clip_qkv"),
-        (of("llama3", "tokenizer.json", |it| it["model"]["type"] = json!("Unigram")), "tokenizer `Unigram`"),
+        (
+            of("llama3", "tokenizer.json", |it| it["model"]["type"] = json!("WordPiece")),
+            "tokenizer `WordPiece`",
+        ),
         (
             of("llama3", "tokenizer.json", |it| it["normalizer"] = json!({"type": "Lowercase"})),
             "normaliser `Lowercase`",
@@ -906,7 +910,7 @@ fn blocks_of_mxfp4_are_told_and_checked() {
 }
 
 /// The tokenizer of a folder.
-fn tokenizer_of(folder: &Folder) -> flashplan::internals::model::tokenizer::TokenizerData {
+fn tokenizer_of(folder: &Folder) -> TokenizerData {
     let (_place, path) = converted(folder.path(), None);
     SourceModel::open(path).unwrap().tokenizer_data().unwrap()
 }
@@ -1002,7 +1006,7 @@ fn added_tokens_of_sentencepiece_have_their_kinds() {
 /// A model's vocabulary of SentencePiece's as transformers writes it into a `tokenizer.json`: for each piece all its cuts into two
 /// pieces, those of the best score first.
 fn merged(gguf: &Gguf<'_>) -> (Json, usize) {
-    let data = flashplan::internals::model::tokenizer::TokenizerData::from_gguf(gguf).unwrap();
+    let data = TokenizerData::from_gguf(gguf).unwrap();
     let vocabulary: std::collections::HashMap<&str, usize> =
         data.tokens.iter().enumerate().map(|(id, text)| (text.as_str(), id)).collect();
     let mut merges: Vec<(f32, usize, [&str; 2])> = Vec::new();
@@ -1030,10 +1034,16 @@ fn merged(gguf: &Gguf<'_>) -> (Json, usize) {
 }
 
 /// The tokenizer that a `tokenizer.json` becomes, or why it does not.
-fn of_json(json: &Json, tokens: usize) -> Result<flashplan::internals::model::tokenizer::Tokenizer, String> {
+fn of_json(json: &Json, tokens: usize) -> Result<Tokenizer, String> {
+    tokenizer_data("tokenizer.json", json.to_string().as_bytes(), tokens)
+        .map(|data| data.into_tokenizer().unwrap())
+}
+
+/// What a file becomes in a folder that has no other of a tokenizer, or why it does not.
+fn tokenizer_data(name: &str, file: &[u8], tokens: usize) -> Result<TokenizerData, String> {
     let folder = Folder(TempDir::new().unwrap());
     let config = json!({"architectures": ["LlamaForCausalLM"], "vocab_size": tokens, "bos_token_id": 1, "eos_token_id": 2});
-    folder.put("tokenizer.json", json.to_string());
+    folder.put(name, file);
     let config = crate::config::Config::read(config.to_string().as_bytes(), folder.path()).unwrap();
     let family = crate::families::of(&config).unwrap();
     let mut keys = Keys::default();
@@ -1041,10 +1051,7 @@ fn of_json(json: &Json, tokens: usize) -> Result<flashplan::internals::model::to
     crate::tokenizer::keys(&place, &config, Some(family), &mut keys)
         .map_err(|refused| refused.to_string())?;
     let (header, ..) = keys.header(&[]);
-    let data =
-        flashplan::internals::model::tokenizer::TokenizerData::from_gguf(&Gguf::parse(&header).unwrap())
-            .unwrap();
-    Ok(data.into_tokenizer().unwrap())
+    Ok(TokenizerData::from_gguf(&Gguf::parse(&header).unwrap()).unwrap())
 }
 
 #[test]
@@ -1080,6 +1087,68 @@ fn merges_of_sentencepiece_give_the_tokens_that_its_scores_give() {
         (refused(|it| it["pre_tokenizer"] = json!({"type": "Whitespace"})), "a normaliser, or a cut"),
     ] {
         assert!(refusal.contains(expected) && refusal.contains("tokenizer.model"), "{expected}: {refusal}");
+    }
+}
+
+#[test]
+fn unigram_models_of_sentencepiece_keep_pieces_scores_and_spaces() {
+    let goldens: Json = serde_json::from_slice(&fs::read(golden("unigram.json")).unwrap()).unwrap();
+    for (name, model) in goldens["models"].as_object().unwrap() {
+        let pieces: Vec<(String, f32, u8)> = serde_json::from_value(model["pieces"].clone()).unwrap();
+        // a token more than the model has, as folders often say
+        let data = |file: &str, bytes: &[u8]| {
+            let data = tokenizer_data(file, bytes, pieces.len() + 1).unwrap();
+            assert_eq!((data.kind, data.tokens.len()), (TokenizerKind::Unigram, pieces.len() + 1), "{name}");
+            for ((text, score, kind), id) in pieces.iter().zip(0..) {
+                let found = (&data.tokens[id], data.scores[id].to_bits(), data.types[id]);
+                assert_eq!(found, (text, score.to_bits(), *kind), "{name}, {file}");
+            }
+            assert_eq!(data.types.last(), Some(&5), "{name}: one that is never used");
+            assert_eq!((data.add_bos, data.add_eos), (true, false), "{name}: as transformers does");
+            assert_eq!(json!(data.add_space_prefix), model["add_space_prefix"], "{name}, {file}");
+            assert_eq!(json!(data.removes_spaces), model["removes_spaces"], "{name}, {file}");
+        };
+        data("tokenizer.model", &fs::read(golden(&format!("unigram/{name}.model"))).unwrap());
+        if model.get("tokenizers_differs").is_some() {
+            data("tokenizer.json", &fs::read(golden(&format!("unigram/{name}.tokenizer.json"))).unwrap());
+        }
+    }
+
+    let whole = fs::read(golden("unigram/plain.tokenizer.json")).unwrap();
+    let whole: Json = serde_json::from_slice(&whole).unwrap();
+    let refused = |change: fn(&mut Json)| {
+        let mut json = whole.clone();
+        change(&mut json);
+        tokenizer_data("tokenizer.json", json.to_string().as_bytes(), 600).expect_err("refused")
+    };
+    for (refusal, expected) in [
+        (
+            refused(|it| it["model"]["vocab"][9][0] = json!("a\u{2581}b")),
+            "a piece with a space within (`a\u{2581}b`)",
+        ),
+        (refused(|it| it["model"]["vocab"][9][0] = json!("<s>")), "token `<s>` has two ids, 1 and 9"),
+        (
+            refused(|it| it["model"]["unk_id"] = json!(null)),
+            "no token for what is unknown, and none for bytes",
+        ),
+        (
+            refused(|it| it["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"})),
+            "a normaliser",
+        ),
+        (refused(|it| it["pre_tokenizer"] = json!({"type": "Whitespace"})), "a normaliser, or a cut"),
+    ] {
+        assert!(refusal.contains(expected), "{expected}: {refusal}");
+    }
+    // the trainer's and the normaliser's settings are small messages at the end
+    let model = fs::read(golden("unigram/plain.model")).unwrap();
+    for (field, expected) in [
+        (&[0x1a, 3, 0x12, 1, 0x41][..], "`precompiled_charsmap`"),
+        (&[0x12, 3, 0xc0, 1, 1], "`treat_whitespace_as_suffix`"),
+        (&[0x1a, 2, 0x28, 0], "`escape_whitespaces`"),
+        (&[0x12, 2, 0x18, 3], "model of kind 3"),
+    ] {
+        let refusal = tokenizer_data("tokenizer.model", &[&model, field].concat(), 600).expect_err("refused");
+        assert!(refusal.contains(expected), "{expected}: {refusal}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! The tokenizer's keys: byte-level BPE out of `tokenizer.json`, or SentencePiece's BPE out of `tokenizer.model`, or out of
-//! `tokenizer.json` where that is all there is, or Gemma 4's BPE with spaces as a letter.
+//! The tokenizer's keys: byte-level BPE out of `tokenizer.json`, or SentencePiece's BPE or unigram model out of `tokenizer.model`, or
+//! out of `tokenizer.json` where that is all there is, or Gemma 4's BPE with spaces as a letter.
 //!
 //! Source: `get_vocab_base` and `_create_vocab_sentencepiece` of llama.cpp's converter.
 
@@ -20,6 +20,7 @@ use crate::pre_tokenizer;
 use crate::sentencepiece;
 use crate::spaced;
 use crate::special::{self, TokenizerConfig};
+use crate::unigram;
 
 /// Tokens of a vocabulary, at most.
 const TOKENS_MAX: u64 = 1 << 22;
@@ -77,11 +78,14 @@ pub(crate) struct Model {
     #[serde(default)]
     pub(crate) byte_fallback: bool,
     pub(crate) unk_token: Option<String>,
-    continuing_subword_prefix: Option<String>,
-    end_of_word_suffix: Option<String>,
+    pub(crate) continuing_subword_prefix: Option<String>,
+    pub(crate) end_of_word_suffix: Option<String>,
     pub(crate) vocab: HashMap<String, u32>,
     #[serde(default)]
     pub(crate) merges: Vec<Merge>,
+    /// Of a unigram model the score of each token.
+    #[serde(skip)]
+    pub(crate) scores: Option<Vec<f32>>,
 }
 
 /// A pair that is joined, as text or as two.
@@ -122,10 +126,11 @@ impl TokenizerJson {
             .model
             .kind
             .unwrap_or_else(|| "BPE".to_owned());
-        if kind != "BPE" {
-            return Err(FolderError::unsupported(path, format!("tokenizer {}", quote(&kind))));
+        match &*kind {
+            "BPE" => serde_json::from_slice(bytes).map_err(json),
+            "Unigram" => unigram::read(bytes, path),
+            _ => Err(FolderError::unsupported(path, format!("tokenizer {}", quote(&kind)))),
         }
-        serde_json::from_slice(bytes).map_err(json)
     }
 }
 
@@ -134,6 +139,9 @@ pub(crate) fn read_any(bytes: &[u8], path: &Path) -> Result<(), FolderError> {
     let json = TokenizerJson::read(bytes, path)?;
     let size = json.model.vocab.len() + json.added_tokens.len();
     let mut tokens = tokens(&json, path, size as u64, None)?;
+    if json.model.scores.is_some() {
+        return unigram::score(&json, path, &mut tokens).map(drop);
+    }
     if json.model.byte_fallback {
         drop(spaced::tokens(&json, path, size as u64, None));
         return merged::score(&json, path, &mut tokens).map(drop);
@@ -184,9 +192,17 @@ pub(crate) fn keys(
         let tokens = pieces(&model, size, folder, family, tokenizer_config.as_ref(), json.as_ref())?;
         let own = tokenizer_config.as_ref().and_then(|config| config.add_prefix_space);
         let space_prefix = space_prefix.or(own).or((!model.space_prefix).then_some(false));
-        sentencepiece_keys(&tokens, space_prefix, keys);
+        if model.unigram {
+            unigram::keys(&tokens, space_prefix.unwrap_or(true), model.removes_spaces, keys);
+        } else {
+            sentencepiece_keys(&tokens, space_prefix, keys);
+        }
         let own = tokenizer_config.as_ref();
-        return special::keys(folder, config, json.as_ref(), own, &tokens, roles, keys);
+        let remarks = special::keys(folder, config, json.as_ref(), own, &tokens, roles, keys)?;
+        if model.unigram {
+            unigram::add_bos(keys);
+        }
+        return Ok(remarks);
     }
     let Some(bytes) = json else {
         return Err(FolderError::Lacks {
@@ -197,6 +213,14 @@ pub(crate) fn keys(
     let json = TokenizerJson::read(&bytes, &json_path)?;
     drop(bytes);
     let (own, path) = (tokenizer_config.as_ref(), json_path.as_path());
+    if json.model.scores.is_some() {
+        let mut tokens = tokens(&json, path, size, own)?;
+        let prefixed = unigram::score(&json, path, &mut tokens)?;
+        unigram::keys(&tokens, space_prefix.unwrap_or(prefixed), false, keys);
+        let remarks = special::keys(folder, config, Some(&json), own, &tokens, roles, keys)?;
+        unigram::add_bos(keys);
+        return Ok(remarks);
+    }
     if json.model.byte_fallback {
         let mut tokens = tokens(&json, path, size, own)?;
         let prefixed = merged::score(&json, path, &mut tokens)?;

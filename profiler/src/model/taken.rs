@@ -49,7 +49,7 @@ fn of_router(source: &SourceModel<'_>, router: &Router) -> String {
 
 fn pre_tokenizer(tokenizer: &TokenizerData) -> String {
     match tokenizer.kind {
-        TokenizerKind::SentencePiece | TokenizerKind::Spaced => {
+        TokenizerKind::SentencePiece | TokenizerKind::Spaced | TokenizerKind::Unigram => {
             "none, as the tokenizer (key `tokenizer.ggml.model`) has it".to_owned()
         }
         TokenizerKind::ByteLevel if tokenizer.pre.is_empty() => {

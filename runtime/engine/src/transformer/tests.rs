@@ -190,6 +190,7 @@ fn tokenizer() -> TokenizerData {
         add_bos: false,
         add_eos: false,
         add_space_prefix: false,
+        removes_spaces: false,
         chat_template: None,
     }
 }

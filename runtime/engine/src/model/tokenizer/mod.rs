@@ -1,8 +1,9 @@
 //! Text to tokens and back, as the model was trained with.
 //!
-//! Three kinds exist: SentencePiece's BPE, which joins the pair with the best score (`spm`); byte-level BPE, which
-//! cuts text into words first (`pre`) and joins the pair with the lowest rank (`bpe`); and Gemma 4's, which joins by rank, too, but
-//! characters, with spaces as `▁`. All join with one loop (`merge`). Tokens that steer the model are never made out of
+//! Four kinds exist: SentencePiece's BPE, which joins the pair with the best score (`spm`); byte-level BPE, which
+//! cuts text into words first (`pre`) and joins the pair with the lowest rank (`bpe`); Gemma 4's, which joins by rank, too, but
+//! characters, with spaces as `▁`; and SentencePiece's unigram model, which looks for the likeliest pieces (`unigram`). The others join
+//! with one loop (`merge`). Tokens that steer the model are never made out of
 //! plain text (`special`): a prompt that spells `</s>` is text.
 
 use std::collections::HashMap;
@@ -20,6 +21,7 @@ mod bpe;
 mod pre;
 mod special;
 mod spm;
+mod unigram;
 
 #[cfg(test)]
 mod tests;
@@ -46,6 +48,9 @@ pub enum TokenizerKind {
     /// BPE over characters by merges, spaces as `▁`, with bytes for what it has no piece for; `gemma4` in GGUF.
     #[serde(rename = "gemma4")]
     Spaced,
+    /// SentencePiece's unigram model, with bytes or an unknown token for what it has no piece for; `t5` in GGUF.
+    #[serde(rename = "t5")]
+    Unigram,
 }
 
 /// A tokenizer as files have it, not yet checked; made from a GGUF file or read back from our own container.
@@ -56,7 +61,8 @@ pub struct TokenizerData {
     pub kind: TokenizerKind,
     /// The tokens in the order of their ids, written as GGUF writes them (spaces as `▁`, or bytes as GPT-2's letters).
     pub tokens: Vec<String>,
-    /// For [`TokenizerKind::SentencePiece`]: each token's score; higher ones are joined earlier.
+    /// For [`TokenizerKind::SentencePiece`]: each token's score; higher ones are joined earlier. For [`TokenizerKind::Unigram`]: the
+    /// logarithm of its probability.
     pub scores: Vec<f32>,
     /// GGUF's type number of each token, 1 to 6.
     pub types: Vec<u8>,
@@ -76,8 +82,11 @@ pub struct TokenizerData {
     pub add_bos: bool,
     /// Whether the model expects `eos` after a text.
     pub add_eos: bool,
-    /// For [`TokenizerKind::SentencePiece`]: whether a space is put before a text.
+    /// For the kinds with scores: whether a space is put before a text.
     pub add_space_prefix: bool,
+    /// For [`TokenizerKind::Unigram`]: whether of spaces one after another one is left, and none at a text's ends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removes_spaces: bool,
     /// The Jinja template that makes the messages of a conversation one text; absent where the file has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
@@ -91,7 +100,7 @@ pub enum TokenizerError {
     Key(#[from] KeyError),
     /// A kind of tokenizer that is not implemented.
     #[error(
-        "tokenizer {} is not implemented: give a model with tokenizer.ggml.model llama, gpt2 or gemma4",
+        "tokenizer {} is not implemented: give a model with tokenizer.ggml.model llama, gpt2, gemma4 or t5",
         quote(found)
     )]
     Kind {
@@ -202,6 +211,13 @@ pub enum TokenizerError {
     },
 }
 
+impl TokenizerKind {
+    /// Whether its tokens have scores.
+    fn has_scores(self) -> bool {
+        matches!(self, Self::SentencePiece | Self::Unigram)
+    }
+}
+
 impl TokenizerData {
     /// The tokenizer a GGUF file describes.
     ///
@@ -214,6 +230,7 @@ impl TokenizerData {
             "llama" => TokenizerKind::SentencePiece,
             "gpt2" => TokenizerKind::ByteLevel,
             "gemma4" => TokenizerKind::Spaced,
+            "t5" => TokenizerKind::Unigram,
             found => {
                 return Err(TokenizerError::Kind { found: found.to_owned() });
             }
@@ -224,9 +241,10 @@ impl TokenizerData {
         let tokens = texts("tokenizer.ggml.tokens")?;
         let types = types(gguf)?;
         let (mut scores, mut merges, mut pre) = (Vec::new(), Vec::new(), String::new());
+        let mut removes_spaces = false;
         match kind {
-            TokenizerKind::SentencePiece => {
-                check_normalisation(gguf)?;
+            TokenizerKind::SentencePiece | TokenizerKind::Unigram => {
+                removes_spaces = check_normalisation(gguf, kind)?;
                 let key = "tokenizer.ggml.scores";
                 let found = gguf.typed(key, "an array of single-precision numbers", |value| match value {
                     Value::Array(Array::F32(scores)) => Some(scores.clone()),
@@ -251,17 +269,19 @@ impl TokenizerData {
             Some(id).filter(|_| kind == TokenizerKind::SentencePiece && control)
         };
         let bos = id("bos")?.or_else(|| usual(1));
+        let eos = id("eos")?.or_else(|| usual(2));
         let add_bos = match kind {
             TokenizerKind::Spaced => bos.is_some(), // early files say no, and mean yes
             _ => {
-                let by_default = kind == TokenizerKind::SentencePiece || pre::begins_with_bos(&pre);
+                let by_default = kind == TokenizerKind::SentencePiece
+                    || kind == TokenizerKind::ByteLevel && pre::begins_with_bos(&pre);
                 gguf.boolean("tokenizer.ggml.add_bos_token")?.unwrap_or(by_default && bos.is_some())
             }
         };
         Ok(Self {
             kind,
             bos,
-            eos: id("eos")?.or_else(|| usual(2)),
+            eos,
             eot: id("eot")?.or_else(|| special::end_of_turn(&tokens, &types)),
             unknown: id("unknown")?.or_else(|| {
                 types
@@ -270,9 +290,14 @@ impl TokenizerData {
                     .map(|id| id as u32)
             }),
             add_bos,
-            add_eos: gguf.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
-            add_space_prefix: kind == TokenizerKind::SentencePiece
-                && gguf.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
+            add_eos: gguf
+                .boolean("tokenizer.ggml.add_eos_token")?
+                .unwrap_or(kind == TokenizerKind::Unigram && eos.is_some()),
+            add_space_prefix: kind.has_scores()
+                && gguf
+                    .boolean("tokenizer.ggml.add_space_prefix")?
+                    .unwrap_or(kind == TokenizerKind::SentencePiece),
+            removes_spaces,
             chat_template: gguf.text("tokenizer.chat_template")?.map(str::to_owned),
             tokens,
             scores,
@@ -324,18 +349,27 @@ fn types(gguf: &Gguf<'_>) -> Result<Vec<u8>, TokenizerError> {
     found.into_iter().enumerate().map(number).collect()
 }
 
-/// SentencePiece models may normalise text first; llama's do not.
-fn check_normalisation(gguf: &Gguf<'_>) -> Result<(), TokenizerError> {
+/// SentencePiece models may normalise text first; llama's do not. Whether a unigram model removes spaces.
+fn check_normalisation(gguf: &Gguf<'_>, kind: TokenizerKind) -> Result<bool, TokenizerError> {
     let key = "tokenizer.ggml.remove_extra_whitespaces";
-    if gguf.boolean(key)? == Some(true) {
+    let removes_spaces = gguf.boolean(key)? == Some(true);
+    if removes_spaces && kind != TokenizerKind::Unigram {
         return Err(TokenizerError::Normalisation { key });
     }
     let key = "tokenizer.ggml.precompiled_charsmap";
     match gguf.value(key) {
-        None => Ok(()),
-        Some(Value::Array(Array::U8(map))) if map.is_empty() => Ok(()),
-        Some(Value::Array(Array::I8(map))) if map.is_empty() => Ok(()),
+        None => Ok(removes_spaces),
+        Some(Value::Array(Array::U8(map))) if map.is_empty() => Ok(removes_spaces),
+        Some(Value::Array(Array::I8(map))) if map.is_empty() => Ok(removes_spaces),
         Some(_) => Err(TokenizerError::Normalisation { key }),
+    }
+}
+
+/// Scores are compared and added, and must be numbers.
+fn scores_are_finite(scores: &[f32]) -> Result<(), TokenizerError> {
+    match scores.iter().enumerate().find(|(_, score)| !score.is_finite()) {
+        Some((token, &found)) => Err(TokenizerError::Score { token, found }),
+        None => Ok(()),
     }
 }
 
@@ -395,6 +429,23 @@ impl Vocabulary {
         self.sorted.iter().rev().map(text).collect() // of equals the lowest id comes last, and stays
     }
 
+    /// Every piece that a text begins with, the shortest first: its bytes, and its id.
+    fn beginnings(&self, text: &str) -> impl Iterator<Item = (usize, u32)> {
+        let mut pieces = self.sorted.as_slice(); // those that begin as the text does, up to a byte
+        let piece = |id: u32| self.tokens[id as usize].as_bytes();
+        text.bytes()
+            .enumerate()
+            .map_while(move |(at, byte)| {
+                let from = pieces.partition_point(|&id| piece(id).get(at).is_none_or(|&found| found < byte));
+                pieces = &pieces[from..];
+                let to = pieces.partition_point(|&id| piece(id).get(at).is_some_and(|&found| found == byte));
+                pieces = &pieces[..to];
+                let first = *pieces.first()?;
+                Some((piece(first).len() == at + 1).then_some((at + 1, first)))
+            })
+            .flatten()
+    }
+
     /// The piece with exactly this text.
     fn find(&self, text: &str) -> Option<u32> {
         let place = self.sorted.partition_point(|&id| self.tokens[id as usize].as_str() < text);
@@ -420,6 +471,7 @@ enum Model {
     SentencePiece(spm::SentencePiece),
     ByteLevel(bpe::ByteLevel),
     Spaced(bpe::Spaced),
+    Unigram(unigram::Unigram),
 }
 
 /// A checked tokenizer.
@@ -452,7 +504,7 @@ impl Tokenizer {
             _ => Err(TokenizerError::Length { what, found, tokens: count }),
         };
         check_length("token types", data.types.len())?;
-        if data.kind == TokenizerKind::SentencePiece {
+        if data.kind.has_scores() {
             check_length("scores", data.scores.len())?;
         }
         for (what, id) in
@@ -488,6 +540,13 @@ impl Tokenizer {
             TokenizerKind::Spaced => {
                 Model::Spaced(bpe::Spaced::new(&vocabulary, &data.merges, data.unknown)?)
             }
+            TokenizerKind::Unigram => Model::Unigram(unigram::Unigram::new(
+                &vocabulary,
+                data.scores,
+                data.unknown,
+                data.add_space_prefix,
+                data.removes_spaces,
+            )?),
         };
         let TokenizerData { bos, eos, add_bos, add_eos, chat_template, .. } = data;
         Ok(Self { vocabulary, model, literals, bos, eos, ends, add_bos, add_eos, chat_template })
@@ -592,6 +651,7 @@ impl Tokenizer {
                     Model::SentencePiece(model) => model.encode(vocabulary, text, begins, &mut tokens),
                     Model::ByteLevel(model) => model.encode(vocabulary, text, &mut tokens),
                     Model::Spaced(model) => model.encode(vocabulary, text, &mut tokens),
+                    Model::Unigram(model) => model.encode(vocabulary, text, begins, &mut tokens),
                 }
                 begins = false;
             }
@@ -620,7 +680,9 @@ impl Tokenizer {
         let mut bytes = Vec::new();
         match (&self.model, self.vocabulary.types[token as usize]) {
             (_, TokenType::Control | TokenType::Unknown) => bytes.extend_from_slice(text.as_bytes()),
-            (Model::SentencePiece(_) | Model::Spaced(_), kind) => spm::decode(text, kind, &mut bytes),
+            (Model::SentencePiece(_) | Model::Spaced(_) | Model::Unigram(_), kind) => {
+                spm::decode(text, kind, &mut bytes);
+            }
             (Model::ByteLevel(model), kind) => model.decode(text, kind, &mut bytes),
         }
         Some(bytes)
@@ -663,6 +725,7 @@ impl TextStream<'_> {
                 Model::SentencePiece(model) => model.decode(text, kind, self.begins, &mut self.pending),
                 Model::ByteLevel(model) => model.decode(text, kind, &mut self.pending),
                 Model::Spaced(_) => spm::decode(text, kind, &mut self.pending),
+                Model::Unigram(model) => model.decode(text, kind, self.begins, &mut self.pending),
             },
         }
         self.begins = false;

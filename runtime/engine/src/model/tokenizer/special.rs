@@ -165,7 +165,9 @@ impl Literals {
             let (tokens, texts): (Vec<u32>, Vec<String>) = literals
                 .filter(|((_, text), kind)| wanted(**kind) && !text.is_empty())
                 .map(|((token, text), _)| match kind {
-                    TokenizerKind::SentencePiece => (token, text.replace(spm::SPACE, " ")),
+                    TokenizerKind::SentencePiece | TokenizerKind::Unigram => {
+                        (token, text.replace(spm::SPACE, " "))
+                    }
                     TokenizerKind::ByteLevel | TokenizerKind::Spaced => (token, text.clone()),
                 })
                 .unzip();

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::merge::{Symbol, merge};
-use super::{TokenType, TokenizerError, Vocabulary, byte_tokens};
+use super::{TokenType, TokenizerError, Vocabulary, byte_tokens, scores_are_finite};
 
 /// The character that stands for a space in pieces.
 pub(super) const SPACE: char = '\u{2581}';
@@ -43,9 +43,7 @@ impl SentencePiece {
         unknown: Option<u32>,
         add_space_prefix: bool,
     ) -> Result<Self, TokenizerError> {
-        if let Some((token, &found)) = scores.iter().enumerate().find(|(_, score)| !score.is_finite()) {
-            return Err(TokenizerError::Score { token, found });
-        }
+        scores_are_finite(&scores)?;
         let bytes = bytes(vocabulary)?;
         Ok(Self {
             scores: scores.into_iter().map(|score| Score(score + 0.0)).collect(), // -0.0 and 0.0 are one score
@@ -56,11 +54,7 @@ impl SentencePiece {
 
     /// The tokens of a stretch of text; `begins` where a space is to be put before it.
     pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, begins: bool, tokens: &mut Vec<u32>) {
-        let mut spaced = String::with_capacity(text.len() + 3);
-        if begins && self.add_space_prefix {
-            spaced.push(SPACE);
-        }
-        spaced.extend(text.chars().map(|character| if character == ' ' { SPACE } else { character }));
+        let spaced = spaced(text, begins && self.add_space_prefix);
 
         let symbols = spaced.char_indices().map(|(start, character)| {
             let bytes = character.len_utf8();
@@ -102,12 +96,24 @@ impl SentencePiece {
 
     /// The bytes of a token; `begins` where the space put before a text is to be taken away.
     pub(super) fn decode(&self, text: &str, kind: TokenType, begins: bool, bytes: &mut Vec<u8>) {
-        let text = match text.strip_prefix(SPACE) {
-            Some(stripped) if begins && self.add_space_prefix => stripped,
-            _ => text,
-        };
-        decode(text, kind, bytes);
+        decode_at(text, kind, begins && self.add_space_prefix, bytes);
     }
+}
+
+/// A text as pieces have it, with a space before it where that is wanted.
+pub(super) fn spaced(text: &str, prefixed: bool) -> String {
+    let mut spaced = String::with_capacity(text.len() + 3);
+    if prefixed {
+        spaced.push(SPACE);
+    }
+    spaced.extend(text.chars().map(|character| if character == ' ' { SPACE } else { character }));
+    spaced
+}
+
+/// The bytes of a piece, without the space before it where that was put there.
+pub(super) fn decode_at(text: &str, kind: TokenType, prefixed: bool, bytes: &mut Vec<u8>) {
+    let text = text.strip_prefix(SPACE).filter(|_| prefixed).unwrap_or(text);
+    decode(text, kind, bytes);
 }
 
 /// The bytes of a piece.

@@ -75,6 +75,91 @@ fn tokens_are_those_of_hugging_face() {
     agrees_with("moe-tokens", "oxide-moe");
 }
 
+/// A unigram model of `fixtures/golden/unigram.py`.
+#[derive(Deserialize)]
+struct Unigram {
+    pieces: Vec<(String, f32, u8)>,
+    add_space_prefix: bool,
+    removes_spaces: bool,
+    tokens: Vec<Vec<u32>>,
+}
+
+#[derive(Deserialize)]
+struct Unigrams {
+    texts: Vec<String>,
+    models: std::collections::BTreeMap<String, Unigram>,
+}
+
+#[test]
+fn tokens_of_unigram_models_are_those_of_sentencepiece() {
+    let golden = std::fs::read_to_string(format!("{FIXTURES}/golden/unigram.json")).unwrap();
+    let Unigrams { texts, models } = serde_json::from_str(&golden).unwrap();
+    assert!(models.len() >= 5 && texts.len() > 80, "models of every setting, and texts in many languages");
+    for (name, model) in models {
+        let integers =
+            |values: Vec<u32>| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+        let count = model.pieces.len() as u64;
+        let scores = model.pieces.iter().map(|(_, score, _)| score.to_bits()).collect();
+        let types = model.pieces.iter().map(|(_, _, kind)| u32::from(*kind)).collect();
+        let file = Writer::new()
+            .text("tokenizer.ggml.model", "t5")
+            .texts(
+                "tokenizer.ggml.tokens",
+                &model.pieces.iter().map(|(text, ..)| text.as_str()).collect::<Vec<_>>(),
+            )
+            .array("tokenizer.ggml.scores", 6, count, &integers(scores))
+            .array("tokenizer.ggml.token_type", 5, count, &integers(types))
+            .boolean("tokenizer.ggml.add_space_prefix", model.add_space_prefix)
+            .boolean("tokenizer.ggml.remove_extra_whitespaces", model.removes_spaces)
+            .u32("tokenizer.ggml.eos_token_id", 2);
+        let data = TokenizerData::from_gguf(&Gguf::parse(&file.bytes()).unwrap()).unwrap();
+        let json = serde_json::to_string(&data).unwrap();
+        assert_eq!(serde_json::from_str::<TokenizerData>(&json).unwrap(), data, "it survives being written");
+        assert_eq!(
+            (data.kind, data.add_bos, data.add_eos),
+            (TokenizerKind::Unigram, false, true),
+            "as llama.cpp has it"
+        );
+        let has_bytes = data.types.contains(&6);
+        let tokenizer = Tokenizer::new(data).unwrap();
+        for (text, tokens) in texts.iter().zip(&model.tokens) {
+            assert_eq!(tokenizer.encode(text, false), *tokens, "{name}: {text:?}");
+            let mut decoder = tokenizer.stream_from_beginning();
+            let streamed: String = tokens.iter().map(|&token| decoder.push(token)).collect();
+            let decoded = streamed + &decoder.finish();
+            assert_eq!(tokenizer.decode(tokens), decoded, "{name}: {text:?}");
+            if has_bytes && !text.contains('\u{2581}') {
+                assert_eq!(decoded, *text, "{name}: every text can be written");
+            }
+        }
+        let key = "tokenizer.ggml.precompiled_charsmap";
+        let mapped = file.array(key, 0, 1, &[1]).bytes();
+        let refused = TokenizerData::from_gguf(&Gguf::parse(&mapped).unwrap()).unwrap_err();
+        assert_eq!(refused, TokenizerError::Normalisation { key }, "{name}");
+    }
+}
+
+#[test]
+fn pieces_that_a_text_begins_with_are_found_as_one_by_one() {
+    let data = pieces(&[
+        ("a", 1),
+        ("ab", 1),
+        ("abc", 5),
+        ("abd", 1),
+        ("b", 1),
+        ("\u{e9}", 1),
+        ("\u{e9}t", 4),
+        ("ab", 1),
+    ]);
+    let tokenizer = Tokenizer::new(data).unwrap();
+    let vocabulary = &tokenizer.vocabulary;
+    for text in ["", "a", "abc", "abdab", "abx", "ba", "\u{e9}t\u{e9}", "\u{ea}", "zz"] {
+        let ends = text.char_indices().map(|(at, character)| at + character.len_utf8());
+        let one_by_one: Vec<_> = ends.filter_map(|end| Some((end, vocabulary.find(&text[..end])?))).collect();
+        assert_eq!(vocabulary.beginnings(text).collect::<Vec<_>>(), one_by_one, "{text:?}");
+    }
+}
+
 /// A SentencePiece vocabulary: unknown, beginning, end, 256 bytes, then the given pieces with falling scores.
 fn pieces(pieces: &[(&str, u8)]) -> TokenizerData {
     let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
@@ -99,6 +184,7 @@ fn pieces(pieces: &[(&str, u8)]) -> TokenizerData {
         add_bos: true,
         add_eos: false,
         add_space_prefix: true,
+        removes_spaces: false,
         chat_template: None,
     }
 }
@@ -124,6 +210,7 @@ fn merges(merges: &[&str], pre: &str) -> TokenizerData {
         add_bos: false,
         add_eos: false,
         add_space_prefix: false,
+        removes_spaces: false,
         chat_template: None,
         tokens,
     }
@@ -307,7 +394,7 @@ fn tokenizers_that_are_not_implemented_are_refused_by_name() {
     check(
         &Writer::new().text("tokenizer.ggml.model", "bert"),
         expect![
-            "tokenizer `bert` is not implemented: give a model with tokenizer.ggml.model llama, gpt2 or gemma4"
+            "tokenizer `bert` is not implemented: give a model with tokenizer.ggml.model llama, gpt2, gemma4 or t5"
         ],
     );
     check(
