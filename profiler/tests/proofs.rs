@@ -280,6 +280,7 @@ fn missing(page: &mut String, goldens: &[Golden], of_formats: &[OfFormat]) {
         ("SentencePiece (`llama`)", fixtures("golden/dense-tokens.json").exists()),
         ("byte-level BPE (`gpt2`)", fixtures("golden/moe-tokens.json").exists()),
         ("BPE over characters (`gemma4`)", fixtures("golden/gemma4-tokens.json").exists()),
+        ("SentencePiece's unigram model (`t5`)", fixtures("golden/unigram.json").exists()),
     ]
     .into();
     let unproven: Vec<&str> =
@@ -318,7 +319,8 @@ bit for bit. The reference, and the engine of every instruction set with vectors
 deviation; with vectors rounded to 8 bits, as plans have it, to 2e-2 in the mean square and 1e-1 at most, which `transformer/tests/quantised.rs` argues for.
 llama.cpp's logits of the same file, whose vectors it rounds to 8 bits, too, with one scale for 256 values where blocks have so many, were compared when the
 golden was made, and those of an F32 file of the same weights. `make golden LLAMA_LIB=folder` compares them again.
-`Q4_0x4` is `Q4_0` as kernels store it: that golden is, too.
+`Q4_0x4` is `Q4_0` as kernels store it: that golden is, too. One golden more, `Q4_K_M`, is a mixture as such files are published: a qwen3moe of two layers,
+in `Q4_K` and `Q6_K`, with rounded vectors within 3e-2 in the mean square and 2e-1 at most.
 
 ";
 
@@ -327,6 +329,71 @@ spaces and digits (`fixtures/golden/rules.json`). `make vectors LLAMA_CPP=folder
 another project's files and not here.
 
 ";
+
+const PIECES: &str = "Tokens of SentencePiece's unigram models, made with the Python package `sentencepiece` of the texts above and of longer ones
+put together of them (`fixtures/golden/unigram.json`): small models, each with other settings, which are in `fixtures/golden/unigram`. Our own tokens are compared with them one by one.
+
+";
+
+const HOSTILE: &str = "Executions of the fuzz targets (`make fuzz`) since each got its present form, and the edges of the program that they have reached by then
+(`fixtures/fuzz/executions.json`, which whoever fuzzes renews). [internals.md](internals.md#hostile-files) says what they read and what was found.
+
+";
+
+/// Models of SentencePiece, and how many texts their tokens are known of.
+fn of_pieces(page: &mut String) {
+    let goldens = json("golden/unigram.json");
+    let texts = goldens["texts"].as_array().unwrap().len();
+    let row = |(name, model): (&String, &Value)| {
+        let yes = |key: &str| if model[key].as_bool().unwrap() { "yes" } else { "no" }.to_owned();
+        let pieces = model["pieces"].as_array().unwrap();
+        let bytes = pieces.iter().any(|piece| piece[2] == 6);
+        let unknown = if bytes { "bytes" } else { "one token" }.to_owned();
+        let count = pieces.len().to_string();
+        vec![
+            format!("`{name}`"),
+            count,
+            unknown,
+            yes("add_space_prefix"),
+            yes("removes_spaces"),
+            format!("{texts} texts"),
+        ]
+    };
+    let header = [
+        "model",
+        "pieces",
+        "what is unknown",
+        "space before a text",
+        "spaces removed",
+        "tokens of `sentencepiece`",
+    ];
+    table(page, &header, goldens["models"].as_object().unwrap().iter().map(row));
+}
+
+/// A number with its digits in groups.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap()).collect();
+    groups.join(",")
+}
+
+/// The fuzz targets, all that there are, with their executions.
+fn of_targets(page: &mut String) {
+    let told = json("fuzz/executions.json");
+    let manifest = std::fs::read_to_string(fixtures("fuzz/Cargo.toml")).unwrap();
+    let targets = manifest.lines().filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix(".rs\""));
+    let mut all = 0;
+    let rows: Vec<_> = targets
+        .map(|target| {
+            let executions = told[target]["executions"].as_u64().unwrap_or_else(|| panic!("{target}"));
+            all += executions;
+            vec![format!("`{target}`"), grouped(executions), grouped(told[target]["edges"].as_u64().unwrap())]
+        })
+        .collect();
+    let sum = vec!["all".to_owned(), grouped(all), String::new()];
+    table(page, &["target", "executions", "edges"], rows.into_iter().chain([sum]));
+}
 
 #[test]
 fn the_page_of_proofs_is_what_code_and_goldens_say() {
@@ -337,6 +404,10 @@ fn the_page_of_proofs_is_what_code_and_goldens_say() {
     of_formats(&mut page, &goldens, &of_all_formats);
     write!(page, "## Words\n\n{RULES}").unwrap();
     of_rules(&mut page);
+    write!(page, "## Pieces\n\n{PIECES}").unwrap();
+    of_pieces(&mut page);
+    write!(page, "## Hostile files\n\n{HOSTILE}").unwrap();
+    of_targets(&mut page);
     page.push_str("## What is missing\n\n");
     missing(&mut page, &goldens, &of_all_formats);
     expect_file!["../../docs/proofs.md"].assert_eq(&page);
@@ -353,6 +424,9 @@ fn every_golden_that_the_chain_names_is_there() {
 /// How far llama.cpp's logits may be off, of their deviation, where it computes with the same weights in F32: as the architectures'.
 const SAME_WEIGHTS: f64 = 5e-5;
 
+/// The golden of several formats, and of two layers.
+const MIXTURE: &str = "Q4_K_M";
+
 /// The same where it rounds vectors to 8 bits: what `transformer/tests/quantised.rs` allows to our own, with one scale for 32 values, and 1.4
 /// times as much, since where blocks have 256 values it has one scale for as many, whose largest is 1.4 times as large as that of 32.
 const ROUNDED: f64 = 0.14;
@@ -362,6 +436,8 @@ fn llama_cpp_computes_the_same_of_every_format() {
     for OfFormat { golden, llama_cpp } in goldens_of_formats() {
         let [file, same_weights] = llama_cpp.unwrap_or_else(|| panic!("{} was not compared", golden.name));
         assert!(same_weights < SAME_WEIGHTS, "{}: {same_weights}", golden.name);
-        assert!((SAME_WEIGHTS..ROUNDED).contains(&file), "{}: {file}", golden.name);
+        // of two layers twice as many vectors are rounded as of one, as the test of our own has it
+        let rounded = if golden.name == MIXTURE { 2.0 * ROUNDED } else { ROUNDED };
+        assert!((SAME_WEIGHTS..rounded).contains(&file), "{}: {file}", golden.name);
     }
 }
