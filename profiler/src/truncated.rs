@@ -3,10 +3,8 @@
 //! The file is mapped, and a page that it no longer has is a bus error. The process cannot go on then, since what it was
 //! computing needs the bytes; but it can say why it ends. What was finished of the profile is on the disk already.
 
-use std::io;
-
-use signal_hook::consts::SIGBUS;
-use signal_hook::low_level::{exit, register};
+use std::ffi::c_int;
+use std::{io, mem, ptr};
 
 const SENTENCE: &str = "\nerror: the model's file got shorter, or its disk failed, while it was being read: fetch it again, and the \
     same command goes on\n";
@@ -14,16 +12,27 @@ const FAILED: i32 = 1;
 
 /// From here on, a bus error ends the process with a sentence and status 1.
 ///
+/// The handler stands alone: the standard library's, which a chain of handlers would call first, restores the signal's default, and
+/// another thread that meets the missing page then dies without a sentence.
+///
 /// # Errors
 /// If the system refuses.
 #[expect(unsafe_code, reason = "what a signal handler does is limited")]
 pub fn explain() -> io::Result<()> {
-    let end = || {
+    extern "C" fn end(_: c_int) {
         // there is nothing to be done about a standard error that takes nothing
         let _ = rustix::io::write(rustix::stdio::stderr(), SENTENCE.as_bytes());
-        exit(FAILED)
-    };
-    // SAFETY: a handler may call only what is safe in a signal: `write` and `_exit` are (signal-safety(7)), and the sentence is
-    // a constant. It neither allocates, nor locks, nor returns.
-    unsafe { register(SIGBUS, end) }.map(drop)
+        // SAFETY: it ends the process and does not return.
+        unsafe { libc::_exit(FAILED) }
+    }
+    // SAFETY: all fields are integers, masks of them or optional functions, for which zero is a value.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    action.sa_sigaction = end as extern "C" fn(c_int) as usize;
+    action.sa_flags = libc::SA_ONSTACK;
+    // SAFETY: the handler has the signature that goes without SA_SIGINFO, and calls only what is safe in a signal: `write` and `_exit`
+    // are (signal-safety(7)), and the sentence is a constant. It neither allocates, nor locks, nor returns.
+    match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn to_wake_a_thread_takes_time_and_one_thread_is_never_woken() {
-        let machine = flashplan::internals::machine::Machine::detect(".".as_ref()).unwrap();
+        let machine = flashplan::internals::machine::Machine::here(".".as_ref()).unwrap();
         let cores: Vec<u32> = machine
             .allowed_classes()
             .iter()
