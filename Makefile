@@ -153,7 +153,7 @@ fuzz fuzz-smoke: setup
 	printf '%s\n' $(FUZZERS) | xargs -P "$$(nproc)" -I '{}' sh -c '\
 	  '"$(FUZZ)/$$host"'/release/{} -max_total_time='"$(seconds)"' -max_len=32768 -rss_limit_mb=1024 -timeout=20 \
 	    -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus/{} >$(FUZZ)/{}.log 2>&1 && \
-	  echo "{}: $$(sed -n "s/^Done /runs: /p; s/.* DONE *\(cov: [0-9]*\).*/\1/p" $(FUZZ)/{}.log | tr "\n" " ")" || { \
+	  echo "{}: $$(sed -n "s/^Done /runs: /p; s/.*DONE *\(cov: [0-9]*\).*/\1/p" $(FUZZ)/{}.log | tr "\n" " ")" || { \
 	    cat $(FUZZ)/{}.log; echo "{} fails on the file named above: change what it shows, and make the file a test"; exit 255; }'
 
 # of every benchmark: LLAMA_BENCH=file of llama.cpp's llama-bench, SAVE=1 to put results where they are committed, ROUNDS,
