@@ -63,11 +63,18 @@ mod tests {
             .iter()
             .flat_map(|class| class.cores.iter().map(|core| core.id))
             .collect();
-        let alone = longer_after_a_wait(&Pool::new(&cores[..1]).unwrap());
-        assert!(alone < 50e-6, "{alone} s for a call");
+        // whoever else computes can hold up any window, but not all of them
+        let some = |threads: usize, range: std::ops::Range<f64>| {
+            let pool = Pool::new(&cores[..threads]).unwrap();
+            let windows: Vec<f64> = (0..10).map(|_| longer_after_a_wait(&pool)).collect();
+            assert!(
+                windows.iter().any(|seconds| range.contains(seconds)),
+                "{threads} threads: {windows:?} s"
+            );
+        };
+        some(1, 0.0..50e-6);
         if cores.len() > 1 {
-            let two = longer_after_a_wait(&Pool::new(&cores[..2]).unwrap());
-            assert!((1e-7..10e-3).contains(&two), "{two} s");
+            some(2, 1e-7..10e-3);
         }
     }
 }
