@@ -11,7 +11,7 @@ use crate::model::config::{
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
-use kernels::{Format, Kernels, Matrix, Rotation, dequantise, matrix_vector, quantise, rms_norm, softmax};
+use kernels::{Format, Kernels, Matrix, Rotation, dequantise, quantise, rms_norm, softmax};
 
 /// Hears each feed-forward network as it runs.
 pub trait Observer {
@@ -498,7 +498,7 @@ impl<'a> Reference<'a> {
 
     fn times(&self, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; w.rows];
-        matrix_vector(self.kernels, w, 0..w.rows, x, &mut out);
+        self.kernels.rows(w, 0, x, &mut out);
         out
     }
 }

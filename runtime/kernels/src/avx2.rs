@@ -32,8 +32,8 @@ use bytemuck::{cast_mut, cast_ref};
 use super::prefetch::prefetch;
 use super::{
     Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time,
-    assert_added, assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, parts, softmax,
-    stored_interleaved, sum_of_four,
+    assert_added, assert_few, assert_rows, assert_sums, assert_transposed, dots_one_by_one, padded, parts,
+    softmax, stored_interleaved, sum_of_four,
 };
 use crate::format::Format;
 
@@ -77,6 +77,12 @@ impl Kernels for Avx2 {
         w.assert_values(x.len());
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { dot(w, x) }
+    }
+
+    fn rows(&self, w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
+        assert_rows(w, start, x, out);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { rows(w, start, x, out) }
     }
 
     fn dots(&self, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
@@ -195,6 +201,14 @@ impl Down for Avx2 {
 }
 
 #[inline]
+/// Rows in order, without a call for each.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn rows(w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
+    for (at, out) in (start..).zip(out) {
+        *out = dot(w.row(at), x);
+    }
+}
+
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot(w: Row<'_>, x: &[f32]) -> f32 {
     match w.format {

@@ -32,9 +32,9 @@ use super::avx2::{self, load_16};
 use super::prefetch::prefetch;
 use super::scalar::Scalar;
 use super::{
-    Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
-    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, parts, stored_interleaved,
-    sum_of_four,
+    AHEAD_BYTES, Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time,
+    assert_added, assert_few, assert_rows, assert_sums, assert_transposed, dots_one_by_one, padded, parts,
+    stored_interleaved, sum_of_four,
 };
 use crate::format::Format;
 
@@ -87,6 +87,12 @@ impl Kernels for Avx512 {
         w.assert_values(x.len());
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { dot(w, x) }
+    }
+
+    fn rows(&self, w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
+        assert_rows(w, start, x, out);
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { rows(w, start, x, out) }
     }
 
     fn dots(&self, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
@@ -278,7 +284,52 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
     }
 }
 
-/// `sum of w[i] * x[i]`, four sums of sixteen lanes in flight.
+/// Rows in order; short ones of a plain format have their lanes added up together.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn rows(w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
+    match w.format {
+        Format::F32 => rows_with(w, start, x, out, |w| f32_weights(w)),
+        Format::F16 => rows_with(w, start, x, out, |w| f16_weights(w)),
+        Format::BF16 => rows_with(w, start, x, out, |w| bf16_weights(w)),
+        _ => {
+            for (at, out) in (start..).zip(out) {
+                *out = dot(w.row(at), x);
+            }
+        }
+    }
+}
+
+/// [`dot_with`] of rows in order, to the bit.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn rows_with<const BYTES: usize>(
+    w: Matrix<'_>,
+    start: usize,
+    x: &[f32],
+    out: &mut [f32],
+    weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
+) {
+    let row_bytes = w.format.row_bytes(w.columns);
+    let rows = &w.bytes[start * row_bytes..];
+    for_fours(rows, row_bytes, out, |row| sum_with(row, AHEAD_BYTES, x, &weights));
+}
+
+/// Calls `sum` with the first rows, and adds the lanes up of four at a time. One row is read after another: memory brings
+/// several at once more slowly.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512vl")]
+fn for_fours(rows: &[u8], row_bytes: usize, out: &mut [f32], sum: impl Fn(&[u8]) -> __m512) {
+    let mut rows = rows.chunks_exact(row_bytes.max(1));
+    for out in out.chunks_mut(4) {
+        let mut sums = [_mm512_setzero_ps(); 4];
+        for (all, row) in sums.iter_mut().zip(rows.by_ref().take(out.len())) {
+            *all = sum(row);
+        }
+        out.copy_from_slice(&add_up(sums)[..out.len()]);
+    }
+}
+
+/// `sum of w[i] * x[i]`, its lanes added up.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn dot_with<const BYTES: usize>(
@@ -286,8 +337,19 @@ fn dot_with<const BYTES: usize>(
     x: &[f32],
     weights: impl Fn(&[u8; BYTES]) -> [__m512; 2],
 ) -> f32 {
-    let ahead = row.ahead();
-    let (w, w_rest) = row.bytes.as_chunks::<BYTES>();
+    _mm512_reduce_add_ps(sum_with(row.bytes, row.ahead(), x, &weights))
+}
+
+/// `sum of w[i] * x[i]`, four sums of sixteen lanes in flight; what lies `ahead` of weights is prefetched.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn sum_with<const BYTES: usize>(
+    row: &[u8],
+    ahead: usize,
+    x: &[f32],
+    weights: &impl Fn(&[u8; BYTES]) -> [__m512; 2],
+) -> __m512 {
+    let (w, w_rest) = row.as_chunks::<BYTES>();
     let (w_pairs, w_last) = w.as_chunks::<2>();
     let (x, x_rest) = x.as_chunks::<32>();
     let (x_pairs, x_last) = x.as_chunks::<2>();
@@ -314,7 +376,7 @@ fn dot_with<const BYTES: usize>(
         sums[3] = _mm512_fmadd_ps(w1, x1, sums[3]);
     }
     let [sum0, sum1, sum2, sum3] = sums;
-    _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sum0, sum1), _mm512_add_ps(sum2, sum3)))
+    _mm512_add_ps(_mm512_add_ps(sum0, sum1), _mm512_add_ps(sum2, sum3))
 }
 
 /// `y[i] += a * w[i]`, rounded once.
@@ -396,11 +458,10 @@ fn axpy_4_blocks<const BYTES: usize>(
     let (y16, y_rest) = y.as_chunks_mut::<{ 32 * BLOCKS }>();
     let w16 = rows.map(|row| &row.bytes.as_chunks::<BYTES>().0.as_chunks::<BLOCKS>().0[..y16.len()]);
     let of_rows = a.map(|a| _mm512_set1_ps(a));
-    let places = rounded::places::<BYTES>();
     for (group, y) in y16.iter_mut().enumerate() {
         let mut scales = [[0.0; BLOCKS]; 4];
         for k in 0..4 {
-            let converted = rounded::row_scales(&w16[k][group], places);
+            let converted = rounded::row_scales(&w16[k][group]);
             // SAFETY: the array is valid for 64 bytes; the store needs no alignment.
             unsafe { _mm512_storeu_ps(scales[k].as_mut_ptr(), converted) };
         }
@@ -534,7 +595,36 @@ fn read(w: Row<'_>) -> u64 {
     words.into_iter().fold(0, |all, word| all ^ word)
 }
 
+// ---- sums of lanes ----
+
+/// The lanes of each, as [`_mm512_reduce_add_ps`] adds them up: halves, then quarters, then pairs.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512vl")]
+fn add_up([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+    let halves = |a, b| {
+        let (low, high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+        _mm512_add_ps(low, high)
+    };
+    let (ab, cd) = (halves(a, b), halves(c, d));
+    let (even, odd) = (_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd));
+    let quarters = _mm512_add_ps(even, odd);
+    let pairs = _mm512_add_ps(quarters, _mm512_permute_ps::<0x4e>(quarters));
+    let ones = _mm512_add_ps(pairs, _mm512_permute_ps::<0xb1>(pairs));
+    let first =
+        _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), ones);
+    bytemuck::cast(_mm512_castps512_ps128(first))
+}
+
 // ---- memory to registers and back ----
+
+/// At most 64 bytes, then zeros.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn load_bytes(bytes: &[u8]) -> __m512i {
+    let mask = if bytes.len() < 64 { (1 << bytes.len()) - 1 } else { u64::MAX };
+    // SAFETY: a lane that the mask leaves out is not read, and the mask has no more lanes than there are bytes.
+    unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
+}
 
 #[inline]
 #[target_feature(enable = "avx512f")]

@@ -177,6 +177,19 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn dot(&self, w: Row<'_>, x: &[f32]) -> f32;
 
+    /// [`Kernels::dot`] with rows in order, to the bit: `out[i] = w[start + i] . x`. A short row is over before a call has
+    /// begun.
+    ///
+    /// *Shapes*: `w: [rows, n]`, `x: [n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ, or there are not as many rows as outputs.
+    fn rows(&self, w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
+        for (at, out) in (start..).zip(out) {
+            *out = self.dot(w.row(at), x);
+        }
+    }
+
     /// Rows in order with few vectors, a row unpacked once for some of them: `out[t][r] = w[rows.start + r] . x[t]`.
     /// Each sum is taken in one order, not always that of [`Kernels::dot`], whatever rows and vectors stand beside
     /// it.
@@ -338,19 +351,6 @@ pub fn repack(format: Format, stored: Format, rows: &mut [u8]) {
     }
 }
 
-/// Rows `rows` of `w` times `x`.
-///
-/// *Shapes*: `w: [w.rows, n]`, `x: [n]`, `out: [rows.len()]`.
-///
-/// # Panics
-/// If the lengths differ, or `w` has no such rows.
-pub fn matrix_vector(kernels: &dyn Kernels, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
-    assert_eq!(rows.len(), out.len(), "matrix_vector: one output a row");
-    for (out, row) in out.iter_mut().zip(rows) {
-        *out = kernels.dot(w.row(row), x);
-    }
-}
-
 /// `values`, then zeros.
 fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
     let mut padded = [T::default(); N];
@@ -374,6 +374,15 @@ fn add_one_by_one(
                 kernels.axpy(a[k * count + t], *row, y);
             }
         }
+    }
+}
+
+/// Stops the programmer whose outputs are not those of rows, or whose rows are not as long as the vector.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn assert_rows(w: Matrix<'_>, start: usize, x: &[f32], out: &[f32]) {
+    assert!(start + out.len() <= w.rows, "a row for each output");
+    if !out.is_empty() {
+        w.row(start).assert_values(x.len());
     }
 }
 

@@ -30,7 +30,7 @@ use super::prefetch::{prefetch, prefetch_line};
 use super::scalar::Scalar;
 use super::{
     Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time, assert_added,
-    assert_few, assert_sums, assert_transposed, dots_one_by_one, padded, parts, sum_of_four,
+    assert_few, assert_rows, assert_sums, assert_transposed, dots_one_by_one, padded, parts, sum_of_four,
 };
 use crate::format::Format;
 
@@ -91,6 +91,12 @@ impl Kernels for Neon {
         w.assert_values(x.len());
         // SAFETY: `self` exists, so `detect` has seen NEON.
         unsafe { dot(w, x) }
+    }
+
+    fn rows(&self, w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
+        assert_rows(w, start, x, out);
+        // SAFETY: `self` exists, so `detect` has seen NEON.
+        unsafe { rows(w, start, x, out) }
     }
 
     fn dots(&self, w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
@@ -183,6 +189,14 @@ impl Down for Neon {
             // SAFETY: it is made only where `detect` has seen `i8mm`.
             Bytes::Matrix => unsafe { transposed::add_i8mm(w, start, x, out) },
         }
+    }
+}
+
+/// Rows in order, without a call for each.
+#[target_feature(enable = "neon")]
+fn rows(w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
+    for (at, out) in (start..).zip(out) {
+        *out = dot(w.row(at), x);
     }
 }
 

@@ -24,6 +24,8 @@ mod grids;
 mod plain;
 mod write;
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use blocks::{TWICE_E2M1, UNEVEN};
 pub(super) use plain::Plain;
 pub(super) use write::{write_mxfp4, write_q4_1, write_q5_0, write_q5_1, write_q5_k};
 

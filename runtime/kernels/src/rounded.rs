@@ -153,7 +153,7 @@ impl<'a> Input<'a> {
     pub fn rows(&self, kernels: &dyn Kernels, w: Matrix<'_>, start: usize, out: &mut [f32]) {
         match self.rounded {
             Some(x) if w.format.has_blocks() => kernels.rows_rounded(w, start, x, out),
-            _ => super::matrix_vector(kernels, w, start..start + out.len(), self.plain, out),
+            _ => kernels.rows(w, start, self.plain, out),
         }
     }
 }

@@ -78,7 +78,7 @@ impl FeedForward {
         let [logits, weights] = [logits, weights].map(|part| &mut part[row * experts..][..experts]);
         let mut chosen = [(0, 0.0); EXPERTS_USED_MAX];
         let chosen = &mut chosen[..described.experts_used];
-        kernels::matrix_vector(n.kernels, router, 0..experts, x, logits);
+        n.kernels.rows(router, 0, x, logits);
         if described.input == RouterInput::Normed {
             let root = (x.len() as f32).sqrt();
             logits.iter_mut().for_each(|logit| *logit /= root);

@@ -99,49 +99,35 @@ pub(super) fn weights(four: &Interleaved, block: usize) -> [__m512; 2] {
     q4_0_scaled(scale(d), q)
 }
 
-/// [`super::super::Kernels::dot_rounded`] of rows of one length, each to the bit as if it were alone.
+/// A row times a vector of 8 bits: sums whose lanes are to be added up. What lies `ahead` of weights is prefetched.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
-    let aheads = rows.map(|row| row.ahead());
-    let w = rows.map(|row| row.bytes.as_chunks::<72>().0.as_chunks::<GROUPS>());
+pub(super) fn sum(row: &[u8], ahead: usize, x: Rounded<'_>) -> __m512 {
+    let (w, w_rest) = row.as_chunks::<72>().0.as_chunks::<GROUPS>();
     let (scales, scales_rest) = x.scales.as_chunks::<{ GROUPS * BLOCKS }>();
     let (block_sums, sums_rest) = x.sums.as_chunks::<{ GROUPS * BLOCKS }>();
     let (halves, halves_rest) = x.halves.as_chunks::<GROUPS>();
-    let mut sums = [[_mm512_setzero_ps(); 2]; R];
-    let mut offsets = [_mm512_setzero_ps(); R];
-    for (group, halves) in halves.iter().enumerate() {
-        for r in 0..R {
-            let w = &w[r].0[group];
-            prefetch(w, aheads[r]);
-            let s = _mm512_mul_ps(scales_of_all(w), floats(&scales[group]));
-            offsets[r] = _mm512_fmadd_ps(s, floats(&block_sums[group]), offsets[r]);
-            let mut lanes = lanes_of_four();
-            for i in 0..GROUPS {
-                let whole = _mm512_cvtepi32_ps(whole(&w[i], &halves[i]));
-                let scale = _mm512_permutexvar_ps(lanes, s);
-                sums[r][i % 2] = _mm512_fmadd_ps(whole, scale, sums[r][i % 2]);
-                lanes = _mm512_add_epi32(lanes, _mm512_set1_epi32(BLOCKS as i32));
-            }
+    let (mut sums, mut offsets) = ([_mm512_setzero_ps(); 2], _mm512_setzero_ps());
+    for (((w, halves), scales), block_sums) in w.iter().zip(halves).zip(scales).zip(block_sums) {
+        prefetch(w, ahead);
+        let s = _mm512_mul_ps(scales_of_all(w), floats(scales));
+        offsets = _mm512_fmadd_ps(s, floats(block_sums), offsets);
+        let mut lanes = lanes_of_four();
+        for i in 0..GROUPS {
+            let whole = _mm512_cvtepi32_ps(whole(&w[i], &halves[i]));
+            sums[i % 2] = _mm512_fmadd_ps(whole, _mm512_permutexvar_ps(lanes, s), sums[i % 2]);
+            lanes = _mm512_add_epi32(lanes, _mm512_set1_epi32(BLOCKS as i32));
         }
     }
-    let rest = scales_rest.as_chunks().0.iter().zip(sums_rest.as_chunks().0).zip(halves_rest);
-    for (at, ((scales, block_sums), halves)) in rest.enumerate() {
-        for r in 0..R {
-            let w = &w[r].1[at];
-            prefetch(w, aheads[r]);
-            let s = _mm512_mul_ps(first_lanes(&self::scales(w)), first_lanes(scales));
-            offsets[r] = _mm512_fmadd_ps(s, first_lanes(block_sums), offsets[r]);
-            let scale = _mm512_permutexvar_ps(lanes_of_four(), s);
-            sums[r][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole(w, halves)), scale, sums[r][0]);
-        }
+    let x_rest = scales_rest.as_chunks().0.iter().zip(sums_rest.as_chunks().0).zip(halves_rest);
+    for (w, ((scales, block_sums), halves)) in w_rest.iter().zip(x_rest) {
+        prefetch(w, ahead);
+        let s = _mm512_mul_ps(first_lanes(&self::scales(w)), first_lanes(scales));
+        offsets = _mm512_fmadd_ps(s, first_lanes(block_sums), offsets);
+        let scale = _mm512_permutexvar_ps(lanes_of_four(), s);
+        sums[0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole(w, halves)), scale, sums[0]);
     }
-    let mut out = [0.0; R];
-    for r in 0..R {
-        let both = _mm512_add_ps(sums[r][0], sums[r][1]);
-        out[r] = _mm512_reduce_add_ps(_mm512_fnmadd_ps(_mm512_set1_ps(8.0), offsets[r], both));
-    }
-    out
+    _mm512_fnmadd_ps(_mm512_set1_ps(8.0), offsets, _mm512_add_ps(sums[0], sums[1]))
 }
 
 /// The sums of four blocks' nibbles times the vector's whole numbers, four lanes for each block.

@@ -1,228 +1,333 @@
-//! A row of blocks times one vector of 8 bits (VNNI).
+//! Rows of blocks times one vector of 8 bits (VNNI).
 //!
 //! ```text
-//! for 16 blocks:   s[16] = d[16] * scale[16]                        one gather of the row's scales
-//!                  offset -= s * sum[16] * 8 (128)                  the weights' offset, for all at once
-//!   Q4_0, for 4:   whole[16] = dpbusd(64 low nibbles, first halves) + dpbusd(64 high ones, second halves)
+//! for 16 blocks:   s[16] = d[16] * scale[16]                        words picked out of the bytes of all of them
+//!                  offset += s * sum[16]                            for all at once: what weights were made unsigned by
+//!   nibbles, of 4: whole[16] = dpbusd(64 low nibbles, first halves) + dpbusd(64 high ones, second halves)
 //!                  sums += float(whole) * [s0 x 4 | s1 x 4 | s2 x 4 | s3 x 4]
-//!   Q8_0, for 2:   whole[16] = dpbusd(64 weights, 64 values)        eight sums of four products a block
+//!   Q8_0, of 2:    whole[16] = dpbusd(64 weights, 64 values)        eight sums of four products a block
 //!                  sums += float(whole) * [s0 x 8 | s1 x 8]
 //! ```
 //!
-//! Blocks beyond the last sixteen are taken so, too, as far as they are whole groups (twos), the scales of those that are
-//! not there being zero; what is left is taken one by one. The order of all sums is that of the blocks alone. The port that
-//! moves bytes between lanes is what limits `Q4_0`; of four blocks it sees one permutation.
+//! `Q4_1` takes its minima for the offset. `IQ4_NL` and `MXFP4` look their sixteen values up, made unsigned in the table;
+//! what that adds is taken away again in whole numbers.
+//!
+//! Blocks beyond the last sixteen are taken so, too: the scales of those that are not there are zero, and the last that is
+//! there stands for them. The order of all sums is that of the blocks alone. The port that moves bytes between lanes is what
+//! limits nibbles; of four blocks it sees one permutation.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
 
 use super::super::avx2::load_16;
+use super::super::parts::{TWICE_E2M1, UNEVEN};
 use super::super::prefetch::prefetch;
 use super::super::rounded::HALVES;
-use super::super::{Matrix, Rounded, Row};
-use super::{interleaved, load_32, load_64};
+use super::super::{AHEAD_BYTES, Matrix, Rounded, Row};
+use super::{for_fours, interleaved, load_32, load_64, load_bytes};
 use crate::format::Format;
 
-/// Blocks whose scales are gathered together.
+/// Blocks whose scales are converted together.
 pub(super) const BLOCKS: usize = 16;
-/// Short rows in order that meet a vector together, so that one begins while another's sum is taken.
-const ROWS: usize = 4;
-/// The longest of them: several long ones at a time come more slowly from memory than one.
-const SHORT_BYTES: usize = 1024;
+/// Blocks of nibbles that fill a register with their halves, and those of bytes.
+const FOUR: usize = 4;
+const TWO: usize = 2;
 
 /// Whether rows of `format` are met here.
 pub(super) fn takes(format: Format) -> bool {
-    matches!(format, Format::Q8_0 | Format::Q4_0 | Format::Q4_0X4)
+    matches!(format, Format::Q8_0 | Format::Q4_0X4) || has_nibbles(format)
+}
+
+/// Whether a block of `format` is scales and 32 nibbles.
+fn has_nibbles(format: Format) -> bool {
+    matches!(format, Format::Q4_0 | Format::Q4_1 | Format::Iq4Nl | Format::Mxfp4)
 }
 
 /// [`super::super::Kernels::dot_rounded`]; lengths and format have been checked.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn dot(w: Row<'_>, x: Rounded<'_>) -> f32 {
-    let [sum] = dots([w], x);
-    sum
+    let mut out = [0.0];
+    each(w.format, w.bytes, w.bytes.len(), w.ahead(), x, &mut out);
+    out[0]
 }
 
 /// [`super::super::Kernels::rows_rounded`]; lengths, format and rows have been checked.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn rows(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
-    let short = w.format.row_bytes(w.columns) <= SHORT_BYTES;
-    let (together, rest) = out.split_at_mut(if short { out.len() / ROWS * ROWS } else { 0 });
-    let mut at = start;
-    for out in together.as_chunks_mut::<ROWS>().0 {
-        *out = dots([w.row(at), w.row(at + 1), w.row(at + 2), w.row(at + 3)], x);
-        at += ROWS;
-    }
-    for (at, out) in (at..).zip(rest) {
-        *out = dot(w.row(at), x);
+    let row_bytes = w.format.row_bytes(w.columns);
+    each(w.format, &w.bytes[start * row_bytes..], row_bytes, AHEAD_BYTES, x, out);
+}
+
+/// A dot product for each of the first rows; what lies `ahead` of their bytes is prefetched.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn each(format: Format, rows: &[u8], row_bytes: usize, ahead: usize, x: Rounded<'_>, out: &mut [f32]) {
+    let x = Vector::new(format, x);
+    match format {
+        Format::Q8_0 => for_fours(rows, row_bytes, out, |row| q8_0(row, ahead, &x)),
+        Format::Q4_0X4 => for_fours(rows, row_bytes, out, |row| interleaved::sum(row, ahead, x.x)),
+        Format::Q4_1 => for_fours(rows, row_bytes, out, |row| q4_1(row, ahead, &x)),
+        Format::Iq4Nl => for_fours(rows, row_bytes, out, |row| iq4_nl(row, ahead, &x)),
+        Format::Mxfp4 => for_fours(rows, row_bytes, out, |row| mxfp4(row, ahead, &x)),
+        _ => for_fours(rows, row_bytes, out, |row| q4_0(row, ahead, &x)),
     }
 }
 
-/// Rows of one format, each to the bit as if it were alone.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-fn dots<const R: usize>(w: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
-    if w[0].format == Format::Q4_0X4 {
-        return interleaved::dots(w, x);
-    }
-    let rest = x.scales.len() / BLOCKS * BLOCKS;
-    if w[0].format == Format::Q4_0 {
-        let halves = (x.halves.as_chunks::<{ BLOCKS / 4 }>().0, &x.halves[rest / 4..]);
-        dots_with::<_, 4, _>(
-            w,
-            x,
-            8.0,
-            |q| nibbles(q),
-            |w, at, s, sums| some_of_nibbles(w, &halves.0[at], s, sums),
-            |w, s, sums| some_of_nibbles(w, halves.1, s, sums),
-        )
-    } else {
-        let values = (x.values.as_chunks::<{ 32 * BLOCKS }>().0, &x.values[32 * rest..]);
-        dots_with::<_, 2, _>(
-            w,
-            x,
-            128.0,
-            |q| bytes(q),
-            |w, at, s, sums| some_of_bytes(w, &values.0[at], s, sums),
-            |w, s, sums| some_of_bytes(w, values.1, s, sums),
-        )
-    }
+/// A rounded vector, and its part for a register that blocks fill only in part.
+struct Vector<'a> {
+    x: Rounded<'a>,
+    last: [i8; HALVES],
 }
 
-/// Rows times one vector of 8 bits. `one` gives a block's weights, made unsigned by `offset`; `sixteen` adds sixteen
-/// blocks under their scales to two sums; `fewer` adds whole `STEP`s of the blocks beyond the last sixteen.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-fn dots_with<const BYTES: usize, const STEP: usize, const R: usize>(
-    rows: [Row<'_>; R],
-    x: Rounded<'_>,
-    offset: f32,
-    one: impl Fn(&[u8; BYTES]) -> __m256i,
-    sixteen: impl Fn(&[[u8; BYTES]; BLOCKS], usize, __m512, [__m512; 2]) -> [__m512; 2],
-    fewer: impl Fn(&[[u8; BYTES]], __m512, [__m512; 2]) -> [__m512; 2],
-) -> [f32; R] {
-    let aheads = rows.map(|row| row.ahead());
-    let (scales, _) = x.scales.as_chunks::<BLOCKS>();
-    let (all_sums, _) = x.sums.as_chunks::<BLOCKS>();
-    let groups = scales.len();
-    let mut w16: [&[[[u8; BYTES]; BLOCKS]]; R] = [&[]; R];
-    let mut w_rest: [&[[u8; BYTES]]; R] = [&[]; R];
-    for r in 0..R {
-        let (w, rest) = rows[r].bytes.as_chunks::<BYTES>().0.as_chunks();
-        (w16[r], w_rest[r]) = (&w[..groups], rest);
-    }
-    let places = places::<BYTES>();
-    let mut sums = [[_mm512_setzero_ps(); 2]; R];
-    let mut offsets = [_mm512_setzero_ps(); R];
-    for group in 0..groups {
-        for r in 0..R {
-            let w = &w16[r][group];
-            prefetch(w, aheads[r]);
-            let s = _mm512_mul_ps(row_scales(w, places), floats(&scales[group]));
-            offsets[r] = _mm512_fmadd_ps(s, floats(&all_sums[group]), offsets[r]);
-            sums[r] = sixteen(w, group, s, sums[r]);
-        }
-    }
-    let mut out = [0.0; R];
-    for r in 0..R {
-        let rest = if w_rest[r].is_empty() {
-            0.0
+impl<'a> Vector<'a> {
+    #[inline]
+    fn new(format: Format, x: Rounded<'a>) -> Self {
+        let mut last = [0; HALVES];
+        if format == Format::Q8_0 {
+            let rest = x.values.as_chunks::<{ TWO * 32 }>().1;
+            last[..rest.len()].copy_from_slice(rest);
         } else {
-            dot_of_rest::<_, STEP>(w_rest[r], aheads[r], x, offset, &one, &fewer)
-        };
-        let both = _mm512_add_ps(sums[r][0], sums[r][1]);
-        let sum = _mm512_fnmadd_ps(_mm512_set1_ps(offset), offsets[r], both);
-        out[r] = _mm512_reduce_add_ps(sum) + rest;
+            let (to, from) = (last.as_chunks_mut::<16>().0, x.values.as_chunks::<HALVES>().1);
+            for (block, halves) in from.as_chunks::<16>().0.as_chunks::<2>().0.iter().enumerate() {
+                (to[block], to[FOUR + block]) = (halves[0], halves[1]);
+            }
+        }
+        Self { x, last }
     }
-    out
 }
 
-/// The dot product of the blocks beyond the last sixteen. Not inlined: rows of whole sixteens are a sixth slower with
-/// it among them.
-#[inline(never)]
+// ---- the sums of a row, whose lanes are to be added up; what lies ahead of its bytes is prefetched ----
+
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-fn dot_of_rest<const BYTES: usize, const STEP: usize>(
-    w: &[[u8; BYTES]],
+fn q8_0(row: &[u8], ahead: usize, x: &Vector<'_>) -> __m512 {
+    let x_steps = (x.x.values.as_chunks().0, x.last.first_chunk().expect("half of it"));
+    let scales = |w: &[u8]| [halves(words::<17>(w)); 2];
+    let whole = |w: [&[u8; 34]; TWO], x: &[i8; TWO * 32]| {
+        _mm512_dpbusd_epi32(_mm512_setzero_si512(), two_of_bytes(w), bytes_64(x))
+    };
+    sum_with(row, ahead, x.x, x_steps, -128.0, scales, whole)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn q4_0(row: &[u8], ahead: usize, x: &Vector<'_>) -> __m512 {
+    let scales = |w: &[u8]| [halves(words::<9>(w)); 2];
+    let whole = |w: [&[u8; 18]; FOUR], x: &_| multiply(four_of_nibbles(w), x);
+    sum_with(row, ahead, x.x, (x.x.halves, &x.last), -8.0, scales, whole)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn q4_1(row: &[u8], ahead: usize, x: &Vector<'_>) -> __m512 {
+    let scales = |w: &[u8]| scales_and_minima(w);
+    let whole = |w: [&[u8; 20]; FOUR], x: &_| multiply(four_of_nibbles(w), x);
+    sum_with(row, ahead, x.x, (x.x.halves, &x.last), 1.0, scales, whole)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn iq4_nl(row: &[u8], ahead: usize, x: &Vector<'_>) -> __m512 {
+    let scales = |w: &[u8]| [halves(words::<9>(w)), _mm512_setzero_ps()];
+    let whole = |w: [&[u8; 18]; FOUR], x: &_| look_up(&UNEVEN, four_of_nibbles(w), x);
+    sum_with(row, ahead, x.x, (x.x.halves, &x.last), 0.0, scales, whole)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn mxfp4(row: &[u8], ahead: usize, x: &Vector<'_>) -> __m512 {
+    let scales = |w: &[u8]| [half_powers(w), _mm512_setzero_ps()];
+    let whole = |w: [&[u8; 17]; FOUR], x: &_| look_up(&TWICE_E2M1, four_of_nibbles(w), x);
+    sum_with(row, ahead, x.x, (x.x.halves, &x.last), 0.0, scales, whole)
+}
+
+/// A row times a vector of 8 bits, of which `x_steps` has what meets `STEP` blocks, and what meets the last of them, if
+/// they are not all there. `scales` gives the scales of at most sixteen blocks, and of what `offset` times the sum of a
+/// block's values is taken; `whole` multiplies the blocks, `16 / STEP` sums of each in lanes in order.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
+fn sum_with<const BYTES: usize, const STEP: usize, const N: usize>(
+    row: &[u8],
     ahead: usize,
     x: Rounded<'_>,
+    (x_steps, x_last): (&[[i8; N]], &[i8; N]),
     offset: f32,
-    one: &impl Fn(&[u8; BYTES]) -> __m256i,
-    fewer: &impl Fn(&[[u8; BYTES]], __m512, [__m512; 2]) -> [__m512; 2],
-) -> f32 {
-    let first = x.scales.len() - w.len();
-    let (scales, sums, values) = (&x.scales[first..], &x.sums[first..], &x.values[32 * first..]);
-    w.iter().for_each(|w| prefetch(w, ahead));
-    let whole = w.len() / STEP * STEP;
-    let s = _mm512_mul_ps(first_scales(&w[..whole], places::<BYTES>()), first_floats(&scales[..whole]));
-    let [a, b] = fewer(&w[..whole], s, [_mm512_setzero_ps(); 2]);
-    let offsets = _mm512_mul_ps(_mm512_mul_ps(s, first_floats(&sums[..whole])), _mm512_set1_ps(offset));
-    let mut rest = _mm512_reduce_add_ps(_mm512_sub_ps(_mm512_add_ps(a, b), offsets));
-    let blocks = w.iter().zip(scales).zip(sums).zip(values.as_chunks::<32>().0);
-    for (((w, scale), block_sum), values) in blocks.skip(whole) {
-        let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes([w[0], w[1], 0, 0]))));
-        let whole = _mm256_dpbusd_epi32(_mm256_setzero_si256(), one(w), load_32(bytemuck::cast_ref(values)));
-        let whole = _mm512_reduce_add_epi32(_mm512_zextsi256_si512(whole)) as f32;
-        rest = f32::mul_add(d * scale, f32::mul_add(-offset, *block_sum, whole), rest);
+    scales: impl Fn(&[u8]) -> [__m512; 2],
+    whole: impl Fn([&[u8; BYTES]; STEP], &[i8; N]) -> __m512i,
+) -> __m512 {
+    let (x_scales, scales_rest) = x.scales.as_chunks::<BLOCKS>();
+    let (x_sums, sums_rest) = x.sums.as_chunks::<BLOCKS>();
+    // lengths that do not depend on the row: what they decide is decided once for many rows
+    let (w_groups, w_rest) = row.as_chunks::<BYTES>().0.split_at(BLOCKS * x_scales.len());
+    let (w_groups, w_rest) = (w_groups.as_chunks::<BLOCKS>().0, &w_rest[..scales_rest.len()]);
+    let (x_groups, x_more) = x_steps.split_at(x_scales.len() * (BLOCKS / STEP));
+    let first = if STEP == FOUR { lanes_of(2) } else { lanes_of(3) };
+    let next = _mm512_set1_epi32(STEP as i32);
+    let (mut sums, mut offsets) = ([_mm512_setzero_ps(); 2], _mm512_setzero_ps());
+    let w_groups = w_groups.iter().zip(x_groups.chunks_exact(BLOCKS / STEP));
+    for ((w, x_group), (x_scales, x_sums)) in w_groups.zip(x_scales.iter().zip(x_sums)) {
+        prefetch(w, ahead);
+        let [d, less] = scales(w.as_flattened());
+        let (s, less) = (_mm512_mul_ps(d, floats(x_scales)), _mm512_mul_ps(less, floats(x_scales)));
+        offsets = _mm512_fmadd_ps(less, floats(x_sums), offsets);
+        let mut lanes = first;
+        for (step, (w, x)) in w.as_chunks::<STEP>().0.iter().zip(x_group).enumerate() {
+            let whole = _mm512_cvtepi32_ps(whole(w.each_ref(), x));
+            sums[step % 2] = _mm512_fmadd_ps(whole, _mm512_permutexvar_ps(lanes, s), sums[step % 2]);
+            lanes = _mm512_add_epi32(lanes, next);
+        }
     }
-    rest
+    if !w_rest.is_empty() {
+        w_rest.iter().for_each(|w| prefetch(w, ahead));
+        let (x_scales, x_sums) = (first_floats(scales_rest), first_floats(sums_rest));
+        let [d, less] = scales(w_rest.as_flattened());
+        let (s, less) = (_mm512_mul_ps(d, x_scales), _mm512_mul_ps(less, x_scales));
+        offsets = _mm512_fmadd_ps(less, x_sums, offsets);
+        let (w_steps, some) = w_rest.as_chunks::<STEP>();
+        let mut lanes = first;
+        for (w, x) in w_steps.iter().zip(x_more) {
+            let whole = _mm512_cvtepi32_ps(whole(w.each_ref(), x));
+            sums[0] = _mm512_fmadd_ps(whole, _mm512_permutexvar_ps(lanes, s), sums[0]);
+            sums.swap(0, 1);
+            lanes = _mm512_add_epi32(lanes, next);
+        }
+        if let Some(last) = some.last() {
+            let mut w = [last; STEP];
+            for at in 0..STEP {
+                w[at] = some.get(at).unwrap_or(last);
+            }
+            let whole = _mm512_cvtepi32_ps(whole(w, x_last));
+            sums[0] = _mm512_fmadd_ps(whole, _mm512_permutexvar_ps(lanes, s), sums[0]);
+        }
+    }
+    _mm512_fmadd_ps(_mm512_set1_ps(offset), offsets, _mm512_add_ps(sums[0], sums[1]))
 }
 
-/// Blocks of nibbles times those of the vector, four at a time: four sums of four products in whole numbers for each block
-/// and half, the sums of both halves together.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-fn some_of_nibbles(w: &[[u8; 18]], halves: &[[i8; HALVES]], s: __m512, mut sums: [__m512; 2]) -> [__m512; 2] {
-    let mut four = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    for (i, (w, halves)) in w.as_chunks::<4>().0.iter().zip(halves).enumerate() {
-        let [first, second]: &[[u8; 64]; 2] = bytemuck::cast_ref(halves);
-        let [low, high] = four_of_nibbles(w);
-        let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, load_64(first));
-        let whole = _mm512_dpbusd_epi32(whole, high, load_64(second));
-        let scale = _mm512_permutexvar_ps(four, s);
-        sums[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, sums[i % 2]);
-        four = _mm512_add_epi32(four, _mm512_set1_epi32(4));
-    }
-    sums
-}
-
-/// Blocks of bytes times those of the vector, two at a time.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
-fn some_of_bytes(w: &[[u8; 34]], values: &[i8], s: __m512, mut sums: [__m512; 2]) -> [__m512; 2] {
-    let mut two = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    for (i, ([a, b], values)) in w.as_chunks().0.iter().zip(values.as_chunks::<64>().0).enumerate() {
-        let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), two_of_bytes(a, b), bytes_64(values));
-        let scale = _mm512_permutexvar_ps(two, s);
-        sums[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, sums[i % 2]);
-        two = _mm512_add_epi32(two, _mm512_set1_epi32(2));
-    }
-    sums
-}
-
-/// Offsets of the first bytes of sixteen blocks.
+/// The number of each lane without its last bits: the block that `1 << bits` lanes belong to.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn places<const BYTES: usize>() -> __m512i {
-    let blocks = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    _mm512_mullo_epi32(blocks, _mm512_set1_epi32(BYTES as i32))
+fn lanes_of(bits: u32) -> __m512i {
+    let lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    _mm512_srlv_epi32(lane, _mm512_set1_epi32(bits.cast_signed()))
 }
 
-/// The scales of sixteen blocks.
+/// Four blocks' first halves times the vector's, and their second ones: four sums of four products for each block and half,
+/// those of both halves together.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-pub(super) fn row_scales<const BYTES: usize>(w: &[[u8; BYTES]; BLOCKS], places: __m512i) -> __m512 {
-    // SAFETY: each of the sixteen reads is four bytes at the front of a block, which is longer.
-    let words = unsafe { _mm512_i32gather_epi32::<1>(places, w.as_ptr().cast()) };
-    _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn multiply([low, high]: [__m512i; 2], x: &[i8; HALVES]) -> __m512i {
+    let [first, second]: &[[u8; 64]; 2] = bytemuck::cast_ref(x);
+    _mm512_dpbusd_epi32(
+        _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, load_64(first)),
+        high,
+        load_64(second),
+    )
 }
 
-/// The scales of at most sixteen blocks, the others zero.
+/// [`multiply`] with the numbers of a table at these places.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-fn first_scales<const BYTES: usize>(w: &[[u8; BYTES]], places: __m512i) -> __m512 {
-    let (zero, first) = (_mm512_setzero_si512(), first(w.len()));
-    // SAFETY: each of the reads that the mask lets through is four bytes at the front of a block, which is longer.
-    let words = unsafe { _mm512_mask_i32gather_epi32::<1>(zero, first, places, w.as_ptr().cast()) };
-    _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn look_up(table: &[i8; 16], [low, high]: [__m512i; 2], x: &[i8; HALVES]) -> __m512i {
+    let above = _mm512_set1_epi8(i8::MIN);
+    let table = _mm512_broadcast_i32x4(load_16(bytemuck::cast_ref(table)));
+    let table = _mm512_xor_si512(table, above);
+    let unsigned = multiply([_mm512_shuffle_epi8(table, low), _mm512_shuffle_epi8(table, high)], x);
+    _mm512_sub_epi32(unsigned, multiply([above; 2], x))
+}
+
+/// The first bytes of a slice from `at` on, zeros where there are none: a processor takes hundreds of cycles to load nothing
+/// from where no memory is, so that nothing is loaded from the slice's front.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn bytes_from(bytes: &[u8], at: usize) -> __m512i {
+    load_bytes(bytes.get(at..).unwrap_or(&bytes[..0]))
+}
+
+/// The first word of each of sixteen blocks of `WORDS` words, zero for those that are not there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn words<const WORDS: usize>(blocks: &[u8]) -> __m256i {
+    // as many blocks as begin within two registers
+    let some = if WORDS <= 9 { 8 } else { 4 };
+    let places = _mm512_mullo_epi16(lanes_of_words(), _mm512_set1_epi16(WORDS as i16));
+    let mut all = _mm512_setzero_si512();
+    for first in (0..BLOCKS).step_by(some) {
+        let (at, mask) = (2 * WORDS * first, ((1 << some) - 1) << first);
+        if at >= blocks.len() {
+            break;
+        }
+        let places = _mm512_sub_epi16(places, _mm512_set1_epi16((WORDS * first) as i16));
+        let (low, high) = (bytes_from(blocks, at), bytes_from(blocks, at + 64));
+        all = _mm512_or_si512(all, _mm512_maskz_permutex2var_epi16(mask, low, places, high));
+    }
+    _mm512_castsi512_si256(all)
+}
+
+/// The number of each lane of a word.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn lanes_of_words() -> __m512i {
+    _mm512_set_epi16(
+        31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6,
+        5, 4, 3, 2, 1, 0,
+    )
+}
+
+/// Numbers of half precision.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halves(words: __m256i) -> __m512 {
+    _mm512_cvtph_ps(words)
+}
+
+/// The scales and minima of at most sixteen blocks of `Q4_1`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn scales_and_minima(blocks: &[u8]) -> [__m512; 2] {
+    const WORDS: usize = 5;
+    let mut all = _mm512_setzero_si512();
+    for first in (0..BLOCKS).step_by(4) {
+        let at = 4 * WORDS * first;
+        if at >= blocks.len() {
+            break;
+        }
+        let lane = _mm512_sub_epi32(lanes_of(0), _mm512_set1_epi32(first as i32));
+        let places = _mm512_mullo_epi32(lane, _mm512_set1_epi32(WORDS as i32));
+        let some = bytes_from(blocks, at);
+        all = _mm512_mask_permutexvar_epi32(all, 0xf << first, places, some);
+    }
+    [halves(_mm512_cvtepi32_epi16(all)), halves(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(all)))]
+}
+
+/// `2^(e - 128)` for the first byte of each of at most sixteen blocks of `MXFP4`, zero for those that are not there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn half_powers(blocks: &[u8]) -> __m512 {
+    const BYTES: usize = 17;
+    let places = _mm512_mullo_epi16(lanes_of_words(), _mm512_set1_epi16(BYTES as i16));
+    let mut all = _mm512_setzero_si512();
+    for first in (0..BLOCKS).step_by(4) {
+        let at = BYTES * first;
+        if at >= blocks.len() {
+            break;
+        }
+        let places = _mm512_srli_epi16::<1>(_mm512_sub_epi16(places, _mm512_set1_epi16(at as i16)));
+        all = _mm512_mask_permutexvar_epi16(all, 0xf << first, places, bytes_from(blocks, at));
+    }
+    // of every other word it is the upper byte
+    let all = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(all));
+    let upper = _mm512_set1_epi64(8 << 32);
+    let e = _mm512_and_si512(_mm512_srlv_epi32(all, upper), _mm512_set1_epi32(0xff));
+    let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(e, _mm512_set1_epi32(1)));
+    let small = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), e);
+    let power = _mm512_mask_mov_epi32(normal, _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2)), small);
+    _mm512_castsi512_ps(_mm512_maskz_mov_epi32(first(blocks.len() / BYTES), power))
+}
+
+/// The scales of sixteen blocks that begin with them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn row_scales<const BYTES: usize>(w: &[[u8; BYTES]; BLOCKS]) -> __m512 {
+    halves(if BYTES == 18 { words::<9>(w.as_flattened()) } else { words::<17>(w.as_flattened()) })
 }
 
 /// A register of at most sixteen floats, then zeros.
@@ -239,21 +344,11 @@ fn first(count: usize) -> __mmask16 {
     ((1u32 << count.min(BLOCKS)) - 1) as __mmask16
 }
 
-/// 32 nibbles as bytes, in the order of their values.
+/// The first halves of four blocks as bytes, and the second ones; nibbles are a block's last bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn nibbles([_, _, q @ ..]: &[u8; 18]) -> __m256i {
-    let low = load_16(q);
-    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
-    _mm256_and_si256(both, _mm256_set1_epi8(0xf))
-}
-
-/// The first halves of four blocks as bytes, and the second ones.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn four_of_nibbles(
-    [[_, _, a @ ..], [_, _, b @ ..], [_, _, c @ ..], [_, _, d @ ..]]: &[[u8; 18]; 4],
-) -> [__m512i; 2] {
+fn four_of_nibbles<const BYTES: usize>(blocks: [&[u8; BYTES]; FOUR]) -> [__m512i; 2] {
+    let [a, b, c, d] = blocks.map(|block| block.last_chunk().expect("16 bytes of nibbles"));
     let all = _mm512_castsi128_si512(load_16(a));
     let all = _mm512_inserti32x4::<1>(all, load_16(b));
     let all = _mm512_inserti32x4::<2>(all, load_16(c));
@@ -262,23 +357,17 @@ fn four_of_nibbles(
     [_mm512_and_si512(all, low_bits), _mm512_and_si512(_mm512_srli_epi16::<4>(all), low_bits)]
 }
 
-/// 32 signed bytes, 128 added.
+/// 64 signed bytes, 128 added.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn bytes([_, _, q @ ..]: &[u8; 34]) -> __m256i {
-    _mm256_xor_si256(load_32(q), _mm256_set1_epi8(i8::MIN))
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn two_of_bytes([_, _, a @ ..]: &[u8; 34], [_, _, b @ ..]: &[u8; 34]) -> __m512i {
+fn two_of_bytes([[_, _, a @ ..], [_, _, b @ ..]]: [&[u8; 34]; TWO]) -> __m512i {
     let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(load_32(a)), load_32(b));
     _mm512_xor_si512(both, _mm512_set1_epi8(i8::MIN))
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn bytes_64(values: &[i8; 64]) -> __m512i {
+fn bytes_64(values: &[i8; TWO * 32]) -> __m512i {
     load_64(bytemuck::cast_ref(values))
 }
 
