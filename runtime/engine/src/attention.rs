@@ -144,17 +144,11 @@ impl<'a> Attention<'a> {
             let mut scores = [0.0; BLOCK * QUERIES];
             let scores = &mut scores[..length * count];
             self.kernels.products(&block(keys, start)[..length], packed, scores);
-            for (query, out) in out[..count].iter_mut().enumerate() {
-                let (mut weights, scores) = ([0.0; BLOCK], &mut scores[query..]);
-                for (weight, score) in weights.iter_mut().zip(scores.iter().step_by(count)) {
-                    *weight = *score;
-                }
+            let hidden = |query: usize| {
                 let visible = self.visible(row_of(query), start, length);
-                so_far.weigh(self.kernels, self.config, query, &mut weights, visible, out);
-                for (score, weight) in scores.iter_mut().step_by(count).zip(weights) {
-                    *score = weight;
-                }
-            }
+                (0..visible.start).chain(visible.end..length)
+            };
+            so_far.weigh_tile(self.kernels, self.config, scores, hidden, &mut out[..count]);
             let out = out[..count].as_flattened_mut();
             self.kernels.add_products(scores, count, 0..count, &block(values, start)[..length], out);
         }
@@ -277,6 +271,55 @@ impl SoFar {
             sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += weight);
         }
         *sum += sums.iter().sum::<f32>();
+    }
+
+    /// [`SoFar::weigh`] for all queries of a tile, side by side; `hidden` gives the positions of the block that a query does
+    /// not see.
+    ///
+    /// *Shapes*: `scores: [positions, queries]`, `out: [queries, head_width]`.
+    fn weigh_tile<const W: usize, I: Iterator<Item = usize>>(
+        &mut self,
+        kernels: &dyn Kernels,
+        config: &config::Attention,
+        scores: &mut [f32],
+        hidden: impl Fn(usize) -> I,
+        out: &mut [[f32; W]],
+    ) {
+        let count = out.len();
+        let hide = |scores: &mut [f32], with: f32| {
+            for query in 0..count {
+                hidden(query).for_each(|position| scores[position * count + query] = with);
+            }
+        };
+        if let Some(bound) = config.softcap {
+            let bounded =
+                |score: &mut f32| *score = bound / config.scale * (*score * config.scale / bound).tanh();
+            scores.iter_mut().for_each(bounded);
+        }
+        hide(scores, f32::NEG_INFINITY);
+        let mut largest = self.max;
+        for scores in scores.chunks_exact_mut(count) {
+            for (largest, score) in largest.iter_mut().zip(scores) {
+                *score *= config.scale;
+                *largest = if *score > *largest { *score } else { *largest };
+            }
+        }
+        for (query, out) in out.iter_mut().enumerate() {
+            if largest[query] > self.max[query] {
+                let shrink = (self.max[query] - largest[query]).exp();
+                out.iter_mut().for_each(|value| *value *= shrink);
+                self.sum[query] *= shrink;
+            }
+        }
+        self.max = largest;
+        for scores in scores.chunks_exact_mut(count) {
+            scores.iter_mut().zip(&largest).for_each(|(score, largest)| *score -= largest);
+        }
+        kernels.exponentials(scores, 0.0);
+        hide(scores, 0.0);
+        for weights in scores.chunks_exact(count) {
+            self.sum.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += weight);
+        }
     }
 
     /// `out /= sum`, in which each query's sink has its share.

@@ -31,9 +31,9 @@ use bytemuck::{cast_mut, cast_ref};
 
 use super::prefetch::prefetch;
 use super::{
-    Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, add_some_at_a_time,
-    assert_added, assert_few, assert_rows, assert_sums, assert_transposed, dots_one_by_one, padded, parts,
-    softmax, stored_interleaved, sum_of_four,
+    Activation, Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, SHARING, activation,
+    add_some_at_a_time, assert_added, assert_few, assert_rows, assert_sums, assert_transposed,
+    dots_one_by_one, padded, parts, softmax, stored_interleaved, sum_of_four,
 };
 use crate::format::Format;
 
@@ -97,6 +97,11 @@ impl Kernels for Avx2 {
     fn exponentials(&self, x: &mut [f32], largest: f32) {
         // SAFETY: `self` exists, so `detect` has seen the features.
         unsafe { exponentials(x, largest) }
+    }
+
+    fn activate(&self, activation: Activation, gates: &[f32], ups: &[f32], values: &mut [f32]) {
+        // SAFETY: `self` exists, so `detect` has seen the features.
+        unsafe { activate(activation, gates, ups, values) }
     }
 
     fn add_few(&self, a: &[f32], w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
@@ -484,6 +489,12 @@ fn scale(d: [u8; 2]) -> __m256 {
 #[target_feature(enable = "avx2")]
 pub(super) fn exponentials(x: &mut [f32], largest: f32) {
     softmax::exponentials(x, largest);
+}
+
+/// [`Kernels::activate`], eight at a time.
+#[target_feature(enable = "avx2")]
+pub(super) fn activate(activation: Activation, gates: &[f32], ups: &[f32], values: &mut [f32]) {
+    activation::activate(activation, gates, ups, values);
 }
 
 // ---- signs ----

@@ -32,9 +32,9 @@ use super::avx2::{self, load_16};
 use super::prefetch::prefetch;
 use super::scalar::Scalar;
 use super::{
-    AHEAD_BYTES, Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, add_some_at_a_time,
-    assert_added, assert_few, assert_rows, assert_sums, assert_transposed, dots_one_by_one, padded, parts,
-    stored_interleaved, sum_of_four,
+    AHEAD_BYTES, Activation, Down, Form, InstructionSet, Kernels, Matrix, Packed, Rounded, Row,
+    add_some_at_a_time, assert_added, assert_few, assert_rows, assert_sums, assert_transposed,
+    dots_one_by_one, padded, parts, stored_interleaved, sum_of_four,
 };
 use crate::format::Format;
 
@@ -116,6 +116,11 @@ impl Kernels for Avx512 {
     fn exponentials(&self, x: &mut [f32], largest: f32) {
         // SAFETY: `self` exists, so `detect` has seen AVX2, too.
         unsafe { avx2::exponentials(x, largest) }
+    }
+
+    fn activate(&self, activation: Activation, gates: &[f32], ups: &[f32], values: &mut [f32]) {
+        // SAFETY: `self` exists, so `detect` has seen AVX2, too.
+        unsafe { avx2::activate(activation, gates, ups, values) }
     }
 
     fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]) {

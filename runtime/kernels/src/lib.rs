@@ -275,6 +275,11 @@ pub trait Kernels: Sync + fmt::Debug {
         softmax::exponentials(x, largest);
     }
 
+    /// `values[i] = activation.apply(gates[i], ups[i])`, to the bit, of as many as there are of all three.
+    fn activate(&self, activation: Activation, gates: &[f32], ups: &[f32], values: &mut [f32]) {
+        activation::activate(activation, gates, ups, values);
+    }
+
     /// Number of bits that differ between two vectors of signs.
     ///
     /// *Shapes*: `a: [n / 64]`, `b: [n / 64]`, one bit a sign.

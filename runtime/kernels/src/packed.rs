@@ -82,7 +82,7 @@ impl<'a> Packed<'a> {
     /// in the front of `filled`, so that every register is a whole one.
     ///
     /// # Panics
-    /// If `filled` is shorter than the piece.
+    /// If the last group is not whole, and `filled` shorter than the piece.
     pub(super) fn whole_groups<'b>(
         self,
         piece: Range<usize>,
@@ -92,11 +92,13 @@ impl<'a> Packed<'a> {
         'a: 'b,
     {
         if let Some((g, words)) = self.groups().last().filter(|(g, _)| *g != LANES) {
-            for (to, from) in filled.iter_mut().zip(words[piece.start * g..piece.end * g].chunks_exact(g)) {
+            for (to, from) in
+                filled[..piece.len()].iter_mut().zip(words[piece.start * g..piece.end * g].chunks_exact(g))
+            {
                 to[..g].copy_from_slice(from);
             }
         }
-        let filled = &filled[..piece.len()];
+        let filled = filled.get(..piece.len()).unwrap_or_default();
         let groups: Packed<'b> = self;
         groups
             .groups()

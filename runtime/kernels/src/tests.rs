@@ -623,6 +623,25 @@ fn a_matrix_times_a_vector_is_a_dot_for_each_row() {
 }
 
 #[test]
+fn many_activations_have_the_bits_of_one() {
+    use Activation::{Drelu, Gelu, Relu, ReluSquared, Silu, SwigluOai};
+    let mut gates = noise(41, 1003);
+    gates.iter_mut().enumerate().for_each(|(i, gate)| *gate *= [1.0, 10.0, 100.0, 1e-3, 1e30][i % 5]);
+    gates.extend([0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 87.0, -87.5]);
+    let ups = noise(42, gates.len());
+    for kernels in available() {
+        for activation in [Drelu, Gelu, Relu, ReluSquared, Silu, SwigluOai] {
+            let mut values = vec![f32::NAN; gates.len()];
+            kernels.activate(activation, &gates, &ups, &mut values);
+            for ((gate, up), value) in gates.iter().zip(&ups).zip(values) {
+                let expected = activation.apply(*gate, *up);
+                assert_eq!(value.to_bits(), expected.to_bits(), "{kernels:?} {activation:?} {gate} {up}");
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_in_order_have_the_bits_of_one_after_another() {
     for (kernels, format) in pairs() {
         for columns in [32, 256, 512, 544, 960, 1056] {

@@ -426,11 +426,7 @@ impl Cluster<'_> {
                     kernels.products(gates, part, gate_tile);
                     if !gated {
                         for (i, ups) in gate_tile.chunks_exact(part.count).enumerate() {
-                            let values = &mut values[i * x.count + vector..];
-                            values
-                                .iter_mut()
-                                .zip(ups)
-                                .for_each(|(value, up)| *value = activation.apply(*up, *up));
+                            kernels.activate(activation, ups, ups, &mut values[i * x.count + vector..]);
                         }
                         continue;
                     }
@@ -456,10 +452,9 @@ impl Cluster<'_> {
                         .chunks_exact_mut(x.count)
                         .for_each(|values| values[vector..][..part.count].fill(0.0));
                     for (&i, ups) in fire[..count].iter().zip(up_tile.chunks_exact(part.count)) {
-                        let pairs = gate_tile[i * part.count..].iter().zip(ups);
-                        for (value, (gate, up)) in values[i * x.count + vector..].iter_mut().zip(pairs) {
-                            *value = activation.apply(*gate, *up);
-                        }
+                        let (gates, values) =
+                            (&gate_tile[i * part.count..], &mut values[i * x.count + vector..]);
+                        kernels.activate(activation, gates, ups, values);
                     }
                 }
             },

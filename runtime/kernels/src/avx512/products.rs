@@ -97,8 +97,15 @@ pub(super) fn for_pairs(
     piece: Range<usize>,
     mut each: impl FnMut(usize, (PackedVectors<'_>, Option<PackedVectors<'_>>)),
 ) {
-    let mut filled = [[0.0; LANES]; PIECE];
-    let mut groups = x.whole_groups(piece, &mut filled);
+    // zeros take as long as a small product
+    let mut zeros;
+    let filled: &mut [_] = if x.count.is_multiple_of(LANES) {
+        &mut []
+    } else {
+        zeros = [[0.0; LANES]; PIECE];
+        &mut zeros
+    };
+    let mut groups = x.whole_groups(piece, filled);
     let mut first = 0;
     while let Some(group) = groups.next() {
         each(first, (group, groups.next()));
