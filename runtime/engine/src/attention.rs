@@ -70,7 +70,11 @@ pub fn attend(
     let seen = |at: &At| at.position + 1 - config.first_seen(at.position);
     let products = width * at.iter().map(seen).sum::<usize>();
     // heads that share keys stay together, unless there are too few others for all threads
-    let together = (config.heads / config.kv_heads).min(config.heads.div_ceil(pool.threads()));
+    let together = match tiling {
+        Tiling::Tiles => a.heads_of_tile(),
+        Tiling::OneByOne => config.heads / config.kv_heads,
+    };
+    let together = together.min(config.heads.div_ceil(pool.threads()));
     let grain = if products < ALONE { width } else { together * config.head_width };
     pool.share_columns(
         attended,
@@ -97,9 +101,14 @@ impl<'a> Attention<'a> {
         &self.projections[row * stride..][..self.config.query_width()]
     }
 
+    /// Heads that share keys whose queries pass together: all, unless one head's fill a tile by themselves.
+    fn heads_of_tile(&self) -> usize {
+        if self.rows.len() < QUERIES { self.config.heads / self.config.kv_heads } else { 1 }
+    }
+
     /// A thread's heads, in tiles of queries that share keys; `W` is the width of a head.
     fn in_tiles<const W: usize>(&self, out: &mut Columns<'_, f32>) {
-        let group = self.config.heads / self.config.kv_heads;
+        let group = self.heads_of_tile();
         let (first, end) = (out.range().start / W, out.range().end / W);
         let mut head = first;
         while head < end {

@@ -241,7 +241,14 @@ pub(super) fn round_block<const N: usize>(values: &[f32; N], rounded: &mut [i8; 
 /// Rounds a block to whole numbers of at most `most`; gives their scale.
 #[inline]
 pub(super) fn round_block_to<const N: usize>(most: f32, values: &[f32; N], rounded: &mut [i8; N]) -> f32 {
-    let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
+    // in lanes, which do not wait for each other; what is not a number is passed over
+    let larger = |largest: f32, v: f32| if v > largest { v } else { largest };
+    let (eights, rest) = values.as_chunks::<8>();
+    let mut lanes = [0.0_f32; 8];
+    for values in eights {
+        lanes.iter_mut().zip(values).for_each(|(lane, v)| *lane = larger(*lane, v.abs()));
+    }
+    let largest = lanes.into_iter().chain(rest.iter().map(|v| v.abs())).fold(0.0, larger);
     let (scale, inverse) = if largest < LEAST { (0.0, 0.0) } else { (largest / most, most / largest) };
     for (rounded, value) in rounded.iter_mut().zip(values) {
         *rounded = round(value * inverse);
