@@ -41,9 +41,9 @@ const HASHES: [(&str, &[&str], [&str; 3]); 4] = [
         "oxide-qwen",
         &["dense"],
         [
-            "b11ddc748d2c29434d85116eeca93d0b",
-            "5736e4447f7bbef61f49deb7b570f2eb",
-            "a939819a45da89fffb80e09ae2baa62e",
+            "fe7710c665495a591afe60d27e3c8656",
+            "14383d1623e5e00858881adf31977524",
+            "0fd3c57d2759982fc31910ae27dad697",
         ],
     ),
 ];

@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 
-use kernels::matrix_vector;
 use plans::engine::{PREFETCH_ONE_IN, PREFETCHED_FRACTION, PREFETCHED_USED_FRACTION};
 
 use super::*;
@@ -51,7 +50,7 @@ impl Requested<'_> {
 
 fn times(w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
     let mut out = vec![0.0; w.rows];
-    matrix_vector(best(), w, 0..w.rows, x, &mut out);
+    best().rows(w, 0, x, &mut out);
     out
 }
 
