@@ -311,7 +311,7 @@ converter made. *Chain*: goldens that are profiled, planned and run by the progr
 
 const FORMATS: &str = "Rows that ggml's Python package unpacked and wrote are read to the bit and written to the byte. The kernels of every instruction
 set are tested against the scalar ones, which are the definitions. *Unpacked*: one loop for all such formats brings 32 values at a time
-into registers. *Goldens*: those with logits that have weights in the format.
+into registers; with AVX-512 one vector of 8 bits meets `Q4_1`, `IQ4_NL` and `MXFP4` in the loop of `Q4_0`. *Goldens*: those with logits that have weights in the format.
 
 Each format but F32 and F16, in which all other goldens are, has one of its own in `fixtures/golden/quantised`: a llama of one layer whose
 matrices are in it, as ggml quantises them. The logits are those of transformers, whose weights are what ggml's Python package decodes the file to,

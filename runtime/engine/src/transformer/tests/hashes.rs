@@ -2,7 +2,7 @@
 //! means to keep all bits keeps these hashes; one that does not says so by new ones.
 //!
 //! Instruction sets add in different orders, so each has hashes of its own. They were made on x86-64: Neon, Dotprod and I8mm have
-//! none. All rest on the C library's `expf`.
+//! none. Routers and softmax rest on the C library's `expf`.
 
 use kernels::InstructionSet;
 
