@@ -250,11 +250,7 @@ impl SoFar {
             return;
         }
         let (max, sum) = (&mut self.max[query], &mut self.sum[query]);
-        if let Some(bound) = config.softcap {
-            let bounded =
-                |score: &mut f32| *score = bound / config.scale * (*score * config.scale / bound).tanh();
-            scores[visible.clone()].iter_mut().for_each(bounded);
-        }
+        soften(config, &mut scores[visible.clone()]);
         scores[..visible.start].fill(f32::NEG_INFINITY);
         scores[visible.end..].fill(f32::NEG_INFINITY);
         let lanes = &mut scores.as_chunks_mut::<LANES>().0[..visible.end.div_ceil(LANES)];
@@ -300,11 +296,7 @@ impl SoFar {
                 hidden(query).for_each(|position| scores[position * count + query] = with);
             }
         };
-        if let Some(bound) = config.softcap {
-            let bounded =
-                |score: &mut f32| *score = bound / config.scale * (*score * config.scale / bound).tanh();
-            scores.iter_mut().for_each(bounded);
-        }
+        soften(config, scores);
         hide(scores, f32::NEG_INFINITY);
         let mut largest = self.max;
         for scores in scores.chunks_exact_mut(count) {
@@ -345,6 +337,15 @@ impl SoFar {
             let factor = shrink / (sum * shrink + (sink - largest).exp());
             out.iter_mut().for_each(|value| *value *= factor);
         }
+    }
+}
+
+/// Bounds scores that are not scaled yet, where the model does.
+fn soften(config: &config::Attention, scores: &mut [f32]) {
+    if let Some(bound) = config.softcap {
+        let bounded =
+            |score: &mut f32| *score = bound / config.scale * (*score * config.scale / bound).tanh();
+        scores.iter_mut().for_each(bounded);
     }
 }
 

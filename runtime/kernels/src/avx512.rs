@@ -289,7 +289,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
     }
 }
 
-/// Rows in order; short ones of a plain format have their lanes added up together.
+/// Rows in order; those of a plain format have their lanes added up four at a time.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn rows(w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
     match w.format {

@@ -140,7 +140,7 @@ impl<'a> Row<'a> {
 pub struct Matrix<'a> {
     /// Storage format of the values.
     pub format: Format,
-    /// Rows.
+    /// Rows: the length of its output.
     pub rows: usize,
     /// Columns: the length of its input, a multiple of the format's block.
     pub columns: usize,

@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 use super::super::interleaved::{BLOCKS, Interleaved, VALUES, part};
 use super::super::prefetch::prefetch;
 use super::super::{Rounded, Row};
-use super::rounded::floats;
+use super::rounded::{floats, low_and_high, multiply};
 use super::{load, load_64, q4_0_scaled, scale, store};
 
 /// Interleaved groups whose scales are converted at once.
@@ -135,16 +135,7 @@ pub(super) fn sum(row: &[u8], ahead: usize, x: Rounded<'_>) -> __m512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn whole(four: &Interleaved, halves: &[i8; VALUES]) -> __m512i {
     let (_, nibbles) = four.split_at(2 * BLOCKS);
-    let all = load_64(&nibbles.as_chunks().0[0]);
-    let low_bits = _mm512_set1_epi8(0xf);
-    let (low, high) =
-        (_mm512_and_si512(all, low_bits), _mm512_and_si512(_mm512_srli_epi16::<4>(all), low_bits));
-    let [first, second]: &[[u8; 64]; 2] = bytemuck::cast_ref(halves);
-    _mm512_dpbusd_epi32(
-        _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, load_64(first)),
-        high,
-        load_64(second),
-    )
+    multiply(low_and_high(load_64(&nibbles.as_chunks().0[0])), halves)
 }
 
 /// Each of the first four lanes, four times.

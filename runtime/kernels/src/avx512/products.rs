@@ -598,6 +598,6 @@ pub(super) fn store_lanes(values: &mut [f32], new: __m512) {
 }
 
 /// The first `lanes` of sixteen.
-fn mask(lanes: usize) -> __mmask16 {
+pub(super) fn mask(lanes: usize) -> __mmask16 {
     ((1_u32 << lanes.min(LANES)) - 1) as __mmask16
 }

@@ -24,6 +24,7 @@ use super::super::parts::{TWICE_E2M1, UNEVEN};
 use super::super::prefetch::prefetch;
 use super::super::rounded::HALVES;
 use super::super::{AHEAD_BYTES, Matrix, Rounded, Row};
+use super::products::{load_lanes, mask};
 use super::{for_fours, interleaved, load_32, load_64, load_bytes};
 use crate::format::Format;
 
@@ -35,12 +36,8 @@ const TWO: usize = 2;
 
 /// Whether rows of `format` are met here.
 pub(super) fn takes(format: Format) -> bool {
-    matches!(format, Format::Q8_0 | Format::Q4_0X4) || has_nibbles(format)
-}
-
-/// Whether a block of `format` is scales and 32 nibbles.
-fn has_nibbles(format: Format) -> bool {
-    matches!(format, Format::Q4_0 | Format::Q4_1 | Format::Iq4Nl | Format::Mxfp4)
+    use Format::{Iq4Nl, Mxfp4, Q4_0, Q4_0X4, Q4_1, Q8_0};
+    matches!(format, Q8_0 | Q4_0X4 | Q4_0 | Q4_1 | Iq4Nl | Mxfp4)
 }
 
 /// [`super::super::Kernels::dot_rounded`]; lengths and format have been checked.
@@ -178,7 +175,7 @@ fn sum_with<const BYTES: usize, const STEP: usize, const N: usize>(
     }
     if !w_rest.is_empty() {
         w_rest.iter().for_each(|w| prefetch(w, ahead));
-        let (x_scales, x_sums) = (first_floats(scales_rest), first_floats(sums_rest));
+        let (x_scales, x_sums) = (load_lanes(scales_rest), load_lanes(sums_rest));
         let [d, less] = scales(w_rest.as_flattened());
         let (s, less) = (_mm512_mul_ps(d, x_scales), _mm512_mul_ps(less, x_scales));
         offsets = _mm512_fmadd_ps(less, x_sums, offsets);
@@ -214,7 +211,7 @@ fn lanes_of(bits: u32) -> __m512i {
 /// those of both halves together.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn multiply([low, high]: [__m512i; 2], x: &[i8; HALVES]) -> __m512i {
+pub(super) fn multiply([low, high]: [__m512i; 2], x: &[i8; HALVES]) -> __m512i {
     let [first, second]: &[[u8; 64]; 2] = bytemuck::cast_ref(x);
     _mm512_dpbusd_epi32(
         _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, load_64(first)),
@@ -320,7 +317,7 @@ fn half_powers(blocks: &[u8]) -> __m512 {
     let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(e, _mm512_set1_epi32(1)));
     let small = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), e);
     let power = _mm512_mask_mov_epi32(normal, _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2)), small);
-    _mm512_castsi512_ps(_mm512_maskz_mov_epi32(first(blocks.len() / BYTES), power))
+    _mm512_castsi512_ps(_mm512_maskz_mov_epi32(mask(blocks.len() / BYTES), power))
 }
 
 /// The scales of sixteen blocks that begin with them.
@@ -328,20 +325,6 @@ fn half_powers(blocks: &[u8]) -> __m512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn row_scales<const BYTES: usize>(w: &[[u8; BYTES]; BLOCKS]) -> __m512 {
     halves(if BYTES == 18 { words::<9>(w.as_flattened()) } else { words::<17>(w.as_flattened()) })
-}
-
-/// A register of at most sixteen floats, then zeros.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn first_floats(values: &[f32]) -> __m512 {
-    // SAFETY: the mask lets through as many as there are.
-    unsafe { _mm512_maskz_loadu_ps(first(values.len()), values.as_ptr()) }
-}
-
-/// The first `count` of sixteen lanes.
-#[inline]
-fn first(count: usize) -> __mmask16 {
-    ((1u32 << count.min(BLOCKS)) - 1) as __mmask16
 }
 
 /// The first halves of four blocks as bytes, and the second ones; nibbles are a block's last bytes.
@@ -353,6 +336,13 @@ fn four_of_nibbles<const BYTES: usize>(blocks: [&[u8; BYTES]; FOUR]) -> [__m512i
     let all = _mm512_inserti32x4::<1>(all, load_16(b));
     let all = _mm512_inserti32x4::<2>(all, load_16(c));
     let all = _mm512_inserti32x4::<3>(all, load_16(d));
+    low_and_high(all)
+}
+
+/// The low nibbles of 64 bytes, and the high ones.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn low_and_high(all: __m512i) -> [__m512i; 2] {
     let low_bits = _mm512_set1_epi8(0xf);
     [_mm512_and_si512(all, low_bits), _mm512_and_si512(_mm512_srli_epi16::<4>(all), low_bits)]
 }
