@@ -26,8 +26,9 @@ use rustix::process::{Resource, getrlimit};
 pub const PAGE_BYTES: usize = 4096;
 /// A cache line, and the widest vector register.
 pub const LINE_BYTES: usize = 64;
-/// Least size of a mapping for which huge pages are requested.
-const HUGE_BYTES_MIN: usize = 64 << 20;
+/// A huge page, on most processors. A mapping of one at least begins on such a multiple and consists of them as far as they go: a
+/// read that a virtual machine's host puts into 4 KiB pages one after another takes three times as long.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// The alignment of a slab's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,11 +124,27 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// `bytes` is a multiple of the page size and not zero.
     fn new(bytes: usize) -> io::Result<Self> {
+        let spare = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
+        let mapped = bytes.checked_add(spare).ok_or(io::ErrorKind::OutOfMemory)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: no address is requested, so that no mapping of anyone else is replaced.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, bytes })
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, MapFlags::PRIVATE) }?;
+        let whole = Self { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, bytes: mapped };
+        let before = if spare == 0 { 0 } else { whole.base.addr().get().wrapping_neg() % HUGE_PAGE_BYTES };
+        Ok(whole.cut(before, bytes))
+    }
+
+    /// Gives back all but `bytes` behind the first `before`, all of them whole pages.
+    fn cut(self, before: usize, bytes: usize) -> Self {
+        let whole = std::mem::ManuallyDrop::new(self);
+        for (start, length) in [(0, before), (before + bytes, whole.bytes - before - bytes)] {
+            if length > 0 {
+                // SAFETY: the range is inside this mapping, and nobody has been given any of it.
+                let _cannot_fail = unsafe { munmap(whole.base.as_ptr().add(start).cast(), length) };
+            }
+        }
+        // SAFETY: `before + bytes <= whole.bytes`.
+        Self { base: unsafe { whole.base.add(before) }, bytes }
     }
 
     fn address(&self) -> *mut c_void {
@@ -136,7 +153,7 @@ impl Mapping {
 
     /// Huge pages where they pay, then every page written once, before any slab exists.
     fn populate(&mut self) -> io::Result<()> {
-        if self.bytes >= HUGE_BYTES_MIN {
+        if self.bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range is this mapping's; the advice changes no contents. Kernels without
             // huge pages refuse it, which costs speed only.
             let _refused = unsafe { madvise(self.address(), self.bytes, Advice::LinuxHugepage) };
@@ -360,6 +377,16 @@ mod tests {
         page.fill(3);
         assert_eq!((&*bytes, &*floats), (&[1; 3][..], &[2.0; 5][..]));
         assert_eq!(arena.left_bytes(), PAGE_BYTES as u64);
+    }
+
+    #[test]
+    fn an_arena_of_a_huge_page_begins_on_one_and_all_of_it_can_be_written() {
+        for bytes in [HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + PAGE_BYTES, 5 * HUGE_PAGE_BYTES - PAGE_BYTES] {
+            let mut arena = Arena::new(bytes as u64).unwrap();
+            let mut all = arena.take::<u8>(bytes, Align::Page).unwrap();
+            assert_eq!((all.as_ptr().addr() % HUGE_PAGE_BYTES, arena.left_bytes()), (0, 0));
+            all.fill(1);
+        }
     }
 
     #[test]

@@ -72,6 +72,8 @@ pub struct Fetcher {
     /// Requests on their way to the device.
     batch: Vec<ReadRequest>,
     waited: Duration,
+    /// Reads that measured the device, which are no token's.
+    measured: flash::FlashCounters,
     /// The last reads that were started, if they are remembered.
     last: Option<Recorded>,
 }
@@ -105,6 +107,7 @@ impl Fetcher {
             errors: (0..count).map(|_| None).collect(),
             batch: Vec::with_capacity(count),
             waited: Duration::ZERO,
+            measured: flash::FlashCounters::default(),
             last: None,
         }
     }
@@ -338,11 +341,11 @@ impl Fetcher {
         self.flash.describe() + phases
     }
 
-    /// Totals since start.
+    /// Totals since start, without [`Self::sustained`].
     pub fn counters(&self) -> FetchCounters {
         let Formed { prefetch_reads, prefetch_bytes, prefetch_reads_used, gap_bytes } =
             self.schedule.counts();
-        let flash = self.flash.counters();
+        let flash = self.flash.counters().since(self.measured);
         FetchCounters {
             flash,
             prefetch_reads,

@@ -9,6 +9,7 @@ use plans::plan::measured_run;
 use serde::Serialize;
 
 use super::figures::{self, Figures};
+use super::hour::Probes;
 use super::report::{self, About};
 use super::session::RunningPlan;
 use super::{Failure, failure, tokens};
@@ -83,6 +84,7 @@ pub(super) fn bench(
     let bar = Progress::on_stderr(false).bar(length as u64, "tokens", Unit::Steps);
     let (mut decode_speeds, mut prefill_speeds, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = (Duration::ZERO, 0);
+    let mut probes = Probes::after(session.hour.take());
     for _ in 0..REPEATS {
         session.clear_cache();
         let (before, first) = (session.prefilled.1, session.steps.len());
@@ -91,6 +93,9 @@ pub(super) fn bench(
         prefill_speeds.push(prompt.len() as f64 / (session.prefilled.1 - before).as_secs_f64());
         bar.inc(prompt.len() as u64);
         for &token in rest {
+            if let Some(probes) = probes.as_mut().filter(|probes| probes.due()) {
+                probes.push(session.probe());
+            }
             session.decode(token)?;
             bar.inc(1);
         }
@@ -106,6 +111,10 @@ pub(super) fn bench(
         ));
     }
 
+    if let Some(mut probes) = probes {
+        probes.push(session.probe());
+        session.hour = probes.mean();
+    }
     let figures = figures::figures(session, REPEATS)?;
     let alone = session.replay_reads()?;
     let together = match recording {

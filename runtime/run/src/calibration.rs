@@ -12,21 +12,18 @@ use plans::{Calibration, Plan, SCHEMA};
 use super::hour::Hour;
 use super::{Failure, failure};
 
-/// Writes the mean of some probes.
+/// Writes what was found.
 ///
 /// # Errors
 /// Nothing was measured, it is too far from the profile to be the same machine, or the file cannot be written.
-pub(super) fn write(path: &Path, plan: &Plan, hours: &[Hour]) -> Result<(), Failure> {
-    let Some(factors) = factors(plan, hours) else {
-        let why: Vec<&str> =
-            hours.iter().flat_map(|hour| &hour.probe_unmeasured).map(String::as_str).collect();
+pub(super) fn write(path: &Path, plan: &Plan, hour: &Hour) -> Result<(), Failure> {
+    let Some(factors) = factors(plan, hour) else {
         return Err(failure(format!(
             "nothing was measured that a calibration could hold ({}); {} is not written",
-            why.first().unwrap_or(&"no rate of the plan"),
+            hour.probe_unmeasured.first().map_or("no rate of the plan", String::as_str),
             path.display()
         )));
     };
-    let others = hours.iter().filter_map(|hour| hour.probe_others_cpu_fraction).reduce(f64::max);
     let calibration = Calibration {
         schema: SCHEMA,
         measured: MeasuredAt {
@@ -35,31 +32,23 @@ pub(super) fn write(path: &Path, plan: &Plan, hours: &[Hour]) -> Result<(), Fail
             device: plan.target.device.clone(),
             device_fingerprint: plan.target.device_fingerprint.clone(),
             model: plan.target.model.clone(),
-            others_cpu_fraction: others.map(significant),
+            others_cpu_fraction: hour.probe_others_cpu_fraction.map(significant),
         },
         factors,
     };
     plans::file::write(&calibration, path).map(drop).map_err(failure)
 }
 
-/// The geometric mean of what each probe found, over the profile: a plan with a calibration assumes other rates than that.
-/// `None` where none found anything.
-fn factors(plan: &Plan, hours: &[Hour]) -> Option<Factors> {
-    if hours.iter().all(|hour| hour.factors().is_none()) {
-        return None;
-    }
-    let assumed = plan.request.calibration.unwrap_or(Factors::NONE).named();
-    let mean = |at: usize| {
-        let found: Vec<f64> = hours.iter().filter_map(|hour| hour.found()[at].1).collect();
-        let mean = (found.iter().map(|factor| factor.ln()).sum::<f64>() / found.len().max(1) as f64).exp();
-        significant(assumed[at].1 * mean)
-    };
+/// What was found over the profile: a plan with a calibration assumes other rates than that. `None` where nothing was.
+fn factors(plan: &Plan, hour: &Hour) -> Option<Factors> {
+    let found = hour.factors()?;
+    let assumed = plan.request.calibration.unwrap_or(Factors::NONE);
     Some(Factors {
-        compute: mean(0),
-        stream: mean(1),
-        gather: mean(2),
-        random_reads: mean(3),
-        ordered_reads: mean(4),
+        compute: significant(assumed.compute * found.compute),
+        stream: significant(assumed.stream * found.stream),
+        gather: significant(assumed.gather * found.gather),
+        random_reads: significant(assumed.random_reads * found.random_reads),
+        ordered_reads: significant(assumed.ordered_reads * found.ordered_reads),
     })
 }
 
@@ -69,6 +58,7 @@ mod tests {
 
     fn hour(reads: Option<f64>) -> Hour {
         Hour {
+            probes: 1,
             probe_seconds: 0.5,
             probe_compute_over_planned: None,
             probe_stream_over_planned: None,
@@ -90,23 +80,23 @@ mod tests {
     #[test]
     fn factors_are_over_the_profile_and_what_was_not_measured_is_as_there() {
         let mut plan = plan();
-        let found = factors(&plan, &[hour(Some(0.5)), hour(Some(2.0))]).expect("factors");
-        assert_eq!(found, Factors::NONE);
+        let found = factors(&plan, &hour(Some(2.0))).expect("factors");
+        assert_eq!(found, Factors { random_reads: 2.0, ..Factors::NONE });
         plan.request.calibration = Some(Factors { random_reads: 0.8, compute: 0.9, ..Factors::NONE });
-        let found = factors(&plan, &[hour(Some(0.5)), hour(None)]).expect("factors");
+        let found = factors(&plan, &hour(Some(0.5))).expect("factors");
         assert_eq!(found, Factors { random_reads: 0.4, compute: 0.9, ..Factors::NONE });
-        assert_eq!(factors(&plan, &[hour(None)]), None);
+        assert_eq!(factors(&plan, &hour(None)), None);
     }
 
     #[test]
     fn what_was_written_can_be_read_and_nothing_is_written_of_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("calibration.toml");
-        assert!(write(&path, &plan(), &[hour(None)]).is_err() && !path.exists());
-        write(&path, &plan(), &[hour(Some(0.5))]).expect("it is written");
+        assert!(write(&path, &plan(), &hour(None)).is_err() && !path.exists());
+        write(&path, &plan(), &hour(Some(0.5))).expect("it is written");
         let read = plans::file::read::<Calibration>(&path).expect("it can be read").value;
         assert_eq!(read.factors.random_reads, 0.5);
         // a hundredth of the profile's speed is another machine
-        assert!(write(&path, &plan(), &[hour(Some(0.01))]).is_err());
+        assert!(write(&path, &plan(), &hour(Some(0.01))).is_err());
     }
 }

@@ -137,7 +137,7 @@ pub(crate) struct Cli {
     /// bytes through memory; beside it, as .svg, a picture of where the time went; and say more of it in the report
     #[arg(long, value_name = "FILE.csv", help_heading = "Report")]
     pub(super) report: Option<PathBuf>,
-    /// Write what this hour gives over what the device's profile says, measured before and after the benchmark, for
+    /// Write what this hour gives over what the device's profile says, measured before, during and after the benchmark, for
     /// `plan --calibration`
     #[arg(
         long,
@@ -242,13 +242,8 @@ impl Cli {
             let given = text.is_some() || self.tokens.is_some();
             let tokens = if given { Some(self.prompt_tokens(&session, text)?) } else { None };
             bench::bench(&mut session, tokens, recording.as_ref(), self.report.as_deref(), self.json)?;
-            let before = session.hour.take();
-            drop(session);
-            return match (&self.calibration_out, before) {
-                (Some(path), Some(before)) => {
-                    let after = Hour::new(engine.probe(), contract(plan));
-                    calibration::write(path, contract(plan), &[before, after])
-                }
+            return match (&self.calibration_out, &session.hour) {
+                (Some(path), Some(hour)) => calibration::write(path, contract(plan), hour),
                 _ => Ok(()),
             };
         }

@@ -366,6 +366,7 @@ mod tests {
 
     fn hour() -> Hour {
         Hour {
+            probes: 1,
             probe_seconds: 0.5,
             probe_compute_over_planned: Some(0.98),
             probe_stream_over_planned: None,

@@ -153,6 +153,11 @@ impl<'engine> RunningPlan<'engine> {
         self.batch.engine_mut().clear_cache();
     }
 
+    /// Measures the rates of this moment.
+    pub(super) fn probe(&mut self) -> Hour {
+        Hour::new(self.batch.engine_mut().probe(), self.plan)
+    }
+
     /// Records what is read from now on.
     pub(super) fn record_reads(&mut self) {
         self.batch.engine_mut().record_reads();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flashplan::internals::arena::{Align, Arena};
+use flashplan::internals::arena::{Align, Arena, HUGE_PAGE_BYTES};
 use flashplan::internals::flash::{Buffer, Completion, ReadRequest, open_backend};
 use plans::Backend;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -116,7 +116,9 @@ impl Readers<'_> {
     ) -> Result<Done, ProfileError> {
         // some more than are in flight, as in a run: nobody waits for the issuing thread
         let buffers = (point.depth + point.depth.min(SPARE_MAX)) as usize;
-        let mut arena = Arena::new(point.block_bytes * buffers as u64)?;
+        // on huge pages, as those of a run
+        let bytes = (point.block_bytes * buffers as u64).next_multiple_of(HUGE_PAGE_BYTES as u64);
+        let mut arena = Arena::new(bytes)?;
         let slabs = (0..buffers)
             .map(|_| arena.take::<u8>(point.block_bytes as usize, Align::Page))
             .collect::<Result<Vec<_>, _>>()?;

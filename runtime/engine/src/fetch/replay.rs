@@ -30,7 +30,7 @@ impl Recorded {
 /// The time of recorded reads, done again alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replay {
-    /// Number of reads.
+    /// Number of reads, as the device counts them: several of a slice whose parts lie apart.
     pub reads: u64,
     /// Time of all reads together.
     pub time: Duration,
@@ -52,6 +52,7 @@ impl Fetcher {
         let Some(Recorded(spans)) = self.last.take().filter(|last| !last.0.is_empty()) else {
             return Ok(None);
         };
+        let before = self.flash.counters();
         let queued = (2 * depth).min(self.buffers.len());
         let (mut of_buffer, mut waiting, mut failed) = (vec![spans[0]; queued], spans.iter(), None);
         let start = Instant::now();
@@ -77,7 +78,10 @@ impl Fetcher {
         }
         match failed {
             Some(failed) => Err(failed),
-            None => Ok(Some(Replay { reads: spans.len() as u64, time: start.elapsed() })),
+            None => {
+                let reads = self.flash.counters().since(before).reads;
+                Ok(Some(Replay { reads, time: start.elapsed() }))
+            }
         }
     }
 }

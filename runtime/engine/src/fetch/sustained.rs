@@ -9,9 +9,9 @@ use crate::flash::ReadRequest;
 const SPARE_MAX: usize = 16;
 
 impl Fetcher {
-    /// Reads of `bytes` at the places that `next` says, `depth` of them in flight, until `window` is over; reads a second,
-    /// between the first that completes and the last. `None` if fewer than two complete. What is in flight or has completed is
-    /// given up.
+    /// Reads of `bytes` at the places that `next` says, `depth` of them in flight, until `window` is over; reads a second
+    /// from the first request to the last completion: a device that does several at once completes several at once, so that what is
+    /// between two completions says less. `None` if none completes. What is in flight or has completed is given up.
     ///
     /// # Errors
     /// The first read that failed.
@@ -23,9 +23,10 @@ impl Fetcher {
         mut next: impl FnMut() -> u64,
     ) -> Result<Option<f64>, FetchError> {
         self.abandon();
+        let before = self.flash.counters();
         let queued = (depth + depth.min(SPARE_MAX)).min(self.buffers.len());
         let mut places = vec![0; queued];
-        let (start, mut first, mut last, mut more) = (Instant::now(), None, None, 0_u32);
+        let (start, mut last, mut reads) = (Instant::now(), None, 0_u32);
         let mut failed = None;
         loop {
             if failed.is_none() && start.elapsed() < window {
@@ -41,11 +42,7 @@ impl Fetcher {
             let Some(done) = self.flash.reap(true) else { break };
             let mut over = Some(done);
             while let Some(done) = over {
-                let now = Instant::now();
-                match first {
-                    None => first = Some(now),
-                    Some(_) => (last, more) = (Some(now), more + 1),
-                }
+                (last, reads) = (Some(Instant::now()), reads + 1);
                 self.buffers[done.tag as usize] = Some(done.buffer);
                 if let Err(source) = done.result {
                     failed.get_or_insert(FetchError { offset: places[done.tag as usize], bytes, source });
@@ -53,9 +50,10 @@ impl Fetcher {
                 over = self.flash.reap(false);
             }
         }
+        self.measured += self.flash.counters().since(before);
         match failed {
             Some(failed) => Err(failed),
-            None => Ok(first.zip(last).map(|(first, last)| f64::from(more) / (last - first).as_secs_f64())),
+            None => Ok(last.map(|last| f64::from(reads) / (last - start).as_secs_f64())),
         }
     }
 }

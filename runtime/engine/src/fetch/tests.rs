@@ -277,3 +277,15 @@ fn a_gap_between_two_prefetched_neurons_counts_when_they_are_read() {
     assert_eq!((counters.prefetch_reads, counters.prefetch_bytes, counters.gap_bytes), (1, 3 * PAGE, PAGE));
     fetcher.abandon();
 }
+
+#[test]
+fn reads_that_measure_the_device_are_no_tokens_and_what_was_in_flight_is() {
+    let mut fetcher = Fetcher::new(Device::new(vec![1], None), buffers(8, 1), 0, 8, Steps::default());
+    run(&mut fetcher, &List { ranks: &[0], in_memory: &[] }, &[10, 20]).unwrap();
+    let rate = fetcher.sustained(PAGE as usize, 4, Duration::from_millis(2), || 0).unwrap();
+    assert!(rate.is_some());
+    let counted = fetcher.counters().flash;
+    assert_eq!((counted.reads, counted.bytes), (3, 3 * PAGE));
+    run(&mut fetcher, &List { ranks: &[2], in_memory: &[] }, &[]).unwrap();
+    assert_eq!(fetcher.counters().flash.reads, 4);
+}

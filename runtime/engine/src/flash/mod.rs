@@ -93,6 +93,25 @@ pub struct FlashCounters {
     pub resumed: u64,
 }
 
+impl FlashCounters {
+    /// What was counted since `earlier`.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            reads: self.reads - earlier.reads,
+            bytes: self.bytes - earlier.bytes,
+            resumed: self.resumed - earlier.resumed,
+        }
+    }
+}
+
+impl std::ops::AddAssign for FlashCounters {
+    fn add_assign(&mut self, more: Self) {
+        self.reads += more.reads;
+        self.bytes += more.bytes;
+        self.resumed += more.resumed;
+    }
+}
+
 /// A device that reads files.
 pub trait Flash: Send {
     /// The buffers that requests will bring, before the first: a device may prepare them. Others are read all the same.
