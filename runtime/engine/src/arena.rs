@@ -129,7 +129,8 @@ impl Mapping {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: no address is requested, so that no mapping of anyone else is replaced.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, MapFlags::PRIVATE) }?;
-        let whole = Self { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, bytes: mapped };
+        let whole =
+            Self { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, bytes: mapped };
         let before = if spare == 0 { 0 } else { whole.base.addr().get().wrapping_neg() % HUGE_PAGE_BYTES };
         Ok(whole.cut(before, bytes))
     }
@@ -139,8 +140,9 @@ impl Mapping {
         let whole = std::mem::ManuallyDrop::new(self);
         for (start, length) in [(0, before), (before + bytes, whole.bytes - before - bytes)] {
             if length > 0 {
+                let first = whole.base.as_ptr().wrapping_add(start);
                 // SAFETY: the range is inside this mapping, and nobody has been given any of it.
-                let _cannot_fail = unsafe { munmap(whole.base.as_ptr().add(start).cast(), length) };
+                let _cannot_fail = unsafe { munmap(first.cast(), length) };
             }
         }
         // SAFETY: `before + bytes <= whole.bytes`.

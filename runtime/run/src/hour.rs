@@ -121,7 +121,8 @@ impl Hour {
         if rates.is_empty() {
             return format!("This hour's rates are not known: {}.", self.probe_unmeasured.join("; "));
         }
-        let times = if self.probes == 1 { String::new() } else { format!(", a mean of {} times", self.probes) };
+        let times =
+            if self.probes == 1 { String::new() } else { format!(", a mean of {} times", self.probes) };
         format!("This hour's rates over those that the plan assumes{times}: {}.", rates.join(", "))
     }
 }
