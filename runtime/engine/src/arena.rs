@@ -153,7 +153,7 @@ impl Mapping {
         self.base.as_ptr().cast()
     }
 
-    /// Huge pages where they pay, then every page written once, before any slab exists.
+    /// Huge pages where there is room for one, then every page written once, before any slab exists.
     fn populate(&mut self) -> io::Result<()> {
         if self.bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range is this mapping's; the advice changes no contents. Kernels without

@@ -1,7 +1,7 @@
 //! This hour: the rates that the engine's probe found, over those that the plan assumes.
 //!
-//! A run is probed once, before it starts. A benchmark is probed before, every few seconds of it, and after: the disk of a virtual
-//! machine is a bucket that refills, which gives half a second more than it gives a minute.
+//! A run is probed once, before it starts. A benchmark is probed before, every few seconds of it, and after: a neighbour of a
+//! virtual machine may be busy for a part of it.
 
 use std::time::{Duration, Instant};
 
