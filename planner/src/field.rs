@@ -42,6 +42,11 @@ const PROMPT_TICKS_KEPT: usize = (16 << 20) / size_of::<i64>();
 /// plan is known: then the best is taken, and the bound is that of what was left.
 const LIMITED_MAX: usize = 512;
 const CLOSED_MAX: usize = 64;
+/// As many of each price of prompts: where there are many sets of cores the best bounds are of one price, and none of its splits may be good.
+const LIMITED_OF_PROMPT: usize = 32;
+const CLOSED_OF_PROMPT: usize = 8;
+/// Ways that are taken from the queue, at most.
+const TAKEN_MAX: usize = 16 * LIMITED_MAX;
 /// Ways and prompts that are tried before all others where prompts are limited.
 const TRIES_MAX: usize = 16;
 
@@ -612,6 +617,7 @@ impl<'a> Field<'a> {
         };
         let limited = !self.question.limits.prompts_max.is_empty();
         let (mut priced, mut least, mut prices) = (0, NEVER, [0.0; LIMITS]);
+        let (mut taken, mut of_prompt) = (0, HashMap::<PromptKey, usize>::new());
         // bounds of each way by the room in which prompts cost a token nothing
         let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
         let bound = |serial, room, _, curve: &space::Bound| self.bound(serial, room, curve);
@@ -629,9 +635,16 @@ impl<'a> Field<'a> {
             if bound > worst(&best) || enough {
                 break;
             }
-            if limited && best.is_some() && priced >= LIMITED_MAX {
-                least = bound;
-                break;
+            taken += 1;
+            if limited && best.is_some() {
+                if priced >= LIMITED_MAX || taken > TAKEN_MAX {
+                    least = least.min(bound);
+                    break;
+                }
+                if of_prompt.get(&self.prompt_key(way)).is_some_and(|&priced| priced >= LIMITED_OF_PROMPT) {
+                    least = least.min(bound);
+                    continue;
+                }
             }
             let room = self.room(way, regions);
             let of_way = free.entry(Way { prompt: 0, ..way }).or_default();
@@ -654,6 +667,9 @@ impl<'a> Field<'a> {
             }
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
             priced += 1;
+            if limited {
+                *of_prompt.entry(self.prompt_key(way)).or_default() += 1;
+            }
             self.space.count(Effort { priced: 1, ..Effort::default() });
             let to_beat = worst(&best) + 1 - self.serial(way);
             let Some(mut split) = quick_split(&items, &budget, Some(to_beat), prices) else {
@@ -682,11 +698,16 @@ impl<'a> Field<'a> {
         }
         near.sort_unstable();
         let mut closed = 0;
+        of_prompt.clear();
         for (bound, way) in &mut near {
             let to_beat = best.as_ref().map_or(most + 1, |best| best.ticks);
             let first = best.is_none();
-            let few = first || !limited || closed < CLOSED_MAX;
-            if first || *bound + *bound / OPEN < to_beat && !any && few {
+            let mut few = || {
+                let of_prompt = of_prompt.entry(self.prompt_key(*way)).or_default();
+                *of_prompt += 1;
+                closed < CLOSED_MAX && *of_prompt <= CLOSED_OF_PROMPT
+            };
+            if first || *bound + *bound / OPEN < to_beat && !any && (!limited || few()) {
                 closed += 1;
                 let beside = self.room(*way, regions).budgets()[1];
                 if self.prompts_refused(*way, beside) {

@@ -85,8 +85,8 @@ pub struct Arguments {
     pub pack: bool,
     /// A recording of a real model's routing, for a mixture of generated weights that is read expert by expert
     ///
-    /// Misses are then measured of the recorded experts, not of the model's own, and nothing is known ahead: a plan is for
-    /// `run --bench --routes` with the same file, which has the form that is described there.
+    /// Misses are then measured of the recorded experts, not of the model's own, and nothing is known ahead but what was recorded: a plan is
+    /// for `run --bench --routes` with the same file, which has the form that is described there.
     #[arg(long, value_name = "FILE.csv", requires = "model", help_heading = "Model")]
     pub routes: Option<PathBuf>,
     /// Give the model's file back to the disk while the container is written, and remove it at the end

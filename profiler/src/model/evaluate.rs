@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use flashplan::internals::model::source::SourceModel;
-use flashplan::internals::recording::Recording;
+use flashplan::internals::recording::{Recording, Routes};
 use kernels::Kernels;
 use plans::Policy;
 use plans::engine::PREFETCH_ONE_IN;
@@ -413,6 +413,13 @@ impl<'a> Listener<'a> {
                     });
                     slices.collect::<Vec<_>>()
                 });
+                let [asked, guessed] = recording.map_or([asked, guessed], |recording| {
+                    let known = self.layer > 0 && recording.routes.are_known_ahead();
+                    let of = |of: Of| {
+                        if known { visited(recording, of, self.layer, &experts) } else { Vec::new() }
+                    };
+                    [of(Routes::experts), of(Routes::ahead)]
+                });
                 if guessed.iter().any(|guessed| !guessed.is_empty()) {
                     figures.ahead = look_ahead::replayed(&asked, &guessed, &experts, considered);
                 }
@@ -485,16 +492,29 @@ fn traced(
 /// one's slices.
 pub fn routed(recording: &Recording, layer: usize, experts: &[Vec<u32>]) -> Trace {
     let mut trace = Trace::default();
-    let generated = recording.routes.tokens() - recording.prompt;
-    for token in 0..generated {
-        let visited = recording.routes.experts(recording.prompt + token, layer).unwrap_or_default();
-        let mut slices: Vec<u32> =
-            visited.iter().flat_map(|&expert| &experts[usize::from(expert)]).copied().collect();
-        slices.sort_unstable();
+    let tokens = visited(recording, Routes::experts, layer, experts);
+    let generated = tokens.len();
+    for (token, slices) in tokens.into_iter().enumerate() {
         trace.ask(slices.into_iter());
         trace.end_token(compared(token, generated));
     }
     trace
+}
+
+/// Experts of a token in a layer, by its position.
+type Of = fn(&Routes, usize, usize) -> Option<&[u16]>;
+
+/// The slices of some experts of each of a recording's generated tokens, ascending.
+fn visited(recording: &Recording, of: Of, layer: usize, experts: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let tokens = recording.prompt..recording.routes.tokens();
+    let slices = |token| {
+        let visited = of(&recording.routes, token, layer).unwrap_or_default();
+        let mut slices: Vec<u32> =
+            visited.iter().flat_map(|&expert| &experts[usize::from(expert)]).copied().collect();
+        slices.sort_unstable();
+        slices
+    };
+    tokens.map(slices).collect()
 }
 
 /// Mean, median, 90th and 99th percentile; 0 for none.

@@ -470,8 +470,12 @@ impl Profile {
         }
         if let Some(recording) = &self.recording {
             notes.push(format!(
-                "Misses are of {} generated tokens of recorded routes, not of the held-out text; nothing is known ahead.",
-                recording.routes.tokens() - recording.prompt
+                "Misses are of {} generated tokens of recorded routes, not of the held-out text; {}.",
+                recording.routes.tokens() - recording.prompt,
+                match recording.routes.are_known_ahead() {
+                    true => "what is known a layer ahead is the recording's, too",
+                    false => "nothing is known ahead",
+                }
             ));
         }
         if self.menu.has_thresholds() {

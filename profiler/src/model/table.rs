@@ -173,10 +173,10 @@ impl Findings<'_> {
         let both = ahead(|ahead| ahead.both);
         // where everything is requested, nothing is guessed
         let guesses = level.kind != LevelKind::Dense || self.source.config().experts() > 1;
-        let of_both = |whole: u64| match &self.provenance.routes {
+        let of_both = |whole: u64| match whole {
             // the model's own router knows nothing of a recording
-            Some(_) => Some(0.0),
-            None => (guesses && whole > 0).then(|| share(both, whole)),
+            0 => self.provenance.routes.as_ref().map(|_| 0.0),
+            _ => guesses.then(|| share(both, whole)),
         };
         let loss = self.loss(index);
         let upper = loss.upper.map(|upper| significant(upper.min(LOSS_MAX)));

@@ -402,12 +402,10 @@ impl FeedForward {
     fn prefetch(&mut self, n: &mut Network<'_>, next: &Next<'_>) {
         let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
         let input = n.routing.router.map_or(RouterInput::Experts, |router| router.input);
-        self.route_row(
-            &n.routing,
-            next.layer,
-            if input == RouterInput::Experts { next.x } else { next.stream },
-            row,
-        );
+        let x = if input == RouterInput::Experts { next.x } else { next.stream };
+        let recorded =
+            n.routing.routes.and_then(|routes| routes.ahead(n.routing.rows[0].position, next.layer));
+        self.route_row(&n.routing, next.layer, x, row, recorded);
         let ends = self.select(n, next.layer, next.neurons, Candidates::Missing, next.x, row);
         let span = |slice| next.neurons.slice_span(next.shape, next.shape.part, slice);
         let probable = merged(&self.selected, &self.scores, ends);

@@ -2,8 +2,9 @@
 //!
 //! The file is a table with a header, commas between its columns and none inside them. Columns that are used: `phase` (0 for the
 //! prompt, 1 for what was generated), `step` or `token`, `layer`, and either `expert`, one a line, or `experts`, those of a token
-//! with spaces between and perhaps a + behind one that the recorder had in memory. Lines that begin with # say where it comes
-//! from. So a `route_trace` of `BigMoeOnEdge` is read as it is.
+//! with spaces between and perhaps a + behind one that the recorder had in memory. `ahead`, beside `experts`, has those that the layer's
+//! router named when it was asked a layer early. Lines that begin with # say where it comes from. So a `route_trace` of `BigMoeOnEdge` is
+//! read as it is.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,14 @@ use std::path::{Path, PathBuf};
 use crate::routes::{Routes, RoutesError, Routing};
 
 /// Experts by token, in the order of the sequence, and layer.
-type Visits = BTreeMap<(bool, u32), BTreeMap<usize, Vec<usize>>>;
+type Visits = BTreeMap<(bool, u32), BTreeMap<usize, Visited>>;
+
+/// The experts of a token in a layer, and those that were named a layer early, if that was recorded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Visited {
+    experts: Vec<usize>,
+    ahead: Option<Vec<usize>>,
+}
 
 /// Recorded routes, made to fit a model.
 #[derive(Debug, Clone)]
@@ -77,18 +85,30 @@ impl Recording {
         let visits = parse(&text).map_err(|problem| RecordingError::Form { path: path(), problem })?;
         let popular = popularity(&visits, routing);
         let prompt = visits.keys().filter(|(generated, _)| !generated).count();
-        let recorded = visits.values().flat_map(BTreeMap::values).map(Vec::len).max().unwrap_or(0);
-        let lists = visits.values().flat_map(|layers| {
-            popular.iter().enumerate().map(|(layer, popular)| {
-                let mut list = layers.get(&layer).cloned().unwrap_or_default();
-                list.truncate(routing.experts_used);
-                let more = popular.iter().filter(|expert| !list.contains(expert)).copied();
-                let more: Vec<usize> = more.take(routing.experts_used - list.len()).collect();
-                list.extend(more);
-                list
-            })
-        });
-        let routes = Routes::new(routing, lists)?;
+        let recorded = visits
+            .values()
+            .flat_map(BTreeMap::values)
+            .map(|visited| visited.experts.len())
+            .max()
+            .unwrap_or(0);
+        let widened = |of: fn(&Visited) -> &[usize]| {
+            let mut lists = Vec::with_capacity(visits.len() * routing.layers);
+            for layers in visits.values() {
+                for (layer, popular) in popular.iter().enumerate() {
+                    let mut list = layers.get(&layer).map_or_else(Vec::new, |visited| of(visited).to_vec());
+                    list.truncate(routing.experts_used);
+                    let more = popular.iter().filter(|expert| !list.contains(expert)).copied();
+                    let more: Vec<usize> = more.take(routing.experts_used - list.len()).collect();
+                    list.extend(more);
+                    lists.push(list);
+                }
+            }
+            lists
+        };
+        let mut routes = Routes::new(routing, widened(|visited| &visited.experts))?;
+        if visits.values().flat_map(BTreeMap::values).any(|visited| visited.ahead.is_some()) {
+            routes = routes.known_ahead(widened(|visited| visited.ahead.as_deref().unwrap_or_default()))?;
+        }
         if routes.tokens() < 2 || prompt == 0 || prompt == routes.tokens() {
             return Err(RecordingError::Short { path: path() });
         }
@@ -111,8 +131,8 @@ impl Recording {
 fn popularity(visits: &Visits, routing: Routing) -> Vec<Vec<usize>> {
     let of_layer = |layer| {
         let mut counts = vec![0_u32; routing.experts];
-        let visited = visits.values().filter_map(|layers| layers.get(&layer)).flatten();
-        visited.for_each(|&expert| {
+        let visited = visits.values().filter_map(|layers| layers.get(&layer));
+        visited.flat_map(|visited| &visited.experts).for_each(|&expert| {
             if let Some(count) = counts.get_mut(expert) {
                 *count += 1;
             }
@@ -134,6 +154,7 @@ fn parse(text: &str) -> Result<Visits, String> {
     let (phase, layer) = (needed("phase")?, needed("layer")?);
     let step = column("step").or(column("token")).ok_or("it has no column `step` or `token`")?;
     let experts = column("experts").or(column("expert")).ok_or("it has no column `expert` or `experts`")?;
+    let ahead = column("ahead").filter(|_| column("experts").is_some());
     let mut visits = Visits::new();
     for (at, row) in rows {
         if row.len() != header.len() {
@@ -143,9 +164,14 @@ fn parse(text: &str) -> Result<Visits, String> {
             text.parse::<u32>().map_err(|_| format!("line {at} has `{text}` where a number belongs"))
         };
         let key = (number(row[phase])? != 0, number(row[step])?);
-        let list = visits.entry(key).or_default().entry(number(row[layer])? as usize).or_default();
-        for expert in row[experts].split_whitespace() {
-            list.push(number(expert.trim_end_matches('+'))? as usize);
+        let list = |text: &str| -> Result<Vec<usize>, String> {
+            let experts = text.split_whitespace();
+            experts.map(|expert| Ok(number(expert.trim_end_matches('+'))? as usize)).collect()
+        };
+        let visited = visits.entry(key).or_default().entry(number(row[layer])? as usize).or_default();
+        visited.experts.extend(list(row[experts])?);
+        if let Some(ahead) = ahead {
+            visited.ahead.get_or_insert_default().extend(list(row[ahead])?);
         }
     }
     Ok(visits)
@@ -159,8 +185,27 @@ mod tests {
         0,0,0,0,0,3,0.5\n0,0,0,0,1,1,0.5\n0,0,0,1,0,2,1\n0,0,0,1,1,3,1\n0,1,0,0,0,3,1\n0,1,0,0,1,0,1\n0,1,0,1,0,0,1\n0,1,0,1,1,1,1\n";
     const LISTS: &str = "phase,token,layer,experts\n0,0,0,3 1+\n0,0,1,2 3\n1,0,0,3+ 0\n1,0,1,0 1\n";
 
+    const AHEAD: &str =
+        "phase,token,layer,experts,ahead\n0,0,0,3 1,\n0,0,1,2 3,2 0\n1,0,0,3 0,\n1,0,1,0 1,3 1\n";
+
     fn experts(visits: &Visits) -> Vec<Vec<usize>> {
-        visits.values().flat_map(BTreeMap::values).cloned().collect()
+        visits.values().flat_map(BTreeMap::values).map(|visited| visited.experts.clone()).collect()
+    }
+
+    #[test]
+    fn what_was_named_a_layer_early_is_beside_what_was_visited() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |text: &str, experts_used| {
+            let path = folder.path().join("routes.csv");
+            std::fs::write(&path, text).unwrap();
+            Recording::read(&path, Some(Routing { layers: 2, experts: 4, experts_used })).unwrap().routes
+        };
+        assert!(!read(LISTS, 2).are_known_ahead());
+        let routes = read(AHEAD, 2);
+        assert_eq!((routes.experts(1, 1), routes.ahead(1, 1)), (Some(&[0, 1][..]), Some(&[1, 3][..])));
+        // both are widened by the most visited
+        let wider = read(AHEAD, 3);
+        assert_eq!((wider.experts(0, 1), wider.ahead(0, 1)), (Some(&[0, 2, 3][..]), Some(&[0, 1, 2][..])));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Recorded routes: which experts the tokens of a real model visited.
 //!
-//! A generated model routes as its random weights will. With a recording its caches and reads meet a real model's routing.
+//! A generated model routes as its random weights will. With a recording its caches and reads meet a real model's routing. What the real
+//! model's routers say when they are asked a layer early can be part of it: the generated ones' answers have nothing to do with it.
 
 use crate::model::config::Config;
 
@@ -35,6 +36,8 @@ pub struct Routes {
     routing: Routing,
     /// `[tokens, layers, experts used]`, ascending in each layer.
     experts: Vec<u16>,
+    /// The same of what the layer before takes them to be; empty where that is not known.
+    ahead: Vec<u16>,
 }
 
 impl Routes {
@@ -45,29 +48,21 @@ impl Routes {
     /// # Errors
     /// When the lists are not that.
     pub fn new(routing: Routing, layers: impl IntoIterator<Item = Vec<usize>>) -> Result<Self, RoutesError> {
-        let mut experts = Vec::new();
-        for (index, mut list) in layers.into_iter().enumerate() {
-            list.sort_unstable();
-            list.dedup();
-            let wrong = |problem: String| {
-                let (token, layer) = (index / routing.layers, index % routing.layers);
-                RoutesError(format!("layer {layer} of token {token}: {problem}"))
-            };
-            if list.len() != routing.experts_used {
-                let (found, used) = (list.len(), routing.experts_used);
-                return Err(wrong(format!("{found} different experts, and the model uses {used}")));
-            }
-            for expert in list {
-                let known = u16::try_from(expert).ok().filter(|_| expert < routing.experts);
-                experts.push(known.ok_or_else(|| {
-                    wrong(format!("expert {expert}, and the model has {}", routing.experts))
-                })?);
-            }
+        Ok(Self { routing, experts: in_order(routing, layers)?, ahead: Vec::new() })
+    }
+
+    /// The same routes, and what the layer before takes them to be.
+    ///
+    /// *Shapes*: as in [`Self::new`]; nobody asks for the first layer's.
+    ///
+    /// # Errors
+    /// When the lists are not that, or fewer or more than the routes'.
+    pub fn known_ahead(mut self, layers: impl IntoIterator<Item = Vec<usize>>) -> Result<Self, RoutesError> {
+        self.ahead = in_order(self.routing, layers)?;
+        match self.ahead.len() == self.experts.len() {
+            true => Ok(self),
+            false => Err(RoutesError("what is known ahead has other tokens".to_owned())),
         }
-        if !experts.len().is_multiple_of(routing.layers * routing.experts_used) {
-            return Err(RoutesError("the last token has not all layers".to_owned()));
-        }
-        Ok(Self { routing, experts })
     }
 
     /// Of which routing they are.
@@ -84,9 +79,52 @@ impl Routes {
     ///
     /// *Shapes*: `[experts used]`.
     pub fn experts(&self, position: usize, layer: usize) -> Option<&[u16]> {
-        let used = self.routing.experts_used;
-        self.experts.get((position * self.routing.layers + layer) * used..)?.get(..used)
+        self.of(&self.experts, position, layer)
     }
+
+    /// What the layer before takes [`Self::experts`] to be; `None` behind the last, and where nothing is known ahead.
+    pub fn ahead(&self, position: usize, layer: usize) -> Option<&[u16]> {
+        self.of(&self.ahead, position, layer)
+    }
+
+    /// Whether anything is known ahead.
+    pub fn are_known_ahead(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    fn of<'a>(&self, experts: &'a [u16], position: usize, layer: usize) -> Option<&'a [u16]> {
+        let used = self.routing.experts_used;
+        experts.get((position * self.routing.layers + layer) * used..)?.get(..used)
+    }
+}
+
+/// The experts of one layer after another of one token after another, ascending in each.
+fn in_order(routing: Routing, layers: impl IntoIterator<Item = Vec<usize>>) -> Result<Vec<u16>, RoutesError> {
+    let mut experts = Vec::new();
+    for (index, mut list) in layers.into_iter().enumerate() {
+        list.sort_unstable();
+        list.dedup();
+        let wrong = |problem: String| {
+            let (token, layer) = (index / routing.layers, index % routing.layers);
+            RoutesError(format!("layer {layer} of token {token}: {problem}"))
+        };
+        if list.len() != routing.experts_used {
+            let (found, used) = (list.len(), routing.experts_used);
+            return Err(wrong(format!("{found} different experts, and the model uses {used}")));
+        }
+        for expert in list {
+            let known = u16::try_from(expert).ok().filter(|_| expert < routing.experts);
+            experts.push(
+                known.ok_or_else(|| {
+                    wrong(format!("expert {expert}, and the model has {}", routing.experts))
+                })?,
+            );
+        }
+    }
+    if !experts.len().is_multiple_of(routing.layers * routing.experts_used) {
+        return Err(RoutesError("the last token has not all layers".to_owned()));
+    }
+    Ok(experts)
 }
 
 #[cfg(test)]
@@ -102,6 +140,13 @@ mod tests {
         assert_eq!(routes.experts(0, 0), Some(&[1, 3][..]));
         assert_eq!(routes.experts(1, 1), Some(&[0, 1][..]));
         assert_eq!(routes.experts(2, 0), None);
+        assert!(!routes.are_known_ahead() && routes.ahead(0, 0).is_none());
+        let ahead = [[1, 2], [3, 2], [0, 1], [1, 2]].map(Vec::from);
+        let known = routes.clone().known_ahead(ahead.clone()).unwrap();
+        assert!(known.are_known_ahead() && known.experts(1, 1) == routes.experts(1, 1));
+        assert_eq!((known.ahead(0, 1), known.ahead(2, 0)), (Some(&[2, 3][..]), None));
+        let error = routes.known_ahead(ahead[..2].to_vec()).unwrap_err().to_string();
+        assert!(error.contains("other tokens"), "{error}");
     }
 
     #[test]

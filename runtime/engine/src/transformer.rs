@@ -677,7 +677,8 @@ impl Transformer {
         match self.phase {
             Phase::Decode => {
                 // what the next layer's router says has nothing to do with a recording; several rows ask for much at once
-                let looks_ahead = self.look_ahead && self.routes.is_none() && rows == 1;
+                let known = self.routes.as_ref().is_none_or(Routes::are_known_ahead);
+                let looks_ahead = self.look_ahead && known && rows == 1;
                 let next = after.filter(|_| looks_ahead).map(|neurons| {
                     let weight = self.weights.of_network(layer + 1, described.input_norm());
                     norm_rows(c, weight, &self.residual, 1, &mut self.next_input);

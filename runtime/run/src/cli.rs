@@ -122,7 +122,8 @@ pub(crate) struct Cli {
     #[arg(long, help_heading = "Instead of generating", conflicts_with_all = ["count", "SamplingArgs"])]
     pub(super) bench: bool,
     /// Let tokens visit the experts that were recorded of a real model: a table with the columns phase, step or token, layer,
-    /// and expert or experts. The stream is then as long as the recording, its prompt first; nothing is prefetched
+    /// and expert or experts. The stream is then as long as the recording, its prompt first; what is prefetched is by its column
+    /// ahead, and nothing where it has none
     #[arg(long, value_name = "FILE.csv", requires = "bench", help_heading = "Instead of generating",
         conflicts_with_all = ["prompt", "prompt_file", "tokens"])]
     pub(super) routes: Option<PathBuf>,

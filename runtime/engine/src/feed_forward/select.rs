@@ -54,12 +54,21 @@ impl FeedForward {
     /// *Shapes*: `x: [rows, width]`, what the router reads, before a norm of its own.
     pub(crate) fn route(&mut self, routing: &Routing<'_>, layer: usize, x: &[f32]) {
         for (row, x) in x.chunks_exact(x.len() / routing.rows.len()).enumerate() {
-            self.route_row(routing, layer, x, row);
+            let experts = routing.routes.and_then(|routes| routes.experts(routing.rows[row].position, layer));
+            self.route_row(routing, layer, x, row, experts);
         }
     }
 
-    /// Weight of each expert for a row, in `router`: zero where it is not routed.
-    pub(super) fn route_row(&mut self, n: &Routing<'_>, layer: usize, x: &[f32], row: usize) {
+    /// Weight of each expert for a row, in `router`: zero where it is not routed. It visits `recorded` experts in place of those that the
+    /// router would choose.
+    pub(super) fn route_row(
+        &mut self,
+        n: &Routing<'_>,
+        layer: usize,
+        x: &[f32],
+        row: usize,
+        recorded: Option<&[u16]>,
+    ) {
         let half = self.router.len() / 2;
         let Some((router, described)) = n.weights.router(layer).zip(n.router) else {
             self.router[half + row] = 1.0;
@@ -87,7 +96,7 @@ impl FeedForward {
             logits.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
         }
         let selection_bias = n.weights.of_network(layer, Role::SelectionBias);
-        match n.routes.and_then(|routes| routes.experts(n.rows[row].position, layer)) {
+        match recorded {
             Some(experts) => moe::weigh_into(logits, described, selection_bias, experts, chosen),
             None => moe::route_into(logits, described, selection_bias, chosen),
         }

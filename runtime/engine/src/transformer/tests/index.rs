@@ -154,6 +154,27 @@ fn an_index_gives_the_bits_of_a_container_at_every_limit() {
     }
 }
 
+/// Parts of a slice lie apart: each is a read, in a token and in what is read again alone.
+#[test]
+fn reads_again_alone_are_counted_part_by_part() {
+    for case in [&CASES[ONE], &CASES[3], &CASES[5]] {
+        let folder = tempfile::tempdir().unwrap();
+        let container = index(&case.write(folder.path()));
+        let buffer_bytes = (0..LAYERS).map(|l| container.directory.stored(l).bundle.read_bytes_max()).max();
+        let knobs = Knobs { buffers: 4, buffer_bytes: buffer_bytes.unwrap(), ..Knobs::default() };
+        let mut engine = start(&container, &plan(&container, "dense", &knobs));
+        let before = engine.counters();
+        engine.record_reads();
+        decode(&mut engine).unwrap();
+        let after = engine.counters();
+        let (reads, slices) =
+            (after.reads - before.reads, (after.missing - before.missing) / case.shape[1] as u64);
+        assert_eq!(reads, 3 * slices, "{}", case.name());
+        let alone = engine.replay_reads(2).unwrap().unwrap();
+        assert_eq!(alone.reads, reads, "{}", case.name());
+    }
+}
+
 /// A case whose fixed part, gates, ups and downs are in one file.
 const ONE: usize = 0;
 

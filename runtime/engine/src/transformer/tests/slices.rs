@@ -94,10 +94,15 @@ fn recorded_routes_are_followed_and_weighed_as_the_router_would() {
     let routing = Routing::of(source.config()).unwrap();
 
     let buffer_bytes = container.directory.bundle.read_bytes_max();
-    let run = |lists: Option<&[Vec<usize>]>, cold: u32| {
+    let start_with = |routes: Option<Routes>, cold: u32| {
         let knobs = Knobs { cold, look_ahead: 2, buffers: 4, buffer_bytes, chunk: 5, ..Knobs::default() };
         let mut engine = start(&container, &plan(&container, "dense", &knobs));
-        engine.replay_routes(lists.map(|lists| Routes::new(routing, lists.to_vec()).unwrap()));
+        engine.replay_routes(routes);
+        engine
+    };
+    let routes = |lists: &[Vec<usize>]| Routes::new(routing, lists.to_vec()).unwrap();
+    let run = |lists: Option<&[Vec<usize>]>, cold: u32| {
+        let mut engine = start_with(lists.map(routes), cold);
         let logits = decode(&mut engine).unwrap();
         let counters = engine.counters();
         let prompt = engine.prefill(&rows(&TOKENS), None).unwrap().to_vec();
@@ -109,6 +114,19 @@ fn recorded_routes_are_followed_and_weighed_as_the_router_would() {
     assert!(distance(&same, &logits) < 1e-5 && distance(&[same_prompt], slice::from_ref(&prompt)) < 1e-5);
     assert!(free.prefetch_reads > 0 && replayed.prefetch_reads == 0, "{free:?} {replayed:?}");
     assert_eq!(free.looked_up, replayed.looked_up);
+    // what the recording says is known a layer early is prefetched, and changes no bit
+    let others: Vec<Vec<usize>> =
+        own.0.iter().map(|visited| (0..4).filter(|expert| !visited.contains(expert)).collect()).collect();
+    for (ahead, all_used) in [(&own.0, true), (&others, false)] {
+        let mut engine = start_with(Some(routes(&own.0).known_ahead(ahead.clone()).unwrap()), 16);
+        assert_eq!(decode(&mut engine).unwrap(), same);
+        let Counters { prefetch_reads, prefetch_reads_used, .. } = engine.counters();
+        let used = if all_used { prefetch_reads } else { 0 };
+        assert!(
+            prefetch_reads > 0 && prefetch_reads_used == used,
+            "{prefetch_reads_used} of {prefetch_reads}"
+        );
+    }
     // always the same two: read once, and other logits; behind the recording the router chooses
     let fixed = vec![vec![1, 3]; TOKENS.len() * LAYERS];
     let (other, other_prompt, counters) = run(Some(&fixed), 2 * NEURONS as u32);
