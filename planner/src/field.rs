@@ -42,9 +42,11 @@ const PROMPT_TICKS_KEPT: usize = (16 << 20) / size_of::<i64>();
 /// plan is known: then the best is taken, and the bound is that of what was left.
 const LIMITED_MAX: usize = 512;
 const CLOSED_MAX: usize = 64;
-/// As many of each price of prompts: where there are many sets of cores the best bounds are of one price, and none of its splits may be good.
-const LIMITED_OF_PROMPT: usize = 32;
-const CLOSED_OF_PROMPT: usize = 8;
+/// Of these, ways that are the first in the order of their bounds. Behind them only so many come of each price of prompts with each way of reading:
+/// where there are many sets of cores, those with the best bounds differ in these alone, and none of their splits may be good.
+const LIMITED_FIRST: usize = 128;
+const CLOSED_FIRST: usize = 16;
+const LIMITED_ALIKE: usize = 2;
 /// Ways that are taken from the queue, at most.
 const TAKEN_MAX: usize = 16 * LIMITED_MAX;
 /// Ways and prompts that are tried before all others where prompts are limited.
@@ -617,7 +619,7 @@ impl<'a> Field<'a> {
         };
         let limited = !self.question.limits.prompts_max.is_empty();
         let (mut priced, mut least, mut prices) = (0, NEVER, [0.0; LIMITS]);
-        let (mut taken, mut of_prompt) = (0, HashMap::<PromptKey, usize>::new());
+        let (mut taken, mut alike_of) = (0, HashMap::<(PromptKey, usize), usize>::new());
         // bounds of each way by the room in which prompts cost a token nothing
         let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
         let bound = |serial, room, _, curve: &space::Bound| self.bound(serial, room, curve);
@@ -641,7 +643,8 @@ impl<'a> Field<'a> {
                     least = least.min(bound);
                     break;
                 }
-                if of_prompt.get(&self.prompt_key(way)).is_some_and(|&priced| priced >= LIMITED_OF_PROMPT) {
+                let alike = alike_of.get(&(self.prompt_key(way), way.read));
+                if priced >= LIMITED_FIRST && alike.is_some_and(|&alike| alike >= LIMITED_ALIKE) {
                     least = least.min(bound);
                     continue;
                 }
@@ -668,7 +671,7 @@ impl<'a> Field<'a> {
             let Some((items, budget)) = self.layers(way, regions, worst(&best), true) else { continue };
             priced += 1;
             if limited {
-                *of_prompt.entry(self.prompt_key(way)).or_default() += 1;
+                *alike_of.entry((self.prompt_key(way), way.read)).or_default() += 1;
             }
             self.space.count(Effort { priced: 1, ..Effort::default() });
             let to_beat = worst(&best) + 1 - self.serial(way);
@@ -698,14 +701,14 @@ impl<'a> Field<'a> {
         }
         near.sort_unstable();
         let mut closed = 0;
-        of_prompt.clear();
+        alike_of.clear();
         for (bound, way) in &mut near {
             let to_beat = best.as_ref().map_or(most + 1, |best| best.ticks);
             let first = best.is_none();
             let mut few = || {
-                let of_prompt = of_prompt.entry(self.prompt_key(*way)).or_default();
-                *of_prompt += 1;
-                closed < CLOSED_MAX && *of_prompt <= CLOSED_OF_PROMPT
+                let alike = alike_of.entry((self.prompt_key(*way), way.read)).or_default();
+                *alike += 1;
+                closed < CLOSED_FIRST || closed < CLOSED_MAX && *alike <= LIMITED_ALIKE
             };
             if first || *bound + *bound / OPEN < to_beat && !any && (!limited || few()) {
                 closed += 1;
