@@ -59,6 +59,11 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
     quality(of_quality, &at.key("quality"))?;
     provenance(of_provenance, &at.key("provenance"))?;
     request(of_request, &at.key("request"))?;
+    if let Some(asked) = &of_request.level {
+        at.key("request").key("level").holds(*asked == of_quality.level, || {
+            format!("is `{asked}`, and the plan's level is `{}`; plan again", of_quality.level)
+        })?;
+    }
     read(of_read, &at.key("read"))?;
     regions(of_memory, &at.key("memory"))?;
     cache(of_cache, of_quality.always_on_neurons.len(), &at.key("cache"))?;
