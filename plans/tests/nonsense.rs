@@ -333,3 +333,34 @@ fn nonsense_in_a_model_is_refused_or_said_to_be_free() {
 fn nonsense_in_a_calibration_is_refused_or_said_to_be_free() {
     refuses::<Calibration>("calibration");
 }
+
+/// Where something is lost, and where drafts are kept: what is free elsewhere is refused there.
+#[test]
+fn a_bound_below_a_loss_and_fewer_drafted_than_kept_are_refused() {
+    let (mut lossy, mut kept) = (0, 0);
+    for path in committed("model") {
+        let model: Model = plans::file::read(&path).unwrap().value;
+        for level in
+            (0..model.levels.len()).filter(|&level| model.levels[level].perplexity_change_fraction > 0.0)
+        {
+            let mut wrong = model.clone();
+            wrong.levels[level].perplexity_change_fraction_upper = Some(0.0);
+            assert!(wrong.ranges().is_err(), "{}: level {level}", path.display());
+            lossy += 1;
+        }
+        if let Some(drafts) =
+            model.drafts.as_ref().filter(|drafts| !drafts.drafted_tokens.is_sorted_by(|a, b| a >= b))
+        {
+            let of = |drafted_tokens, kept_tokens| Model {
+                drafts: Some(plans::model::Drafts { drafted_tokens, kept_tokens }),
+                ..model.clone()
+            };
+            let drafted = &drafts.drafted_tokens;
+            let reversed = drafted.iter().rev().copied().collect();
+            assert!(of(drafted.clone(), drafted.clone()).ranges().is_ok(), "{}", path.display());
+            assert!(of(reversed, drafted.clone()).ranges().is_err(), "{}", path.display());
+            kept += 1;
+        }
+    }
+    assert!(lossy > 0 && kept > 0, "{lossy} levels and {kept} drafts");
+}

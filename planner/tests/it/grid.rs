@@ -432,6 +432,20 @@ fn small_models_with_many_reads_and_devices_of_many_cores_take_little_work() {
     }
 }
 
+/// Where prompts are limited so many ways are looked into: with sixteen times as many cores, which may be left idle, a plan is slower by a fiftieth at most.
+#[test]
+fn a_limit_on_prompts_costs_a_device_of_many_cores_little_more_than_one_of_few() {
+    let (_, few) = profile(PHONE);
+    let (_, mut many) = profile(PHONE);
+    crate::wide::widen(&mut many, 128);
+    for (limit, prefill) in [(8 << 30, 3.0), (8 << 30, 9.5), (12 << 30, 6.0), (12 << 30, 9.5)] {
+        let asked = Request { prefill_tokens_per_second_min: Some(prefill), ..request(limit) };
+        let speed = |inputs| solved(inputs, &asked).expect("a plan").plan.expected.decode_tokens_per_second;
+        let (few, many) = (speed(&few), speed(&many));
+        assert!(many >= 0.98 * few, "{limit} {prefill}: {many} of {few}");
+    }
+}
+
 /// The bound of a way's bands at any prices is nowhere above a split of it that keeps the limits on prompts.
 #[test]
 fn bands_at_prices_of_prompts_are_a_bound_of_every_way() {

@@ -154,7 +154,10 @@ fn parse(text: &str) -> Result<Visits, String> {
     let (phase, layer) = (needed("phase")?, needed("layer")?);
     let step = column("step").or(column("token")).ok_or("it has no column `step` or `token`")?;
     let experts = column("experts").or(column("expert")).ok_or("it has no column `expert` or `experts`")?;
-    let ahead = column("ahead").filter(|_| column("experts").is_some());
+    let ahead = column("ahead");
+    if ahead.is_some() && column("experts").is_none() {
+        return Err("it has a column `ahead`, which needs `experts` beside it, and has none".to_owned());
+    }
     let mut visits = Visits::new();
     for (at, row) in rows {
         if row.len() != header.len() {
@@ -220,6 +223,7 @@ mod tests {
         for (text, problem) in [
             ("", "no lines"),
             ("phase,layer,experts\n", "no column `step` or `token`"),
+            ("phase,token,layer,expert,ahead\n", "needs `experts` beside it"),
             ("phase,token,layer,experts\n0,0,x,1\n", "line 2 has `x` where a number belongs"),
             ("phase,token,layer,experts\n0,0,0\n", "line 2 has 3 fields and the header 4"),
         ] {
