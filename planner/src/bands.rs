@@ -30,8 +30,8 @@ pub struct Band {
     pub missing: [f64; 2],
     /// [`Chances::alone`], least and most.
     alone: [f64; 2],
-    /// [`Chances::begins`], least and most.
-    begins: [f64; 2],
+    /// [`Chances::begins`], least and most of each.
+    begins: [[f64; 2]; 2],
 }
 
 impl Band {
@@ -67,21 +67,22 @@ impl Band {
             filled: range(|way| way.filled)[0],
             missing: range(|way| way.missing.neurons),
             alone: range(|way| way.missing.chances.alone),
-            begins: range(|way| way.missing.chances.begins),
+            begins: [range(|way| way.missing.chances.begins[0]), range(|way| way.missing.chances.begins[1])],
             cached,
         }
     }
 
     /// Whether a way of caching of the band can miss all neurons.
     pub fn holds_all(&self) -> bool {
-        self.alone[0] <= 0.0 && self.begins[1] >= 1.0
+        self.alone[0] <= 0.0 && self.begins[0][1] >= 1.0
     }
 
     /// The corners of how the band's missing neurons can stand.
-    pub fn chances(&self) -> [Chances; 4] {
-        let [a, b] = self.alone;
-        let [c, d] = self.begins;
-        [(a, c), (a, d), (b, c), (b, d)].map(|(alone, begins)| Chances { alone, begins })
+    pub fn chances(&self) -> [Chances; 8] {
+        std::array::from_fn(|corner| Chances {
+            alone: self.alone[corner & 1],
+            begins: [self.begins[0][corner >> 1 & 1], self.begins[1][corner >> 2]],
+        })
     }
 }
 

@@ -32,8 +32,7 @@ use plans::engine::{
 use plans::layout::Part;
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Heads, Level, LevelKind, Model};
-pub use plans::overlap::{Stages, layer_seconds};
-use plans::overlap::{prompt_compute_seconds, prompt_layer_seconds, uneven};
+use plans::overlap::{Stages, prompt_compute_seconds, prompt_layer_seconds, uneven};
 use plans::plan::Feature;
 pub use plans::plan::mean_position;
 pub use plans::terms::Work;
@@ -57,8 +56,11 @@ pub fn memory_seconds(bytes: f64, bytes_per_second: f64) -> f64 {
     bytes / bytes_per_second
 }
 
-/// A lower bound of [`layer_seconds`], whatever of a band is cached and however many of these buffers there are: each of its
+/// A lower bound of [`Supply::layer_seconds`], whatever of a band is cached and however many of these buffers there are: each of its
 /// three bounds with the fewest reads, in the fewest seconds.
+///
+/// Of the tokens a share reads anything, from that of the fewest reads to that of the most. What a bound adds for each of these instead
+/// of what the others take is linear in it, so that one of both ends is the least.
 pub fn layer_seconds_least(
     s: &Stages,
     insert: f64,
@@ -72,18 +74,28 @@ pub fn layer_seconds_least(
     let device = least.seconds + least.more_seconds;
     let own_reads = urgent * least.seconds + least.more_seconds;
     let urgent_reads = urgent * least.reads;
-    let completed = s.completion * urgent_reads.min(COMPLETED_DISPATCHES as f64);
-    let chain = s.look_ahead + s.gate_up + completed + after + toll.taken_least(device, least.reads);
+    let price = reads.deepest;
+    let [fewest, most] = least.reading;
+    let completed = s.completion * urgent_reads.min(fewest * COMPLETED_DISPATCHES as f64);
+    let checked = least.missing * s.check;
+    let chain =
+        s.look_ahead + s.gate_up + checked + completed + after + toll.taken_least(device, least.reads);
     let each = if least.reads > 0.0 { least.seconds / least.reads } else { 0.0 };
     // rises with the buffers, and falls from where they hold two thirds of the reads
     let waits = |buffers: f64| (least.reads - buffers).clamp(0.0, buffers / 2.0);
     let [few, many] = reads.buffers;
-    let waiting = waits(few).min(waits(many)) * each;
-    let buffered = if least.reads_most <= few { after } else { 0.0 };
+    let waiting = fewest * waits(few).min(waits(many)) * each;
+    let left = reads.last(least);
+    let [of_down, of_insert] =
+        if price.at_once(least.reads_most) <= few { [left.of_down, left.of_insert] } else { [0.0; 2] };
     let own = if blocking {
         chain + own_reads
     } else {
-        let drained = if least.reads > 0.0 { own_reads + s.drain + buffered } else { 0.0 };
+        let none = s.look_ahead + s.gate_up + s.down;
+        let instead = s.drain + of_down * s.down - none;
+        let instead = (fewest * instead).min(most * instead);
+        let completing = left.of_missing * (checked + least.missing * s.neuron) + of_insert * insert;
+        let drained = if least.reads > 0.0 { own_reads + none + instead + completing } else { 0.0 };
         chain.max(drained)
     };
     let own = own + waiting;
@@ -310,9 +322,11 @@ fn rows_touched(model: &Model, part: Part, fires: f64, counts: f64) -> (f64, f64
     (gate, if model.architecture.is_gated() { up } else { 0.0 }, down)
 }
 
-/// Whether rows are read in order, as a dense model's and those of slices are; others are gathered.
+/// Whether rows are met in order, as those of a dense level are where every neuron fires; others are met neuron by neuron, since what a
+/// neuron is worth decides about its other rows.
 fn in_order(model: &Model, level: &Level) -> bool {
     level.kind == LevelKind::Dense
+        && model.architecture.always_fires()
         && (model.architecture.experts == 1 || model.parts.bundle.slice_neurons > 1)
 }
 
@@ -401,9 +415,10 @@ fn pieces(model: &Model, requested: f64, r: &Rates) -> Work {
     }
 }
 
-/// Copying one neuron into its slot, by one thread.
+/// Copying one neuron into its slot, by all threads: its bytes are read and written. Priced for each that was read, though the policy
+/// `frequency` copies some of them only.
 pub fn insert_seconds(model: &Model, level: &Level, r: &Rates) -> f64 {
-    memory_seconds(model.parts.bundle.part_bytes(slot_part(level.kind)) as f64, r.stream_serial)
+    memory_seconds(2.0 * model.parts.bundle.part_bytes(slot_part(level.kind)) as f64, r.stream)
 }
 
 /// Seconds of each stage in which a layer is computed.
@@ -411,6 +426,7 @@ pub fn stages(model: &Model, level: &Level, layer: usize, cluster: u64, r: &Rate
     let requested = requested(model, level, layer);
     let (gate_up, drain) = gate_up(model, level, requested, cluster, r);
     let selection = predictor(model, level, r).seconds();
+    let neuron = gate_up.busy() / requested.0.max(1.0);
     Stages {
         before: attention(model, r).seconds() + selection,
         look_ahead: if layer + 1 < level.layers.len() { look_ahead(model, level, r).seconds() } else { 0.0 },
@@ -418,7 +434,14 @@ pub fn stages(model: &Model, level: &Level, layer: usize, cluster: u64, r: &Rate
         completion: r.dispatch,
         drain,
         down: down(model, level, requested, r).seconds(),
+        neuron,
+        check: check_seconds(model, level, r),
     }
+}
+
+/// Comparing a neuron that has been read with its checksum: its bytes pass once, by all threads. *Reconstructed.*
+pub fn check_seconds(model: &Model, level: &Level, r: &Rates) -> f64 {
+    memory_seconds(model.parts.bundle.part_bytes(slot_part(level.kind)) as f64, r.stream)
 }
 
 /// Norms of all layers, the head and sampling: once a token.
@@ -471,7 +494,8 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
             surface::missing_and_filling(model, d.level, layer, d.policy, requested.0, cached);
         let inserted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(requested.1) } else { 0.0 };
         let insert = inserted * insert_seconds(model, d.level, &r);
-        let queue = reads.queue(&reads.of(missing, requested.1), layer > 0, &stages);
+        let of_layer = reads.of(missing, requested.1);
+        let queue = reads.queue(&of_layer, layer > 0, &stages);
         let selection = predictor(model, d.level, &r);
         price.attention.add(&attention(model, &r));
         price.predictor.add(&selection);
@@ -483,7 +507,7 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
         price.insert.stream_seconds += insert;
         price.io += queue.urgent_seconds + queue.ahead_seconds;
         price.reads = (price.reads.0 + queue.urgent + queue.ahead, price.reads.1 + queue.ahead);
-        price.overlapped += layer_seconds(&stages, insert, &queue, &toll, d.read.blocking);
+        price.overlapped += reads.layer_seconds(&stages, insert, &of_layer, layer > 0, &toll);
         serial += stages.before;
         price.bytes_read += queue.bytes;
         price.requested += requested.0;

@@ -7,9 +7,9 @@ use plans::PAGE_BYTES;
 use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
 use plans::layout::Phases;
 use plans::memory::slot_part;
-use plans::model::{LevelKind, LookAhead, Model};
+use plans::model::{LevelKind, LookAhead, Model, RUNS_GAPS};
+use plans::overlap::{Last, Stages, Supply, reading_fraction, reads_if_any};
 pub use plans::overlap::{LayerReads, Queue, Toll};
-use plans::overlap::{Stages, Supply};
 
 use crate::bands::Band;
 use crate::read_curves::{Flash, ReadCurves};
@@ -85,6 +85,10 @@ pub struct LeastReads {
     pub reads: f64,
     /// Most reads.
     pub reads_most: f64,
+    /// Fewest neurons.
+    pub missing: f64,
+    /// Least and greatest share of the tokens that read anything.
+    pub reading: [f64; 2],
     /// Fewest seconds of the first reads of all neurons.
     pub seconds: f64,
     /// Fewest seconds of the reads after a neuron's first.
@@ -100,6 +104,8 @@ pub struct Queued {
     envelopes: [ReadCurves; 2],
     /// The share that reads take of those who compute on cores of their own.
     toll: Toll,
+    /// Share of the reads in flight beside the last that complete no sooner than it does.
+    together_fraction: f64,
 }
 
 impl Queued {
@@ -116,12 +122,8 @@ impl Queued {
         // what lies in order is read at least as fast as what does not, and is measured at fewer depths
         let random = curves("random");
         let in_order = curves("sequential").or_faster(&random);
-        let by_threads = ReadCost {
-            cpu_seconds_per_read: device.storage.cpu_seconds_per_read,
-            interference_fraction: device.storage.interference_fraction,
-        };
-        let ReadCost { cpu_seconds_per_read, interference_fraction } =
-            device.storage.read_cost(backend).unwrap_or(by_threads);
+        let ReadCost { cpu_seconds_per_read, interference_fraction, completed_together_fraction } =
+            device.storage.read_cost(backend).unwrap_or_else(|| device.storage.pread_cost());
         let then = of(direct, "random", INTERFERENCE_DEPTH);
         let covered_per_second = then
             .as_ref()
@@ -129,7 +131,8 @@ impl Queued {
             .reads_per_second(INTERFERENCE_BLOCK_BYTES as f64, f64::from(INTERFERENCE_DEPTH));
         let toll = Toll { cpu_seconds_per_read, interference_fraction, covered_per_second, sharing: None };
         let envelopes = [random.envelope(), in_order.envelope()];
-        Self { random, in_order, envelopes, toll }
+        let together_fraction = completed_together_fraction.unwrap_or(0.0);
+        Self { random, in_order, envelopes, toll, together_fraction }
     }
 }
 
@@ -162,6 +165,8 @@ pub struct ReadPrice {
 pub struct LeastPrice<'r> {
     /// The one with the most in flight.
     pub deepest: &'r ReadPrice,
+    /// Fewest in flight.
+    pub depth_least: u32,
     /// Fewest and most buffers.
     pub buffers: [f64; 2],
 }
@@ -239,7 +244,9 @@ impl ReadPrice {
         let Cut { reads, block, block_ln, in_order } = *cut;
         let curves = if in_order { &self.queued.in_order } else { &self.queued.random };
         let buffers = f64::from(self.held());
-        let most = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads };
+        let by_chance = if in_order { 0.0 } else { self.by_chance() };
+        let most = reads_if_any(reads, by_chance);
+        let most = if most > buffers { (buffers / 2.0).max(1.0) } else { most };
         let seconds = |in_flight: f64| 1.0 / curves.reads_per_second_of(block_ln, in_flight);
         let (in_flight, ahead) = (most.min(f64::from(self.choice.depth)), reads.min(f64::from(self.ahead())));
         let each = seconds(in_flight);
@@ -248,6 +255,9 @@ impl ReadPrice {
             seconds: reads * each,
             bytes: reads * block,
             ahead_seconds: if ahead == in_flight { each } else { seconds(ahead) },
+            missing: missing.neurons,
+            by_chance,
+            of_slice: f64::from(self.parts),
             ..LayerReads::default()
         };
         let others = missing.neurons * self.whole_fraction(fires);
@@ -275,8 +285,7 @@ impl ReadPrice {
         if slice > 1 {
             let slice_bytes = slice * self.stride_bytes;
             let slices = self.neurons_per_expert / slice;
-            let shared =
-                ((self.choice.buffer_bytes.saturating_sub(PAGE_BYTES)) / slice_bytes).clamp(1, slices);
+            let shared = self.slices_of_read();
             if in_order {
                 let block = self.single_bytes + ((shared - 1) * slice_bytes) as f64;
                 return Cut::new(missing.neurons / (slice * shared) as f64, block, true);
@@ -295,6 +304,46 @@ impl ReadPrice {
         Cut::new(missing.neurons / run.neurons, block, in_order)
     }
 
+    /// Reads of what is missing as a whole or not at all: those of an expert that comes and goes in slices, or one of neurons. 0 where
+    /// the same reads are done for every token, as are all those of a layer that is read in order.
+    pub fn by_chance(&self) -> f64 {
+        let slices = self.neurons_per_expert / self.slice_neurons;
+        match (self.slice_neurons, self.parts) {
+            (1, _) => 1.0,
+            (_, 1) => slices.div_ceil(self.slices_of_read()) as f64,
+            (_, parts) => (slices * u64::from(parts)) as f64,
+        }
+    }
+
+    /// Slices of an expert that share a read.
+    fn slices_of_read(&self) -> u64 {
+        let (slice_bytes, slices) =
+            (self.slice_neurons * self.stride_bytes, self.neurons_per_expert / self.slice_neurons);
+        (self.choice.buffer_bytes.saturating_sub(PAGE_BYTES) / slice_bytes).clamp(1, slices)
+    }
+
+    /// Reads of a layer of a token that takes any, where the mean token takes so many.
+    pub fn at_once(&self, reads: f64) -> f64 {
+        reads_if_any(reads, self.by_chance())
+    }
+
+    /// Share of the reads in flight beside the last that complete no sooner than it does.
+    pub fn together_fraction(&self) -> f64 {
+        self.queued.together_fraction
+    }
+
+    /// Seconds of a layer: see [`Supply::layer_seconds`].
+    pub fn layer_seconds(
+        &self,
+        s: &Stages,
+        insert: f64,
+        all: &LayerReads,
+        prefetched: bool,
+        toll: &Toll,
+    ) -> f64 {
+        self.supply().layer_seconds(s, insert, all, prefetched, toll, self.choice.blocking)
+    }
+
     /// A layer's reads as the device gets them; `prefetched` where there is a layer before it that prefetches.
     pub fn queue(&self, all: &LayerReads, prefetched: bool, stages: &Stages) -> Queue {
         self.supply().queue(all, prefetched, stages)
@@ -304,7 +353,8 @@ impl ReadPrice {
     fn supply(&self) -> Supply {
         let LookAhead { recall_fraction, precision_fraction } = self.known;
         let (depth, buffers, look_ahead) = (self.choice.depth, self.held(), self.ahead());
-        Supply { depth, buffers, look_ahead, recall_fraction, precision_fraction }
+        let together_fraction = self.together_fraction();
+        Supply { depth, buffers, look_ahead, recall_fraction, precision_fraction, together_fraction }
     }
 
     /// Reads that the buffers have room for.
@@ -351,7 +401,7 @@ impl ReadPrice {
     /// takes more than there are.
     pub fn reads_key(&self, most: f64) -> ReadsKey {
         let ReadChoice { backend, direct, depth, look_ahead, .. } = self.choice;
-        let held = (most > f64::from(self.held())).then(|| self.held());
+        let held = (self.at_once(most) > f64::from(self.held())).then(|| self.held());
         (self.cut_key(), backend, direct, depth, look_ahead, held)
     }
 
@@ -368,9 +418,9 @@ impl ReadPrice {
         })
     }
 
-    /// The most reads of any way of caching of a band.
+    /// The most reads of a token with any way of caching of a band.
     pub fn reads_most(&self, band: &Band, cut: &LeastCut) -> f64 {
-        cut.most * band.missing[1]
+        self.at_once(cut.most * band.missing[1])
     }
 
     /// A lower bound of a layer's reads, however many of them are prefetched.
@@ -381,6 +431,8 @@ impl ReadPrice {
         LeastReads {
             reads: all.reads,
             reads_most: all.reads,
+            missing: all.missing,
+            reading: [reading_fraction(all.reads, all.by_chance); 2],
             seconds: all.seconds.min(ahead),
             more_seconds: all.more_seconds,
         }
@@ -441,15 +493,31 @@ impl ReadPrice {
 impl<'r> LeastPrice<'r> {
     /// Of some reads that differ in nothing else.
     pub fn of(first: &'r ReadPrice, others: impl Iterator<Item = &'r ReadPrice>) -> Self {
-        let one = Self { deepest: first, buffers: [f64::from(first.held()); 2] };
-        others.fold(one, |Self { deepest, buffers: [few, many] }, read| {
+        let one =
+            Self { deepest: first, depth_least: first.choice.depth, buffers: [f64::from(first.held()); 2] };
+        others.fold(one, |Self { deepest, depth_least, buffers: [few, many] }, read| {
             let buffers = f64::from(read.held());
             let deeper = read.choice.depth > deepest.choice.depth;
             Self {
                 deepest: if deeper { read } else { deepest },
+                depth_least: depth_least.min(read.choice.depth),
                 buffers: [few.min(buffers), many.max(buffers)],
             }
         })
+    }
+
+    /// The least that is left when the last of these reads has completed.
+    pub fn last(&self, least: &LeastReads) -> Last {
+        let price = self.deepest;
+        let [fewest, most] = [least.reads, least.reads_most].map(|reads| {
+            Last::of(
+                price.at_once(reads),
+                f64::from(price.parts),
+                self.depth_least,
+                price.together_fraction(),
+            )
+        });
+        Last { of_down: fewest.of_down.min(most.of_down), ..most }
     }
 
     /// The least that reading any way of caching of a band takes.
@@ -485,11 +553,21 @@ impl<'r> LeastPrice<'r> {
     ) -> LeastReads {
         let price = self.deepest;
         if missing <= 0.0 {
-            return LeastReads { reads: 0.0, reads_most, seconds: 0.0, more_seconds: 0.0 };
+            return LeastReads {
+                reads: 0.0,
+                reads_most,
+                missing,
+                reading: [0.0, 1.0],
+                seconds: 0.0,
+                more_seconds: 0.0,
+            };
         }
         let [_, buffers] = self.buffers;
+        let by_chance = price.by_chance();
+        let reading = [reads, reads_most].map(|reads| reading_fraction(reads, by_chance));
+        let reading = if in_order { [reading[0], 1.0] } else { reading };
         // where even the fewest are more than the buffers, as many as half of those are in flight
-        let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { reads_most };
+        let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { price.at_once(reads_most) };
         let in_flight = at_once.min(f64::from(price.choice.depth));
         let [random, ordered] = &price.queued.envelopes;
         let curves = if in_order { ordered } else { random };
@@ -497,7 +575,7 @@ impl<'r> LeastPrice<'r> {
         let others = missing * price.whole_fraction(fires);
         let more = price.more_bytes.iter();
         let more = more.map(|&block| others / random.reads_per_second(block, in_flight));
-        LeastReads { reads, reads_most, seconds, more_seconds: more.sum() }
+        LeastReads { reads, reads_most, missing, reading, seconds, more_seconds: more.sum() }
     }
 }
 
@@ -534,14 +612,16 @@ impl Run {
         if alone <= 0.0 {
             return Self { neurons: most, strides: most };
         }
-        let ends = alone * (1.0 - begins).powf(gap as f64);
+        let [near, further] = begins;
+        // the share of neurons that has none behind it as far as has been looked
+        let (mut step, mut ends) = (1.0 - alone, alone);
+        for d in 1..=gap {
+            let misses = ends * if d <= u64::from(RUNS_GAPS[0]) { near } else { further };
+            step += (d + 1) as f64 * misses;
+            ends -= misses;
+        }
         if ends >= 1.0 {
             return Self { neurons: 1.0, strides: 1.0 };
-        }
-        let (mut step, mut misses_at) = (1.0 - alone, alone * begins);
-        for d in 2..=gap + 1 {
-            step += d as f64 * misses_at;
-            misses_at *= 1.0 - begins;
         }
         step /= 1.0 - ends;
         // a run ends by chance, or since so many neurons fill it
@@ -557,10 +637,10 @@ mod tests {
 
     #[test]
     fn runs_are_single_neurons_when_misses_are_rare_and_whole_buffers_when_all_miss() {
-        let rare = Run::new(Chances::new(1e-6, None, None), 0, 32.0);
+        let rare = Run::new(Chances::new(1e-6, None, [None; 2]), 0, 32.0);
         assert!((rare.neurons - 1.0).abs() < 1e-3 && (rare.strides - 1.0).abs() < 1e-3, "{rare:?}");
         assert_eq!(Run::new(Chances::ALL, 0, 32.0), Run { neurons: 32.0, strides: 32.0 });
-        assert_eq!(Run::new(Chances::new(0.5, None, None), 3, 1.0), Run { neurons: 1.0, strides: 1.0 });
+        assert_eq!(Run::new(Chances::new(0.5, None, [None; 2]), 3, 1.0), Run { neurons: 1.0, strides: 1.0 });
     }
 
     #[test]
@@ -576,15 +656,24 @@ mod tests {
     fn a_run_agrees_with_counting_over_random_positions() {
         let (density, positions) = (0.2, 400_000);
         let most = 1e6;
-        for (alone, gap, most) in
-            [(0.8, 0, most), (0.8, 2, most), (0.5, 0, most), (0.5, 3, most), (0.8, 2, 8.0), (0.5, 3, 6.0)]
-        {
-            let mut state = 7u64;
+        for (alone, further, gap, most) in [
+            (0.8, 1.0, 0, most),
+            (0.8, 1.0, 2, most),
+            (0.5, 1.0, 0, most),
+            (0.5, 1.0, 3, most),
+            (0.8, 1.0, 2, 8.0),
+            (0.5, 1.0, 3, 6.0),
+            // who has none near it is seldom used, and so are those around it
+            (0.8, 0.3, 6, most),
+            (0.5, 0.2, 8, most),
+        ] {
+            let (mut state, begins) = (7u64, alone * density / (1.0 - density));
             let (mut runs, mut misses, mut strides) = (0.0, 0.0, 0.0);
             let (mut first, mut last) = (0, None);
             for i in 0..positions {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let begins = alone * density / (1.0 - density);
+                let far = last.is_some_and(|last| i - last > RUNS_GAPS[0] as i32 + 1);
+                let begins = begins * if far { further } else { 1.0 };
                 let chance = if last == Some(i - 1) { 1.0 - alone } else { begins };
                 if ((state >> 33) as f64 / (1u64 << 31) as f64) < chance {
                     misses += 1.0;
@@ -596,7 +685,7 @@ mod tests {
                     last = Some(i);
                 }
             }
-            let run = Run::new(Chances::new(density, Some(alone), None), gap as u64, most);
+            let run = Run::new(Chances { alone, begins: [begins, begins * further] }, gap as u64, most);
             // one that is cut short is taken to be cut after its mean steps; they are shorter
             let [close, apart] = if most < 1e6 { [0.04, 0.1] } else { [0.02; 2] };
             let (neurons, strides) = (misses / runs, 1.0 + strides / runs);

@@ -46,6 +46,9 @@ pub fn terms(question: &Question<'_>, level: &Level, d: &Decided, memory: &Memor
             shares_cores: toll.sharing.is_some(),
             prefetched_fraction: recall_fraction,
             prefetched_used_fraction: precision_fraction,
+            completed_together_fraction: price.together_fraction(),
+            reads_by_chance: significant(price.by_chance()),
+            check_seconds_per_neuron: significant(cost::check_seconds(model, level, &r)),
         },
         layers: layers(model, level, d, &r, &price),
         prompt: prompt(question, d, &price),
@@ -115,6 +118,7 @@ fn layers(model: &Model, level: &Level, d: &Decided, r: &hardware::Rates, price:
         l.down_dispatch_seconds.push(down.dispatch_seconds);
         l.down_serial_seconds.push(down.serial_seconds);
         l.insert_seconds.push(if d.cold[layer] > 0 { inserted * one } else { 0.0 });
+        l.missing_neurons.push(reads.missing);
         l.reads.push(reads.reads);
         l.read_seconds.push(reads.seconds);
         l.prefetch_read_seconds.push(reads.ahead_seconds);
@@ -133,6 +137,7 @@ fn layers(model: &Model, level: &Level, d: &Decided, r: &hardware::Rates, price:
         &mut l.down_dispatch_seconds,
         &mut l.down_serial_seconds,
         &mut l.insert_seconds,
+        &mut l.missing_neurons,
         &mut l.reads,
         &mut l.read_seconds,
         &mut l.prefetch_read_seconds,

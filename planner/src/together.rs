@@ -16,7 +16,6 @@ use crate::cost::{self, Decision, Work};
 use crate::reads::ReadPrice;
 use crate::request::{Question, measured_run};
 use crate::surface::{self, Missing};
-use plans::overlap::layer_seconds;
 use plans::plan::mean_position;
 
 /// Of so many neurons those that one of `rows` concerns or more, if each concerns `each` of them.
@@ -57,8 +56,8 @@ pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -
         let missing = Missing { neurons: of_any(neurons, missing.neurons, each), ..missing };
         let inserted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(fires) } else { 0.0 };
         let insert = inserted * cost::insert_seconds(model, d.level, &r);
-        let queue = reads.queue(&reads.of(missing, fires), false, &stages);
-        seconds += stages.before + layer_seconds(&stages, insert, &queue, &toll, d.read.blocking);
+        let of_layer = reads.of(missing, fires);
+        seconds += stages.before + reads.layer_seconds(&stages, insert, &of_layer, false, &toll);
     }
     let context = cost::context_seconds(model, limits.kv, &r) * mean_position(limits.context);
     each / (seconds + each * context + filling / f64::from(generated))

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use plans::layout::Phases;
 use plans::memory::{self, Choices, slot_part};
 use plans::model::{Level, LevelKind, Model};
+use plans::overlap::Stages;
 use plans::plan::Feature;
 use plans::{Backend, Device, Policy};
 
 use crate::bands::Band;
-use crate::cost::{self, Stages};
+use crate::cost;
 use crate::hardware::Rates;
 use crate::layers::{Cached, cachings};
 use crate::read_curves;
@@ -355,10 +356,9 @@ impl<'a> Ways<'a> {
         reads: &LayerReads,
     ) -> f64 {
         let stages = compute.layers[layer].with(read.choice.look_ahead);
-        let queue = read.price.queue(reads, layer > 0, &stages);
         let inserted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
         let insert = if way.cold > 0 { inserted * compute.insert } else { 0.0 };
-        cost::layer_seconds(&stages, insert, &queue, toll, read.choice.blocking) + way.filled * read.fill
+        read.price.layer_seconds(&stages, insert, reads, layer > 0, toll) + way.filled * read.fill
     }
 
     /// The share that reads take of those who compute.
@@ -380,6 +380,8 @@ impl<'a> Ways<'a> {
                 completion: least(|s| s.completion),
                 drain: least(|s| s.drain),
                 down: least(|s| s.down),
+                neuron: least(|s| s.neuron),
+                check: least(|s| s.check),
             }
         };
         let threads = || all().map(|compute| compute.cores.len());
@@ -626,8 +628,11 @@ fn computes(question: &Question<'_>, level: &Level) -> Vec<Compute> {
         // with cores of their own and without are not compared
         terms.extend(if way.shared { [1.0 / n, 0.0] } else { [0.0, 1.0] });
         terms.push(f64::from(u8::from(!way.embedding_rows)));
-        terms
-            .extend(way.layers.iter().flat_map(|s| [s.look_ahead, s.gate_up, s.completion, s.drain, s.down]));
+        terms.extend(
+            way.layers
+                .iter()
+                .flat_map(|s| [s.look_ahead, s.gate_up, s.completion, s.drain, s.down, s.neuron, s.check]),
+        );
         terms
     })
 }
@@ -733,7 +738,9 @@ fn reads(question: &Question<'_>, level: &Level, memory_of: impl Fn(&ReadChoice)
                 let bytes = memory_of(&choice);
                 let offered = if sliced { &LOOK_AHEAD_SLICES[..] } else { &[LOOK_AHEAD] };
                 let mut look_aheads: Vec<u32> = offered.iter().map(|&most| most.min(depth)).collect();
-                look_aheads.retain(|_| limits.with(Feature::LookAhead));
+                // where a layer's own first reads take all buffers, nothing is ever prefetched
+                look_aheads
+                    .retain(|_| limits.with(Feature::LookAhead) && buffers.saturating_mul(parts) > 2 * depth);
                 look_aheads.dedup();
                 for look_ahead in std::iter::once(0).chain(look_aheads) {
                     let price = plain.clone().with(look_ahead);

@@ -140,6 +140,10 @@ pub struct Storage {
     /// nothing).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_seconds: Option<Vec<f64>>,
+    /// Of the reads in flight through `pread` beside the last, the share that complete no sooner than it does: 0 where they complete one
+    /// after another, 1 where all complete at once, as the disks of some virtual machines have it (absent: 0).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_together_fraction: Option<f64>,
     /// Absent: `io-uring` is refused there or was not tried, and a plan must not use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_uring: Option<ReadCost>,
@@ -156,6 +160,9 @@ pub struct ReadCost {
     pub cpu_seconds_per_read: f64,
     /// Share of compute speed lost while reads through this back end are in flight, measured.
     pub interference_fraction: f64,
+    /// Of the reads in flight beside the last, the share that complete no sooner than it does (absent: 0).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_together_fraction: Option<f64>,
 }
 
 /// One point of the read surface.
@@ -311,11 +318,16 @@ impl Unit {
 impl Storage {
     /// The cost of reads through a back end; `None` if it may not be used.
     pub fn read_cost(&self, backend: Backend) -> Option<ReadCost> {
-        let Self { cpu_seconds_per_read, interference_fraction, .. } = *self;
         match backend {
-            Backend::Pread => Some(ReadCost { cpu_seconds_per_read, interference_fraction }),
+            Backend::Pread => Some(self.pread_cost()),
             Backend::IoUring => self.io_uring,
         }
+    }
+
+    /// The cost of reads through `pread`, which may always be used.
+    pub fn pread_cost(&self) -> ReadCost {
+        let Self { cpu_seconds_per_read, interference_fraction, completed_together_fraction, .. } = *self;
+        ReadCost { cpu_seconds_per_read, interference_fraction, completed_together_fraction }
     }
 }
 

@@ -517,10 +517,15 @@ pub struct LevelLayer {
     /// absent: not measured, and co-active neurons are taken to stand anywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,
+    /// Reads that a missing neuron takes, on average, if neurons with no more than 8 ranks between them share one;
+    /// absent: not measured, and wide gaps are taken to be as rare beside narrow ones as these are beside none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs_over_wide_gaps_fraction: Vec<Vec<f64>>,
 }
 
-/// Ranks between missing neurons that a read may go over, where `runs_over_gaps_fraction` is measured.
-pub const RUNS_GAP: u32 = 3;
+/// Ranks between missing neurons that a read may go over, where `runs_over_gaps_fraction` is measured, and where
+/// `runs_over_wide_gaps_fraction` is.
+pub const RUNS_GAPS: [u32; 2] = [3, 8];
 
 /// The highest perplexity that a file can have: a model that predicts worse is none.
 pub const PERPLEXITY_MAX: f64 = 1e12;

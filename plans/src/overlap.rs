@@ -21,6 +21,10 @@ pub struct Stages {
     pub drain: f64,
     /// Down.
     pub down: f64,
+    /// The values of one neuron, which is computed once it has completed: its part of gate and up.
+    pub neuron: f64,
+    /// Comparing one neuron that has completed with its checksum.
+    pub check: f64,
 }
 
 impl Stages {
@@ -60,6 +64,39 @@ pub struct LayerReads {
     pub more_seconds: f64,
     /// Bytes of the reads after a neuron's first.
     pub more_bytes: f64,
+    /// Neurons that they bring.
+    pub missing: f64,
+    /// Reads of what is missing as a whole or not at all, such as an expert's; 0 where every token reads as much.
+    pub by_chance: f64,
+    /// Reads that bring what is computed together, once the last of them has completed: a slice whose parts lie apart.
+    pub of_slice: f64,
+}
+
+/// Share of the tokens that read anything in a layer where the mean one takes so many `reads`, and what is missing or not takes
+/// `by_chance` of them: that of independent, rare events. *Reconstructed.* All where every token reads as much.
+pub fn reading_fraction(reads: f64, by_chance: f64) -> f64 {
+    if by_chance > 0.0 { -(-reads / by_chance).exp_m1() } else { 1.0 }
+}
+
+/// Reads of a token that takes any, where the mean token takes so many.
+pub fn reads_if_any(reads: f64, by_chance: f64) -> f64 {
+    if reads > 0.0 { reads / reading_fraction(reads, by_chance) } else { 0.0 }
+}
+
+impl LayerReads {
+    /// Those of a token that reads anything, of which there is this share.
+    fn over(&self, share: f64) -> Self {
+        Self {
+            reads: self.reads / share,
+            seconds: self.seconds / share,
+            bytes: self.bytes / share,
+            more: self.more / share,
+            more_seconds: self.more_seconds / share,
+            more_bytes: self.more_bytes / share,
+            missing: self.missing / share,
+            ..*self
+        }
+    }
 }
 
 /// A layer's reads in the order in which the device gets them.
@@ -79,6 +116,41 @@ pub struct Queue {
     pub waiting_seconds: f64,
     /// Bytes of all reads.
     pub bytes: f64,
+    /// Neurons that the reads bring.
+    pub missing: f64,
+    /// What completes with the last read.
+    pub last: Last,
+}
+
+/// The shares of a layer's work that are left when the last read has completed.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Last {
+    /// Of the neurons that were read.
+    pub of_missing: f64,
+    /// Of down.
+    pub of_down: f64,
+    /// Of the copies.
+    pub of_insert: f64,
+}
+
+impl Last {
+    /// Of so many reads, with so many in flight of which a share completes together.
+    ///
+    /// Slices are added up and copied as they complete, in the order in which they were requested: with `k` of them missing, anywhere
+    /// among the others, and the last `j` of these completing together, `j / (k + 1)` of the layer lies from the first of those `j` on.
+    /// Neurons are added up when all have completed. *Reconstructed.*
+    pub fn of(reads: f64, of_slice: f64, depth: u32, together_fraction: f64) -> Self {
+        if reads <= 0.0 {
+            return Self { of_missing: 0.0, of_down: 1.0, of_insert: 1.0 };
+        }
+        let beside = f64::from(depth).min(reads) - 1.0;
+        let group = (1.0 + together_fraction * beside.max(0.0)).max(of_slice).min(reads);
+        let of_missing = group / reads;
+        if of_slice <= 1.0 {
+            return Self { of_missing, of_down: 1.0, of_insert: 1.0 };
+        }
+        Self { of_missing, of_down: group / (reads + of_slice), of_insert: of_missing }
+    }
 }
 
 /// The means of reading: places in flight, buffers, and how well the layer before knows what is read.
@@ -94,9 +166,36 @@ pub struct Supply {
     pub recall_fraction: f64,
     /// Share of what is prefetched that is requested.
     pub precision_fraction: f64,
+    /// Share of the reads in flight beside the last that complete no sooner than it does.
+    pub together_fraction: f64,
 }
 
 impl Supply {
+    /// A layer's time beyond [`Stages::before`], with `insert` seconds of copies; `prefetched` where there is a layer before it that
+    /// prefetches.
+    ///
+    /// Tokens differ in whether they read anything in the layer, and those that do have so much the more to read: the mean of both kinds'
+    /// times is above the time of the mean token, which might hide its reads behind what it computes.
+    pub fn layer_seconds(
+        &self,
+        s: &Stages,
+        insert: f64,
+        all: &LayerReads,
+        prefetched: bool,
+        toll: &Toll,
+        blocking: bool,
+    ) -> f64 {
+        let reading = if all.reads > 0.0 { reading_fraction(all.reads, all.by_chance) } else { 1.0 };
+        let of_those = |share: f64| {
+            let queue = self.queue(&all.over(share), prefetched, s);
+            share * layer_seconds(s, insert / share, &queue, toll, blocking)
+        };
+        if reading >= 1.0 {
+            return of_those(1.0);
+        }
+        (1.0 - reading) * (s.look_ahead + s.gate_up + s.down) + of_those(reading)
+    }
+
     /// Share of a layer's reads that are prefetched, and share of those that is requested. Where nothing prefetched was ever
     /// requested nothing is prefetched.
     pub fn look_ahead_shares(&self) -> (f64, f64) {
@@ -128,6 +227,8 @@ impl Supply {
             waiting_seconds: (all.reads - buffers).clamp(0.0, buffers / 2.0) * chain,
             bytes: if all.reads > 0.0 { all.bytes / all.reads * (urgent + ahead) } else { 0.0 }
                 + all.more_bytes,
+            missing: all.missing,
+            last: Last::of(all.reads, all.of_slice, self.depth, self.together_fraction),
         }
     }
 
@@ -208,19 +309,26 @@ impl Toll {
 pub fn layer_seconds(s: &Stages, insert: f64, queue: &Queue, toll: &Toll, blocking: bool) -> f64 {
     let after = s.down + insert;
     let (reads, device) = (queue.urgent + queue.ahead, queue.urgent_seconds + queue.ahead_seconds);
-    let early = (1.0 - queue.last_fraction) * after;
+    let Last { of_missing, of_down, of_insert } = queue.last;
+    let early = after - (of_down * s.down + of_insert * insert).min(queue.last_fraction * after);
     let before = queue.ahead_seconds.min(s.before);
     let share = if queue.ahead_seconds > 0.0 { before / queue.ahead_seconds } else { 0.0 };
     let (ahead_before, ahead_after) = (share * queue.ahead, (1.0 - share) * queue.ahead);
     let taken_before = toll.taken(before, ahead_before);
     let completed = s.completion * queue.urgent.min(COMPLETED_DISPATCHES as f64);
-    let busy =
-        s.look_ahead + s.gate_up + completed + early + toll.taken(device - before, reads - ahead_before);
+    let checked = queue.missing * s.check;
+    let busy = s.look_ahead
+        + s.gate_up
+        + checked
+        + completed
+        + early
+        + toll.taken(device - before, reads - ahead_before);
+    let drain = s.drain + of_missing * (checked + queue.missing * s.neuron);
     let own_reads = queue.urgent_seconds.max(toll.issuing(queue.urgent));
     let own = if blocking {
         busy + own_reads
     } else {
-        busy.max(own_reads + s.drain + toll.taken(queue.ahead_seconds - before, ahead_after))
+        busy.max(own_reads + drain + toll.taken(queue.ahead_seconds - before, ahead_after))
     };
     let own = own + queue.waiting_seconds + after - early + taken_before;
     own.max(device.max(toll.issuing(reads)) - s.before)
@@ -244,8 +352,16 @@ pub fn prompt_layer_seconds(read: f64, compute: f64, attention_fraction: f64, to
 mod tests {
     use super::*;
 
-    const STAGES: Stages =
-        Stages { before: 10.0, look_ahead: 0.0, gate_up: 5.0, completion: 0.0, drain: 0.5, down: 1.0 };
+    const STAGES: Stages = Stages {
+        before: 10.0,
+        look_ahead: 0.0,
+        gate_up: 5.0,
+        completion: 0.0,
+        drain: 0.5,
+        down: 1.0,
+        neuron: 0.0,
+        check: 0.0,
+    };
     const TOLL: Toll = Toll {
         cpu_seconds_per_read: 0.02,
         interference_fraction: 0.25,
@@ -254,7 +370,8 @@ mod tests {
     };
 
     fn seconds(queue: Queue, sharing: Option<usize>, blocking: bool) -> f64 {
-        let queue = Queue { last_fraction: 1.0, ..queue };
+        let last = Last { of_missing: 0.0, of_down: 1.0, of_insert: 1.0 };
+        let queue = Queue { last_fraction: 1.0, last, ..queue };
         layer_seconds(&STAGES, 0.0, &queue, &Toll { sharing, ..TOLL }, blocking)
     }
 
@@ -286,8 +403,14 @@ mod tests {
 
     #[test]
     fn reads_that_start_at_once_are_counted_whether_there_is_time_for_them_or_not() {
-        let supply =
-            Supply { depth: 4, buffers: 64, look_ahead: 4, recall_fraction: 0.9, precision_fraction: 0.75 };
+        let supply = Supply {
+            depth: 4,
+            buffers: 64,
+            look_ahead: 4,
+            recall_fraction: 0.9,
+            precision_fraction: 0.75,
+            together_fraction: 0.0,
+        };
         let all = LayerReads {
             reads: 10.0,
             seconds: 10.0,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Plan;
 use crate::overlap::{
-    LayerReads, Stages, Supply, Toll, layer_seconds, prompt_compute_seconds, prompt_layer_seconds, uneven,
+    LayerReads, Stages, Supply, Toll, prompt_compute_seconds, prompt_layer_seconds, uneven,
 };
 
 /// Speed of a machine over the assumed one, at each thing by itself.
@@ -227,6 +227,15 @@ pub struct ReadingTerms {
     pub prefetched_fraction: f64,
     /// Share of the prefetched reads that the layer then requests.
     pub prefetched_used_fraction: f64,
+    /// Share of the reads in flight beside the last that complete no sooner than it does; absent: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub completed_together_fraction: f64,
+    /// Reads of what is missing as a whole or not at all; absent: every token reads as much as the mean one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reads_by_chance: f64,
+    /// Comparing a neuron that has been read with its checksum; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub check_seconds_per_neuron: f64,
 }
 
 /// The parts that differ from layer to layer, each list with an entry for every layer; absent: 0 in every layer.
@@ -260,9 +269,12 @@ pub struct LayerTerms {
     /// Joining the sums of down, by one thread; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub down_serial_seconds: Vec<f64>,
-    /// Copies into the cache, by one thread; absent: 0 in every layer.
+    /// Copies into the cache; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub insert_seconds: Vec<f64>,
+    /// Neurons that are read for a token; absent: not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_neurons: Vec<f64>,
     /// Reads of flash for a token, the first of each neuron; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reads: Vec<f64>,
@@ -352,13 +364,16 @@ impl Terms {
             look_ahead: plan.read.ahead(),
             recall_fraction: r.prefetched_fraction,
             precision_fraction: r.prefetched_used_fraction,
+            together_fraction: r.completed_together_fraction,
         };
         let layer = |layer: usize| {
             let last = layer + 1 == layers;
             let stages = self.stages(plan, layer, before, last, f);
-            let queue = supply.queue(&self.reads(layer, f, times), layer > 0, &stages);
-            let insert = times * of(&self.layers.insert_seconds, layer) / f.stream;
-            layer_seconds(&stages, insert, &queue, &toll, plan.read.blocking)
+            let (reads, insert) = (
+                self.reads(plan, layer, f, times),
+                times * of(&self.layers.insert_seconds, layer) / f.stream,
+            );
+            supply.layer_seconds(&stages, insert, &reads, layer > 0, &toll, plan.read.blocking)
         };
         TokenSeconds {
             constant: self.rest.at(f).seconds()
@@ -427,12 +442,8 @@ impl Terms {
         let busy = gate_up.at(f).busy();
         let dispatch = self.dispatch_seconds / f.compute;
         let d = &plan.decode;
-        let (idle, drain) = uneven(
-            of(&l.requested_neurons, layer),
-            busy,
-            f64::from(d.cluster_neurons),
-            d.compute_cores.len(),
-        );
+        let requested = of(&l.requested_neurons, layer);
+        let (idle, drain) = uneven(requested, busy, f64::from(d.cluster_neurons), d.compute_cores.len());
         let stages = Stages {
             before,
             look_ahead: if last { 0.0 } else { self.look_ahead.at(f).seconds() },
@@ -440,11 +451,13 @@ impl Terms {
             completion: dispatch,
             drain: dispatch + self.wake_seconds / f.compute + drain,
             down: down.at(f).seconds(),
+            neuron: busy / requested.max(1.0),
+            check: self.reading.check_seconds_per_neuron / f.stream,
         };
         stages.with(plan.read.look_ahead)
     }
 
-    fn reads(&self, layer: usize, f: &Factors, times: f64) -> LayerReads {
+    fn reads(&self, plan: &Plan, layer: usize, f: &Factors, times: f64) -> LayerReads {
         let l = &self.layers;
         let in_order = l.reads_in_order.get(layer).copied().unwrap_or(false);
         let faster = if in_order { f.ordered_reads } else { f.random_reads };
@@ -454,6 +467,9 @@ impl Terms {
             ahead_seconds: of(&l.prefetch_read_seconds, layer) / faster,
             more: times * of(&l.further_reads, layer),
             more_seconds: times * of(&l.further_read_seconds, layer) / f.random_reads,
+            missing: times * of(&l.missing_neurons, layer),
+            by_chance: if in_order { 0.0 } else { self.reading.reads_by_chance },
+            of_slice: f64::from(plan.read.parts),
             ..LayerReads::default()
         }
     }

@@ -30,6 +30,7 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ("device.storage.best_core", &["0"], "a core of the machine"),
     ("device.storage*.cpu_seconds_per_read", &["0"], "too small to be measured"),
     ("device.storage*.interference_fraction", &["0"], "too small to be measured"),
+    ("device.storage*.completed_together_fraction", &["0"], "reads may complete one after another"),
     ("device.storage.wake_seconds", &["reversed"], "more threads may be woken sooner"),
     ("device.storage.wake_seconds[]", &["0"], "one thread is never woken"),
     ("device.cores[].ids", &["reversed", "shorter"], "any order; a core that is left out is not used"),

@@ -108,6 +108,7 @@ fn one_plus_12() -> Device {
             best_core: 7,
             interference_fraction: 0.05,
             wake_seconds: None,
+            completed_together_fraction: None,
             reads,
         },
         cores: vec![

@@ -245,6 +245,7 @@ fn levels(which: Published, given: &Assumed, reuse: &ReuseAxes, row: u64) -> Vec
             frequency_miss_fraction: Vec::new(),
             runs_fraction: Vec::new(),
             runs_over_gaps_fraction: Vec::new(),
+            runs_over_wide_gaps_fraction: Vec::new(),
         };
         Level {
             name: name.to_owned(),

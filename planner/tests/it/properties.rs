@@ -160,8 +160,11 @@ fn a_back_end_is_used_where_it_was_measured_and_pays() {
     inputs.device.storage.reads.extend(more);
     // Measured reads alone are not enough: the device may refuse them.
     assert_eq!(plan(&inputs, &requested).plan, by_threads);
-    inputs.device.storage.io_uring =
-        Some(ReadCost { cpu_seconds_per_read: 3e-6, interference_fraction: 0.02 });
+    inputs.device.storage.io_uring = Some(ReadCost {
+        cpu_seconds_per_read: 3e-6,
+        interference_fraction: 0.02,
+        completed_together_fraction: Some(1.0),
+    });
     let ring = plan(&inputs, &requested).plan;
     assert_eq!((ring.read.backend, ring.decode.io_cores.len()), (Backend::IoUring, 0));
     assert!(ring.expected.decode_tokens_per_second > by_threads.expected.decode_tokens_per_second);
@@ -172,8 +175,11 @@ fn with_ring(mut inputs: planner::Inputs) -> planner::Inputs {
     let ring = |read: &ReadSpeed| ReadSpeed { backend: Backend::IoUring, ..read.clone() };
     let more: Vec<ReadSpeed> = inputs.device.storage.reads.iter().map(ring).collect();
     inputs.device.storage.reads.extend(more);
-    inputs.device.storage.io_uring =
-        Some(ReadCost { cpu_seconds_per_read: 3e-6, interference_fraction: 0.02 });
+    inputs.device.storage.io_uring = Some(ReadCost {
+        cpu_seconds_per_read: 3e-6,
+        interference_fraction: 0.02,
+        completed_together_fraction: Some(1.0),
+    });
     inputs
 }
 

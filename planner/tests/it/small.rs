@@ -64,6 +64,7 @@ pub(crate) fn device() -> Device {
             best_core: 2,
             interference_fraction: 0.1,
             wake_seconds: Some(vec![0.0, 2e-6, 3e-6, 4e-6]),
+            completed_together_fraction: Some(0.25),
             reads: reads.collect(),
         },
         cores: vec![class("big", &[0, 1], 20e9), class("little", &[2, 3], 8e9)],
@@ -219,6 +220,10 @@ fn level_layer(reuse: &ReuseAxes, layer: u32, requested: f64) -> LevelLayer {
     let runs_fraction = miss_fraction.iter().map(|row| row.iter().map(runs).collect()).collect();
     let runs_over_gaps_fraction =
         miss_fraction.iter().map(|row| row.iter().map(over_gaps).collect()).collect();
+    // further ones are rarer than near ones let expect
+    let over_wide = |miss: &f64| plans::file::significant(over_gaps(miss) * (1.0 - 0.2 * miss).powi(5));
+    let runs_over_wide_gaps_fraction =
+        miss_fraction.iter().map(|row| row.iter().map(over_wide).collect()).collect();
     LevelLayer {
         active_predicted_fraction: requested / 2048.0,
         beta_fraction: 0.8,
@@ -230,6 +235,7 @@ fn level_layer(reuse: &ReuseAxes, layer: u32, requested: f64) -> LevelLayer {
         frequency_miss_fraction: surface(3.0),
         runs_fraction,
         runs_over_gaps_fraction,
+        runs_over_wide_gaps_fraction,
     }
 }
 

@@ -173,6 +173,7 @@ fn storage(storage: &Storage, cores: &[u32], at: &At<'_>) -> Checked {
         best_core,
         interference_fraction,
         wake_seconds,
+        completed_together_fraction,
         io_uring,
         reads: of_reads,
     } = storage;
@@ -182,6 +183,7 @@ fn storage(storage: &Storage, cores: &[u32], at: &At<'_>) -> Checked {
         &ReadCost {
             cpu_seconds_per_read: *cpu_seconds_per_read,
             interference_fraction: *interference_fraction,
+            completed_together_fraction: *completed_together_fraction,
         },
         at,
     )?;
@@ -201,7 +203,9 @@ fn storage(storage: &Storage, cores: &[u32], at: &At<'_>) -> Checked {
 }
 
 fn read_cost(cost: &ReadCost, at: &At<'_>) -> Checked {
-    let ReadCost { cpu_seconds_per_read, interference_fraction } = *cost;
+    let ReadCost { cpu_seconds_per_read, interference_fraction, completed_together_fraction } = *cost;
+    let together = at.key("completed_together_fraction");
+    completed_together_fraction.map_or(Ok(()), |fraction| together.fraction(fraction))?;
     at.key("cpu_seconds_per_read").number(cpu_seconds_per_read, 0.0, STEP_SECONDS_MAX)?;
     at.key("interference_fraction").fraction(interference_fraction)
 }

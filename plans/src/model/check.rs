@@ -587,6 +587,7 @@ fn layer(layer: &LevelLayer, model: &Model, at: &At<'_>) -> Checked {
         frequency_miss_fraction,
         runs_fraction,
         runs_over_gaps_fraction,
+        runs_over_wide_gaps_fraction,
     } = layer;
     let a = &model.architecture;
     at.key("active_predicted_fraction").fraction(*active_predicted_fraction)?;
@@ -603,6 +604,7 @@ fn layer(layer: &LevelLayer, model: &Model, at: &At<'_>) -> Checked {
         ("frequency_miss_fraction", frequency_miss_fraction, true, true),
         ("runs_fraction", runs_fraction, true, false),
         ("runs_over_gaps_fraction", runs_over_gaps_fraction, true, false),
+        ("runs_over_wide_gaps_fraction", runs_over_wide_gaps_fraction, true, false),
     ] {
         if optional && values.is_empty() {
             continue;

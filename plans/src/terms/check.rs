@@ -98,6 +98,9 @@ pub(crate) fn terms(terms: &Terms, plan: &Plan, at: &At<'_>) -> Checked {
         shares_cores,
         prefetched_fraction,
         prefetched_used_fraction,
+        completed_together_fraction,
+        reads_by_chance,
+        check_seconds_per_neuron,
     } = *reading;
     let of_reading = at.key("reading");
     of_reading.key("cpu_seconds_per_read").seconds(cpu_seconds_per_read)?;
@@ -106,6 +109,9 @@ pub(crate) fn terms(terms: &Terms, plan: &Plan, at: &At<'_>) -> Checked {
     of_reading.key("shares_cores").free(shares_cores);
     of_reading.key("prefetched_fraction").fraction(prefetched_fraction)?;
     of_reading.key("prefetched_used_fraction").fraction(prefetched_used_fraction)?;
+    of_reading.key("completed_together_fraction").fraction(completed_together_fraction)?;
+    of_reading.key("reads_by_chance").number(reads_by_chance, 0.0, NEURONS_MAX.into())?;
+    of_reading.key("check_seconds_per_neuron").seconds(check_seconds_per_neuron)?;
     of_layers(layers, plan, &at.key("layers"))?;
     of_prompt(prompt, plan, &at.key("prompt"))?;
     if let Some(StartTerms { read_seconds, memory_seconds }) = *start {
@@ -167,6 +173,7 @@ fn of_layers(layers: &LayerTerms, plan: &Plan, at: &At<'_>) -> Checked {
         down_dispatch_seconds,
         down_serial_seconds,
         insert_seconds,
+        missing_neurons,
         reads,
         read_seconds,
         prefetch_read_seconds,
@@ -186,6 +193,7 @@ fn of_layers(layers: &LayerTerms, plan: &Plan, at: &At<'_>) -> Checked {
         ("down_dispatch_seconds", down_dispatch_seconds, SECONDS_MAX),
         ("down_serial_seconds", down_serial_seconds, SECONDS_MAX),
         ("insert_seconds", insert_seconds, SECONDS_MAX),
+        ("missing_neurons", missing_neurons, neurons),
         ("reads", reads, neurons),
         ("read_seconds", read_seconds, SECONDS_MAX),
         ("prefetch_read_seconds", prefetch_read_seconds, SECONDS_MAX),

@@ -7,6 +7,7 @@
 
 mod readers;
 mod scratch;
+mod together;
 mod wake;
 
 use std::path::Path;
@@ -187,6 +188,7 @@ pub(super) fn measure(
         costs.push(ReadCost {
             cpu_seconds_per_read: significant(of_core.unwrap_or_else(|| median(of_processes))),
             interference_fraction: significant(interference),
+            completed_together_fraction: Some(together::measure(context, readers, size)?),
         });
     }
     let wake_seconds = wake::measure(context, cores)?;
@@ -209,6 +211,7 @@ pub(super) fn measure(
             best_core,
             interference_fraction: costs[0].interference_fraction,
             wake_seconds: Some(wake_seconds),
+            completed_together_fraction: costs[0].completed_together_fraction,
             io_uring: costs.get(1).copied(),
             reads,
         },

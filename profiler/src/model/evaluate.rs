@@ -60,8 +60,8 @@ pub struct Figures {
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
     /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
     pub runs: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes if reads go over short gaps.
-    pub runs_over_gaps: Vec<Vec<f64>>,
+    /// Reads that a missing neuron takes if reads go over gaps, narrow ones and wide ones.
+    pub runs_over_gaps: [Vec<Vec<f64>>; 2],
     /// Neurons that tokens miss, under the last of the policies.
     pub missing: Missing,
     /// Neurons that the layer before prefetches; none of the first layer.
@@ -446,7 +446,7 @@ impl<'a> Listener<'a> {
                         // the reads of an expert's slices follow from its shape
                         continue;
                     }
-                    for runs in [&mut runs_fraction, &mut runs_over_gaps_fraction] {
+                    for runs in runs_over_gaps_fraction.iter_mut().chain([&mut runs_fraction]) {
                         runs.iter_mut().flatten().for_each(|runs| *runs = thousandths(*runs));
                     }
                     (figures.runs, figures.runs_over_gaps) = (runs_fraction, runs_over_gaps_fraction);

@@ -17,7 +17,7 @@
 
 use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
-use plans::model::RUNS_GAP;
+use plans::model::RUNS_GAPS;
 
 use super::missing::Missing;
 
@@ -105,10 +105,10 @@ pub struct Misses {
     pub known: u64,
     /// Missing neurons whose neighbour before them is not missing.
     pub alone: u64,
-    /// Missing neurons that have more than [`RUNS_GAP`] ranks before them in their block.
-    pub known_far: u64,
-    /// Missing neurons with none missing within [`RUNS_GAP`] ranks and the one before them.
-    pub far: u64,
+    /// Missing neurons that have more ranks before them in their block than each of [`RUNS_GAPS`].
+    pub known_far: [u64; 2],
+    /// Missing neurons with none missing within so many ranks and the one before them.
+    pub far: [u64; 2],
 }
 
 impl Misses {
@@ -120,8 +120,10 @@ impl Misses {
             of.neurons += 1;
             of.known += u64::from(place > 0);
             of.alone += u64::from(place > 0 && step > 1);
-            of.known_far += u64::from(place > RUNS_GAP);
-            of.far += u64::from(place > RUNS_GAP && step > RUNS_GAP + 1);
+            for (at, gap) in RUNS_GAPS.into_iter().enumerate() {
+                of.known_far[at] += u64::from(place > gap);
+                of.far[at] += u64::from(place > gap && step > gap + 1);
+            }
             before = Some(position);
         }
         of
@@ -134,8 +136,8 @@ impl Misses {
             neurons: sum(|token| token.neurons),
             known: sum(|token| token.known),
             alone: sum(|token| token.alone),
-            known_far: sum(|token| token.known_far),
-            far: sum(|token| token.far),
+            known_far: [0, 1].map(|at| tokens.iter().map(|token| token.known_far[at]).sum()),
+            far: [0, 1].map(|at| tokens.iter().map(|token| token.far[at]).sum()),
         }
     }
 
@@ -144,9 +146,10 @@ impl Misses {
         if self.known == 0 { 1.0 } else { self.alone as f64 / self.known as f64 }
     }
 
-    /// Reads that a missing neuron takes if reads go over gaps of [`RUNS_GAP`] ranks.
-    fn runs_over_gaps_fraction(self) -> f64 {
-        if self.known_far == 0 { 1.0 } else { self.far as f64 / self.known_far as f64 }
+    /// Reads that a missing neuron takes if reads go over gaps of each of [`RUNS_GAPS`].
+    fn runs_over_gaps_fraction(self) -> [f64; 2] {
+        let of = |at: usize| self.far[at] as f64 / self.known_far[at] as f64;
+        [0, 1].map(|at| if self.known_far[at] == 0 { 1.0 } else { of(at) })
     }
 }
 
@@ -202,8 +205,8 @@ pub struct Surfaces {
     pub miss_fraction: Vec<Vec<f64>>,
     /// Reads that a missing neuron takes if neighbours share one.
     pub runs_fraction: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes if neurons share one between which no more than [`RUNS_GAP`] ranks lie.
-    pub runs_over_gaps_fraction: Vec<Vec<f64>>,
+    /// Reads that a missing neuron takes if neurons share one between which no more ranks lie than each of [`RUNS_GAPS`].
+    pub runs_over_gaps_fraction: [Vec<Vec<f64>>; 2],
     /// Neurons that each of the compared tokens misses, by cache.
     pub missing: Missing,
 }
@@ -240,7 +243,7 @@ pub fn surfaces(
     Surfaces {
         miss_fraction: each(&|misses| misses.neurons as f64 / requested),
         runs_fraction: each(&|misses| misses.runs_fraction()),
-        runs_over_gaps_fraction: each(&|misses| misses.runs_over_gaps_fraction()),
+        runs_over_gaps_fraction: [0, 1].map(|at| each(&|misses| misses.runs_over_gaps_fraction()[at])),
         missing,
     }
 }
@@ -335,7 +338,7 @@ mod tests {
             for (whole, miniature, close) in [
                 (whole.miss_fraction, miniature.miss_fraction, 0.01),
                 (whole.runs_fraction, miniature.runs_fraction, 0.01),
-                (whole.runs_over_gaps_fraction, miniature.runs_over_gaps_fraction, 0.015),
+                (whole.runs_over_gaps_fraction.concat(), miniature.runs_over_gaps_fraction.concat(), 0.015),
             ] {
                 for (whole, miniature) in whole.concat().into_iter().zip(miniature.concat()) {
                     assert!((whole - miniature).abs() < close, "{policy}: {whole} and {miniature}");
@@ -358,9 +361,9 @@ mod tests {
         assert_eq!(runs(Policy::Lru, 62, 0).alone, 20);
         assert_eq!(runs(Policy::Lru, 63, 0).alone, 20);
         let none = Misses::default();
-        assert_eq!((none.runs_fraction(), none.runs_over_gaps_fraction()), (1.0, 1.0));
+        assert_eq!((none.runs_fraction(), none.runs_over_gaps_fraction()), (1.0, [1.0; 2]));
         // one rank in four: three lie between, and one in five: four do
-        for (each, over_gaps) in [(4, 0.0), (5, 1.0)] {
+        for (each, over_gaps) in [(4, [0.0, 0.0]), (5, [1.0, 0.0]), (10, [1.0, 1.0])] {
             let rows: Vec<Vec<bool>> = (0..20).map(|_| (0..320).map(|p| p % each == 0).collect()).collect();
             let found = Misses::sum(&misses(&self::trace(&rows), Policy::Lru, 320, 0, 0));
             assert_eq!(

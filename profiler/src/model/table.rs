@@ -165,7 +165,8 @@ impl Findings<'_> {
                     clock_miss_fraction: misses(Policy::Clock),
                     frequency_miss_fraction: misses(Policy::Frequency),
                     runs_fraction: figures.runs.clone(),
-                    runs_over_gaps_fraction: figures.runs_over_gaps.clone(),
+                    runs_over_gaps_fraction: figures.runs_over_gaps[0].clone(),
+                    runs_over_wide_gaps_fraction: figures.runs_over_gaps[1].clone(),
                 }
             })
             .collect();

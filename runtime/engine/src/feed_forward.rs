@@ -582,10 +582,11 @@ impl FeedForward {
 /// Slices whose parts lie apart have completed: each part is compared with its checksum, and its rows are put into the order that
 /// the kernels want, where that is another, by all threads.
 fn complete_parts(n: &mut Network<'_>, list: &List<'_>, slices: &[u32]) -> Result<(), NeuronError> {
-    let (failed, completed) = (Mutex::new(None), n.fetcher.completed());
+    let failed = Mutex::new(None);
+    let (completed, mut due) = n.fetcher.completed_and_due();
     n.pool.claim(
         PARTS * slices.len(),
-        || (),
+        || due.go_on(),
         |at| {
             let (slice, part) = (slices[at / PARTS] as usize, at % PARTS);
             let (number, bytes) = (list.requested[slice], list.slice_bytes(completed, slice));

@@ -38,7 +38,7 @@ impl Pattern {
     }
 
     /// The block to read after `done` others; each of `blocks`, a power of two, comes once a round.
-    fn block(self, done: u64, blocks: u64) -> u64 {
+    pub(super) fn block(self, done: u64, blocks: u64) -> u64 {
         let mask = blocks - 1;
         if self == Self::Sequential || blocks < 4 {
             return done & mask;

@@ -1,0 +1,84 @@
+//! How reads that are in flight together complete: one after another, or all at once.
+//!
+//! Disks of virtual machines may tell of a batch only when all of it is done. What is computed from the first of its reads then waits for
+//! the last.
+
+use std::io;
+use std::time::Instant;
+
+use flashplan::internals::arena::{Align, Arena, HUGE_PAGE_BYTES};
+use flashplan::internals::flash::{Buffer, ReadRequest, open_backend};
+use plans::file::significant;
+
+use super::readers::{Pattern, Point, Readers};
+use crate::device::measure::median;
+use crate::{Context, ProfileError};
+
+/// Reads of a batch.
+const DEPTH: u32 = 8;
+/// Bytes of a read: many times as long under way as it takes to be told of.
+const BLOCK_BYTES: u64 = 256 << 10;
+const BATCHES: u64 = 64;
+
+/// Of the reads in flight beside the last, the share that complete no sooner than it does, in the median of some batches.
+pub(super) fn measure(context: &Context, readers: Readers<'_>, span_bytes: u64) -> Result<f64, ProfileError> {
+    context.stopped()?;
+    let mut arena = Arena::new((BLOCK_BYTES * u64::from(DEPTH)).next_multiple_of(HUGE_PAGE_BYTES as u64))?;
+    let slabs = (0..DEPTH).map(|_| arena.take::<u8>(BLOCK_BYTES as usize, Align::Page));
+    let mut slabs = slabs.collect::<Result<Vec<_>, _>>()?;
+    let point = Point { pattern: Pattern::Random, block_bytes: BLOCK_BYTES, depth: DEPTH, span_bytes };
+    let mut read = || -> io::Result<Vec<f64>> {
+        let (file, depth) = (readers.file.try_clone()?, DEPTH as usize);
+        let mut flash = open_backend(readers.backend, file, readers.direct, depth, depth, readers.cores)?;
+        flash.adopt(&mut slabs);
+        let mut free: Vec<_> = (0..).zip(slabs.drain(..)).collect();
+        let blocks = span_bytes / BLOCK_BYTES;
+        let mut fractions = Vec::new();
+        for batch in 0..BATCHES {
+            let request = |(at, (tag, buffer)): (u64, (u32, Buffer))| {
+                let offset = point.pattern.block(batch * u64::from(DEPTH) + at, blocks) * BLOCK_BYTES;
+                ReadRequest { tag, offset, bytes: buffer.len(), buffer, at: 0 }
+            };
+            let mut requests: Vec<_> = (0..).zip(free.drain(..)).map(request).collect();
+            let start = Instant::now();
+            flash.submit(&mut requests);
+            let mut times = Vec::with_capacity(depth);
+            while let Some(done) = flash.reap(true) {
+                done.result?;
+                times.push(start.elapsed().as_secs_f64());
+                free.push((done.tag, done.buffer));
+            }
+            fractions.extend(fraction(&times));
+        }
+        Ok(fractions)
+    };
+    let fractions = read().map_err(|source| ProfileError::Io {
+        action: "read the scratch file in",
+        path: readers.path.to_owned(),
+        source,
+    })?;
+    Ok(significant(median(&fractions)))
+}
+
+/// The share of a batch that completed with its last read, of ascending times: on a line from 0, where the first of `n` took an `n`th of the
+/// time of all, to 1, where it took all.
+fn fraction(times: &[f64]) -> Option<f64> {
+    let (first, last) = (times.first()?, times.last()?);
+    let evenly = last / times.len() as f64;
+    Some(((first - evenly) / (last - evenly)).clamp(0.0, 1.0)).filter(|fraction| fraction.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_completes_evenly_is_none_together_and_one_at_once_is_all() {
+        assert_eq!(fraction(&[1.0, 2.0, 3.0, 4.0]), Some(0.0));
+        assert_eq!(fraction(&[4.0, 4.0, 4.0, 4.0]), Some(1.0));
+        assert_eq!(fraction(&[2.5, 2.5, 4.0, 4.0]), Some(0.5));
+        // sooner than evenly: the disk had it in a cache
+        assert_eq!(fraction(&[0.5, 2.0, 3.0, 4.0]), Some(0.0));
+        assert_eq!((fraction(&[]), fraction(&[1.0])), (None, None), "one read completes with itself");
+    }
+}
