@@ -401,6 +401,74 @@ mod tests {
         assert_eq!(seconds(own, None, false), 30.0 + 0.5 + 1.0);
     }
 
+    const SUPPLY: Supply = Supply {
+        depth: 8,
+        buffers: 64,
+        look_ahead: 0,
+        recall_fraction: 0.0,
+        precision_fraction: 0.0,
+        together_fraction: 0.0,
+    };
+
+    #[test]
+    fn experts_that_are_missing_or_not_are_priced_as_counted_over_tokens() {
+        // an expert of three reads in 6 seconds, missing by chance: independent draws of 40 with one in 80 each
+        let toll = Toll { interference_fraction: 0.0, ..TOLL };
+        let of = |experts: f64, by_chance: f64| {
+            let all = LayerReads {
+                reads: 3.0 * experts,
+                seconds: 6.0 * experts,
+                missing: experts,
+                by_chance,
+                of_slice: 3.0,
+                ..LayerReads::default()
+            };
+            SUPPLY.layer_seconds(&STAGES, 0.0, &all, false, &toll, false)
+        };
+        let (draws, tokens, mut state) = (40, 20_000, 7u64);
+        let mut sum = 0.0;
+        for _ in 0..tokens {
+            let mut missing = 0.0;
+            for _ in 0..draws {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                missing += f64::from(u8::from((state >> 33) % (2 * draws) == 0));
+            }
+            sum += of(missing, 0.0);
+        }
+        let (counted, priced, of_mean) = (sum / f64::from(tokens), of(0.5, 3.0), of(0.5, 0.0));
+        assert!((priced / counted - 1.0).abs() < 0.02, "{priced} of {counted}");
+        assert!(of_mean < 0.85 * counted, "the mean token hides its reads: {of_mean} of {counted}");
+        // where all tokens miss nearly as much there is nothing between them, and none are below none
+        assert!((of(20.0, 3.0) / of(20.0, 0.0) - 1.0).abs() < 1e-6);
+        assert_eq!(of(0.0, 3.0), of(0.0, 0.0));
+        assert!(of(1e-9, 3.0) - of(0.0, 3.0) < 1e-6);
+    }
+
+    #[test]
+    fn what_completes_last_is_a_slice_or_all_that_is_in_flight() {
+        let last = |reads, depth, together| Last::of(reads, 3.0, depth, together);
+        // three slices of three reads, one after another: one of three is left, and a quarter of the layer from it on
+        let one = last(9.0, 8, 0.0);
+        assert_eq!((one.of_missing, one.of_down, one.of_insert), (1.0 / 3.0, 0.25, 1.0 / 3.0));
+        // all at once: everything from the first that is missing on
+        let all = last(9.0, 16, 1.0);
+        assert_eq!((all.of_missing, all.of_down, all.of_insert), (1.0, 0.75, 1.0));
+        assert_eq!(last(9.0, 3, 1.0), one, "no more are in flight");
+        // neurons are added up when all have completed
+        let neurons = Last::of(100.0, 1.0, 10, 0.5);
+        assert_eq!((neurons.of_missing, neurons.of_down, neurons.of_insert), (0.055, 1.0, 1.0));
+        // what is left after the last read takes its time behind the reads, and not twice
+        let all =
+            LayerReads { reads: 9.0, seconds: 30.0, missing: 10.0, of_slice: 3.0, ..LayerReads::default() };
+        let stages = Stages { neuron: 0.1, check: 0.3, ..STAGES };
+        let toll = Toll { interference_fraction: 0.0, ..TOLL };
+        let supply = |together_fraction| Supply { depth: 16, together_fraction, ..SUPPLY };
+        let seconds = |supply: Supply| supply.layer_seconds(&stages, 2.0, &all, false, &toll, false);
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} instead of {b}");
+        close(seconds(supply(0.0)), 30.0 + 0.5 + (0.1 + 0.3) * 10.0 / 3.0 + 0.25 + 2.0 / 3.0);
+        close(seconds(supply(1.0)), 30.0 + 0.5 + (0.1 + 0.3) * 10.0 + 0.75 + 2.0);
+    }
+
     #[test]
     fn reads_that_start_at_once_are_counted_whether_there_is_time_for_them_or_not() {
         let supply = Supply {

@@ -412,10 +412,10 @@ fn small_models_with_many_reads_and_devices_of_many_cores_take_little_work() {
     let zen5 = "amd-epyc-zen5-2c-24g/oxide-dense";
     for (folder, cores, limit, [curves, opened, priced]) in [
         (zen5, 0, 22 << 20, [6_000, 450_000, 100]),
-        (zen5, 0, 25 << 20, [8_000, 100_000, 100]),
+        (zen5, 0, 25 << 20, [4_000, 260_000, 100]),
         (zen5, 128, 22 << 20, [16_000, 1_300_000, 100]),
         (PHONE, 0, 12 << 30, [800, 8_000, 50]),
-        (PHONE, 128, 12 << 30, [10_000, 120_000, 700]),
+        (PHONE, 128, 12 << 30, [10_000, 120_000, 1_400]),
     ] {
         let (name, mut inputs) = profile(folder);
         if cores > 0 {
