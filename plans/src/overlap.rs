@@ -437,7 +437,7 @@ mod tests {
         }
         let (counted, priced, of_mean) = (sum / f64::from(tokens), of(0.5, 3.0), of(0.5, 0.0));
         assert!((priced / counted - 1.0).abs() < 0.02, "{priced} of {counted}");
-        assert!(of_mean < 0.85 * counted, "the mean token hides its reads: {of_mean} of {counted}");
+        assert!(of_mean < 0.9 * counted, "the mean token hides its reads: {of_mean} of {counted}");
         // where all tokens miss nearly as much there is nothing between them, and none are below none
         assert!((of(20.0, 3.0) / of(20.0, 0.0) - 1.0).abs() < 1e-6);
         assert_eq!(of(0.0, 3.0), of(0.0, 0.0));

@@ -40,6 +40,10 @@ pub(crate) fn widen(inputs: &mut Inputs, cores: u32) {
         }
         grow(&mut kernel.dispatch_seconds, 1.0);
     }
+    device.storage.wake_seconds.iter_mut().for_each(|seconds| {
+        let all = seconds.last().copied().unwrap_or_default();
+        seconds.resize(n.max(seconds.len()), all);
+    });
     grow(&mut device.memory.stream_bytes_per_second, 0.5);
     grow(&mut device.memory.gather_bytes_per_second, 0.5);
 }
