@@ -56,7 +56,7 @@ pub fn memory_seconds(bytes: f64, bytes_per_second: f64) -> f64 {
     bytes / bytes_per_second
 }
 
-/// A lower bound of [`Supply::layer_seconds`], whatever of a band is cached and however many of these buffers there are: each of its
+/// A lower bound of [`ReadPrice::layer_seconds`], whatever of a band is cached and however many of these buffers there are: each of its
 /// three bounds with the fewest reads, in the fewest seconds.
 ///
 /// Of the tokens a share reads anything, from that of the fewest reads to that of the most. What a bound adds for each of these instead
