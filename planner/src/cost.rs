@@ -56,7 +56,7 @@ pub fn memory_seconds(bytes: f64, bytes_per_second: f64) -> f64 {
     bytes / bytes_per_second
 }
 
-/// A lower bound of [`ReadPrice::layer_seconds`], whatever of a band is cached and however many of these buffers there are: each of its
+/// A lower bound of [`plans::overlap::Supply::layer_seconds`], whatever of a band is cached and however many of these buffers there are: each of its
 /// three bounds with the fewest reads, in the fewest seconds.
 ///
 /// Of the tokens a share reads anything, from that of the fewest reads to that of the most. What a bound adds for each of these instead
@@ -507,7 +507,7 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
         price.insert.stream_seconds += insert;
         price.io += queue.urgent_seconds + queue.ahead_seconds;
         price.reads = (price.reads.0 + queue.urgent + queue.ahead, price.reads.1 + queue.ahead);
-        price.overlapped += reads.layer_seconds(&stages, insert, &of_layer, layer > 0, &toll);
+        price.overlapped += reads.supply().layer_seconds(&stages, insert, &of_layer, layer > 0, &toll);
         serial += stages.before;
         price.bytes_read += queue.bytes;
         price.requested += requested.0;

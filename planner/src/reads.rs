@@ -155,6 +155,9 @@ pub struct ReadPrice {
     /// Reads that bring a slice.
     parts: u32,
     neurons_per_expert: u64,
+    /// Slices of an expert that share a read, and reads of what is missing as a whole or not at all.
+    slices_of_read: u64,
+    by_chance: f64,
     /// How well the layer before knows a layer's reads, as the model's profile has it.
     known: LookAhead,
 }
@@ -190,6 +193,15 @@ impl ReadPrice {
             }
             _ => (bundle.read_bytes_mean(model.architecture.neurons(), part) as f64, Vec::new()),
         };
+        let (slice, parts) = (bundle.slice_neurons, bundle.reads_of_slice());
+        let slices = (u64::from(model.architecture.neurons_per_expert) / slice).max(1);
+        let room = choice.buffer_bytes.saturating_sub(PAGE_BYTES) / (slice * bundle.stride_bytes).max(1);
+        let slices_of_read = room.clamp(1, slices);
+        let by_chance = match (slice, parts) {
+            (1, _) => 1.0,
+            (_, 1) => slices.div_ceil(slices_of_read) as f64,
+            (_, parts) => (slices * parts) as f64,
+        };
         Self {
             choice,
             queued,
@@ -201,6 +213,8 @@ impl ReadPrice {
             slice_neurons: bundle.slice_neurons,
             parts: bundle.reads_of_slice() as u32,
             neurons_per_expert: u64::from(model.architecture.neurons_per_expert),
+            slices_of_read,
+            by_chance,
             known: model.look_ahead(kind),
         }
     }
@@ -244,7 +258,7 @@ impl ReadPrice {
         let Cut { reads, block, block_ln, in_order } = *cut;
         let curves = if in_order { &self.queued.in_order } else { &self.queued.random };
         let buffers = f64::from(self.held());
-        let by_chance = if in_order { 0.0 } else { self.by_chance() };
+        let by_chance = if in_order { 0.0 } else { self.by_chance };
         let most = reads_if_any(reads, by_chance);
         let most = if most > buffers { (buffers / 2.0).max(1.0) } else { most };
         let seconds = |in_flight: f64| 1.0 / curves.reads_per_second_of(block_ln, in_flight);
@@ -285,7 +299,7 @@ impl ReadPrice {
         if slice > 1 {
             let slice_bytes = slice * self.stride_bytes;
             let slices = self.neurons_per_expert / slice;
-            let shared = self.slices_of_read();
+            let shared = self.slices_of_read;
             if in_order {
                 let block = self.single_bytes + ((shared - 1) * slice_bytes) as f64;
                 return Cut::new(missing.neurons / (slice * shared) as f64, block, true);
@@ -304,27 +318,14 @@ impl ReadPrice {
         Cut::new(missing.neurons / run.neurons, block, in_order)
     }
 
-    /// Reads of what is missing as a whole or not at all: those of an expert that comes and goes in slices, or one of neurons. 0 where
-    /// the same reads are done for every token, as are all those of a layer that is read in order.
+    /// Reads of what is missing as a whole or not at all: those of an expert that comes and goes in slices, or one of neurons.
     pub fn by_chance(&self) -> f64 {
-        let slices = self.neurons_per_expert / self.slice_neurons;
-        match (self.slice_neurons, self.parts) {
-            (1, _) => 1.0,
-            (_, 1) => slices.div_ceil(self.slices_of_read()) as f64,
-            (_, parts) => (slices * u64::from(parts)) as f64,
-        }
-    }
-
-    /// Slices of an expert that share a read.
-    fn slices_of_read(&self) -> u64 {
-        let (slice_bytes, slices) =
-            (self.slice_neurons * self.stride_bytes, self.neurons_per_expert / self.slice_neurons);
-        (self.choice.buffer_bytes.saturating_sub(PAGE_BYTES) / slice_bytes).clamp(1, slices)
+        self.by_chance
     }
 
     /// Reads of a layer of a token that takes any, where the mean token takes so many.
     pub fn at_once(&self, reads: f64) -> f64 {
-        reads_if_any(reads, self.by_chance())
+        reads_if_any(reads, self.by_chance)
     }
 
     /// Share of the reads in flight beside the last that complete no sooner than it does.
@@ -332,29 +333,26 @@ impl ReadPrice {
         self.queued.together_fraction
     }
 
-    /// Seconds of a layer: see [`Supply::layer_seconds`].
-    pub fn layer_seconds(
-        &self,
-        s: &Stages,
-        insert: f64,
-        all: &LayerReads,
-        prefetched: bool,
-        toll: &Toll,
-    ) -> f64 {
-        self.supply().layer_seconds(s, insert, all, prefetched, toll, self.choice.blocking)
-    }
-
     /// A layer's reads as the device gets them; `prefetched` where there is a layer before it that prefetches.
     pub fn queue(&self, all: &LayerReads, prefetched: bool, stages: &Stages) -> Queue {
         self.supply().queue(all, prefetched, stages)
     }
 
-    /// Depth, buffers and look-ahead, from which a layer's queue is made.
-    fn supply(&self) -> Supply {
+    /// The means of reading, by which a layer's reads queue and its seconds are priced.
+    pub fn supply(&self) -> Supply {
         let LookAhead { recall_fraction, precision_fraction } = self.known;
         let (depth, buffers, look_ahead) = (self.choice.depth, self.held(), self.ahead());
         let together_fraction = self.together_fraction();
-        Supply { depth, buffers, look_ahead, recall_fraction, precision_fraction, together_fraction }
+        let blocking = self.choice.blocking;
+        Supply {
+            depth,
+            buffers,
+            look_ahead,
+            recall_fraction,
+            precision_fraction,
+            together_fraction,
+            blocking,
+        }
     }
 
     /// Reads that the buffers have room for.
@@ -563,8 +561,7 @@ impl<'r> LeastPrice<'r> {
             };
         }
         let [_, buffers] = self.buffers;
-        let by_chance = price.by_chance();
-        let reading = [reads, reads_most].map(|reads| reading_fraction(reads, by_chance));
+        let reading = [reads, reads_most].map(|reads| reading_fraction(reads, price.by_chance));
         let reading = if in_order { [reading[0], 1.0] } else { reading };
         // where even the fewest are more than the buffers, as many as half of those are in flight
         let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { price.at_once(reads_most) };

@@ -48,6 +48,7 @@ pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -
         let selection = cost::predictor(model, d.level, &r).seconds();
         stages.before = bytes_once(cost::attention(model, &r), each).seconds() + each * selection;
         (stages.gate_up, stages.drain) = (gate_up.seconds(), drain);
+        stages.neuron = gate_up.busy() / any.max(1.0);
         stages.down = each * cost::down(model, d.level, (requested, fires), &r).seconds();
         let cached = (d.hot[layer], d.cold[layer]);
         let (missing, of_layer) =
@@ -57,7 +58,7 @@ pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -
         let inserted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(fires) } else { 0.0 };
         let insert = inserted * cost::insert_seconds(model, d.level, &r);
         let of_layer = reads.of(missing, fires);
-        seconds += stages.before + reads.layer_seconds(&stages, insert, &of_layer, false, &toll);
+        seconds += stages.before + reads.supply().layer_seconds(&stages, insert, &of_layer, false, &toll);
     }
     let context = cost::context_seconds(model, limits.kv, &r) * mean_position(limits.context);
     each / (seconds + each * context + filling / f64::from(generated))

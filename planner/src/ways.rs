@@ -358,7 +358,7 @@ impl<'a> Ways<'a> {
         let stages = compute.layers[layer].with(read.choice.look_ahead);
         let inserted = way.missing.neurons * read.price.whole_fraction(self.fires[layer]);
         let insert = if way.cold > 0 { inserted * compute.insert } else { 0.0 };
-        read.price.layer_seconds(&stages, insert, reads, layer > 0, toll) + way.filled * read.fill
+        read.price.supply().layer_seconds(&stages, insert, reads, layer > 0, toll) + way.filled * read.fill
     }
 
     /// The share that reads take of those who compute.

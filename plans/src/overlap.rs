@@ -168,6 +168,8 @@ pub struct Supply {
     pub precision_fraction: f64,
     /// Share of the reads in flight beside the last that complete no sooner than it does.
     pub together_fraction: f64,
+    /// Nothing is computed while a layer's own reads are in flight.
+    pub blocking: bool,
 }
 
 impl Supply {
@@ -183,12 +185,11 @@ impl Supply {
         all: &LayerReads,
         prefetched: bool,
         toll: &Toll,
-        blocking: bool,
     ) -> f64 {
         let reading = if all.reads > 0.0 { reading_fraction(all.reads, all.by_chance) } else { 1.0 };
         let of_those = |share: f64| {
             let queue = self.queue(&all.over(share), prefetched, s);
-            share * layer_seconds(s, insert / share, &queue, toll, blocking)
+            share * layer_seconds(s, insert / share, &queue, toll, self.blocking)
         };
         if reading >= 1.0 {
             return of_those(1.0);
@@ -408,6 +409,7 @@ mod tests {
         recall_fraction: 0.0,
         precision_fraction: 0.0,
         together_fraction: 0.0,
+        blocking: false,
     };
 
     #[test]
@@ -423,7 +425,7 @@ mod tests {
                 of_slice: 3.0,
                 ..LayerReads::default()
             };
-            SUPPLY.layer_seconds(&STAGES, 0.0, &all, false, &toll, false)
+            SUPPLY.layer_seconds(&STAGES, 0.0, &all, false, &toll)
         };
         let (draws, tokens, mut state) = (40, 20_000, 7u64);
         let mut sum = 0.0;
@@ -463,7 +465,7 @@ mod tests {
         let stages = Stages { neuron: 0.1, check: 0.3, ..STAGES };
         let toll = Toll { interference_fraction: 0.0, ..TOLL };
         let supply = |together_fraction| Supply { depth: 16, together_fraction, ..SUPPLY };
-        let seconds = |supply: Supply| supply.layer_seconds(&stages, 2.0, &all, false, &toll, false);
+        let seconds = |supply: Supply| supply.layer_seconds(&stages, 2.0, &all, false, &toll);
         let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} instead of {b}");
         close(seconds(supply(0.0)), 30.0 + 0.5 + (0.1 + 0.3) * 10.0 / 3.0 + 0.25 + 2.0 / 3.0);
         close(seconds(supply(1.0)), 30.0 + 0.5 + (0.1 + 0.3) * 10.0 + 0.75 + 2.0);
@@ -478,6 +480,7 @@ mod tests {
             recall_fraction: 0.9,
             precision_fraction: 0.75,
             together_fraction: 0.0,
+            blocking: false,
         };
         let all = LayerReads {
             reads: 10.0,

@@ -365,15 +365,14 @@ impl Terms {
             recall_fraction: r.prefetched_fraction,
             precision_fraction: r.prefetched_used_fraction,
             together_fraction: r.completed_together_fraction,
+            blocking: plan.read.blocking,
         };
         let layer = |layer: usize| {
             let last = layer + 1 == layers;
             let stages = self.stages(plan, layer, before, last, f);
-            let (reads, insert) = (
-                self.reads(plan, layer, f, times),
-                times * of(&self.layers.insert_seconds, layer) / f.stream,
-            );
-            supply.layer_seconds(&stages, insert, &reads, layer > 0, &toll, plan.read.blocking)
+            let reads = self.reads(plan, layer, f, times);
+            let insert = times * of(&self.layers.insert_seconds, layer) / f.stream;
+            supply.layer_seconds(&stages, insert, &reads, layer > 0, &toll)
         };
         TokenSeconds {
             constant: self.rest.at(f).seconds()

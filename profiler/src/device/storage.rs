@@ -185,6 +185,9 @@ pub(super) fn measure(
         bar.inc(1);
         let interference = interference(context, buffer, scratch, readers, typical, extra)?;
         bar.inc(1);
+        if !readers.direct {
+            scratch.drop_cache(Pattern::Random)?;
+        }
         costs.push(ReadCost {
             cpu_seconds_per_read: significant(of_core.unwrap_or_else(|| median(of_processes))),
             interference_fraction: significant(interference),

@@ -10,7 +10,7 @@ use flashplan::internals::arena::{Align, Arena, HUGE_PAGE_BYTES};
 use flashplan::internals::flash::{Buffer, ReadRequest, open_backend};
 use plans::file::significant;
 
-use super::readers::{Pattern, Point, Readers};
+use super::readers::{Pattern, Readers};
 use crate::device::measure::median;
 use crate::{Context, ProfileError};
 
@@ -26,7 +26,6 @@ pub(super) fn measure(context: &Context, readers: Readers<'_>, span_bytes: u64) 
     let mut arena = Arena::new((BLOCK_BYTES * u64::from(DEPTH)).next_multiple_of(HUGE_PAGE_BYTES as u64))?;
     let slabs = (0..DEPTH).map(|_| arena.take::<u8>(BLOCK_BYTES as usize, Align::Page));
     let mut slabs = slabs.collect::<Result<Vec<_>, _>>()?;
-    let point = Point { pattern: Pattern::Random, block_bytes: BLOCK_BYTES, depth: DEPTH, span_bytes };
     let mut read = || -> io::Result<Vec<f64>> {
         let (file, depth) = (readers.file.try_clone()?, DEPTH as usize);
         let mut flash = open_backend(readers.backend, file, readers.direct, depth, depth, readers.cores)?;
@@ -36,7 +35,7 @@ pub(super) fn measure(context: &Context, readers: Readers<'_>, span_bytes: u64) 
         let mut fractions = Vec::new();
         for batch in 0..BATCHES {
             let request = |(at, (tag, buffer)): (u64, (u32, Buffer))| {
-                let offset = point.pattern.block(batch * u64::from(DEPTH) + at, blocks) * BLOCK_BYTES;
+                let offset = Pattern::Random.block(batch * u64::from(DEPTH) + at, blocks) * BLOCK_BYTES;
                 ReadRequest { tag, offset, bytes: buffer.len(), buffer, at: 0 }
             };
             let mut requests: Vec<_> = (0..).zip(free.drain(..)).map(request).collect();
