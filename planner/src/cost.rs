@@ -32,7 +32,7 @@ use plans::engine::{
 use plans::layout::Part;
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
 use plans::model::{Heads, Level, LevelKind, Model};
-use plans::overlap::{Stages, prompt_compute_seconds, prompt_layer_seconds, uneven};
+use plans::overlap::{PromptReads, Stages, prompt_compute_seconds, prompt_layer_seconds, uneven};
 use plans::plan::Feature;
 pub use plans::plan::mean_position;
 pub use plans::terms::Work;
@@ -439,9 +439,9 @@ pub fn stages(model: &Model, level: &Level, layer: usize, cluster: u64, r: &Rate
     }
 }
 
-/// Comparing a neuron that has been read with its checksum: its bytes pass once, by all threads. *Reconstructed.*
+/// Comparing a neuron that has been read with its checksum, by all threads. *Reconstructed.*
 pub fn check_seconds(model: &Model, level: &Level, r: &Rates) -> f64 {
-    memory_seconds(model.parts.bundle.part_bytes(slot_part(level.kind)) as f64, r.stream)
+    memory_seconds(model.parts.bundle.part_bytes(slot_part(level.kind)) as f64, r.check)
 }
 
 /// Norms of all layers, the head and sampling: once a token.
@@ -662,7 +662,8 @@ pub fn visited(model: &Model) -> Vec<f64> {
 #[derive(Debug, Clone)]
 pub struct PromptPrice {
     reads: ReadPrice,
-    toll: Toll,
+    /// Of a layer of which nothing is pinned, once a chunk that visits all experts.
+    of_layer: PromptReads,
     neurons: f64,
     stride_bytes: f64,
     chunks: Vec<Chunks>,
@@ -684,8 +685,8 @@ struct Chunks {
     visited: f64,
 }
 
-/// A lower bound of the seconds that a prompt's reads add to its computing, however neurons are shared among the layers: the
-/// first reads hide behind the layer's own neurons, and take of them no more than their toll.
+/// A lower bound of the seconds that a prompt's reads add to its computing, however neurons are shared among the layers: each second
+/// of reading adds what it adds in the layer where that is least.
 #[derive(Debug, Clone)]
 struct LeastReading {
     /// Seconds of computing alone.
@@ -700,34 +701,30 @@ impl LeastReading {
     fn new(
         (chunks, attention_fraction): (&[Chunks], f64),
         once: f64,
-        (toll, neuron_seconds, neurons): (&Toll, f64, f64),
+        (taken_fraction, neuron_seconds, neurons): (f64, f64, f64),
     ) -> Self {
         let layers = chunks.first().map_or(0, |chunks| chunks.compute.len());
         // none reads a smaller share
         let neuron_seconds = neuron_seconds * chunks.iter().map(|chunks| chunks.visited).fold(1.0, f64::min);
-        let (all, slowed) = (neuron_seconds * neurons, toll.slowed(1.0));
-        let mut steps = Vec::new();
-        for layer in 0..layers {
-            // until when a chunk's reads hide
-            let hidden = |compute: f64| if slowed < 1.0 { compute / (1.0 - slowed) } else { f64::INFINITY };
-            let until =
-                |chunks: &Chunks| (hidden((1.0 - attention_fraction) * chunks.compute[layer]), chunks.count);
-            let mut until: Vec<(f64, f64)> = chunks.iter().map(until).collect();
-            until.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let mut slope = slowed * chunks.iter().map(|chunks| chunks.count).sum::<f64>();
-            let mut read = 0.0;
-            for (hidden, count) in until {
-                let more = hidden.min(all) - read;
-                steps.push((slope, more));
-                read += more;
-                slope += (1.0 - slowed) * count;
-            }
-            steps.push((slope, all - read));
-        }
+        let all = neuron_seconds * neurons;
+        let step = |layer: usize| {
+            let added = |chunks: &Chunks| {
+                let own = (1.0 - attention_fraction) * chunks.compute[layer];
+                let reads = PromptReads { seconds: all, all_seconds: all, taken_fraction };
+                chunks.count * reads.added_fraction(own)
+            };
+            (chunks.iter().map(added).sum::<f64>(), all)
+        };
+        let mut steps: Vec<(f64, f64)> = (0..layers).map(step).collect();
         steps.sort_by(|a, b| a.0.total_cmp(&b.0));
         let computing = |chunks: &Chunks| chunks.count * chunks.compute.iter().sum::<f64>();
         Self { computing: once + chunks.iter().map(computing).sum::<f64>(), neuron_seconds, steps }
     }
+}
+
+/// Comparing what one of a prompt's reads brings with its checksum.
+pub fn prompt_check_seconds(reads: &ReadPrice, r: &Rates) -> f64 {
+    memory_seconds(reads.ordered_bytes(), r.check)
 }
 
 /// The choices that the price of a prompt depends on, besides which neurons are pinned.
@@ -750,8 +747,10 @@ impl PromptPrice {
         let a = &model.architecture;
         let r = rates(question, c.cores);
         let reads = c.reads.clone();
-        // few and large reads: their interference is all that they take
+        let reads_per_second = reads.in_order_per_second();
         let toll = reads.toll(false, r.threads);
+        let taken_fraction =
+            toll.taken(1.0, reads_per_second) + reads_per_second * prompt_check_seconds(&reads, &r);
         let PromptLayers { compute: of_layers, memory, attention_fraction, visited, .. } =
             PromptLayers::new(question, &r, c.chunk);
         let tokens = tokens.max(1);
@@ -773,9 +772,11 @@ impl PromptPrice {
         let least = LeastReading::new(
             (&chunks, attention_fraction),
             once,
-            (&toll, reads.in_order_least(stride_bytes), neurons),
+            (taken_fraction, reads.in_order_least(stride_bytes), neurons),
         );
-        Self { reads, toll, neurons, stride_bytes, chunks, attention_fraction, once, least }
+        let all_seconds = reads.in_order(neurons * stride_bytes);
+        let of_layer = PromptReads { seconds: all_seconds, all_seconds, taken_fraction };
+        Self { reads, of_layer, neurons, stride_bytes, chunks, attention_fraction, once, least }
     }
 
     /// Whether another one, read in the same way, is the same with any neurons pinned.
@@ -798,8 +799,12 @@ impl PromptPrice {
     /// [`Self::layer`] where [`Self::read_seconds`] is known.
     pub fn layer_with(&self, layer: usize, io: f64) -> f64 {
         let chunk = |chunks: &Chunks| {
-            let (io, compute) = (chunks.visited * io, chunks.compute[layer]);
-            chunks.count * prompt_layer_seconds(io, compute, self.attention_fraction, &self.toll)
+            let reads = PromptReads {
+                seconds: chunks.visited * io,
+                all_seconds: chunks.visited * self.of_layer.all_seconds,
+                ..self.of_layer
+            };
+            chunks.count * prompt_layer_seconds(chunks.compute[layer], self.attention_fraction, &reads)
         };
         self.chunks.iter().map(chunk).sum()
     }

@@ -42,6 +42,8 @@ pub struct Rates {
     pub stream: f64,
     /// Bytes/s of reading memory in order, by one thread.
     pub stream_serial: f64,
+    /// Bytes/s of comparing what has just been read with its checksum.
+    pub check: f64,
     /// Bytes/s of reading memory in rows at random places.
     pub gather: f64,
     /// Seconds that a step of all threads takes beyond its bytes.
@@ -149,6 +151,7 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
     let flops = of_threads(&weights.flops_per_second, n, weights.spread_fraction) * scale;
     let prompt = rate(&weights.prompt_flops_per_second).unwrap_or(flops);
     let memory = |rates: &[f64]| of_threads(rates, n, device.memory.spread_fraction) * scale;
+    let stream = memory(&device.memory.stream_bytes_per_second);
     Rates {
         threads: n,
         flops,
@@ -169,8 +172,9 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
         sparse_apart: weights.sparse_down_bytes_per_second.is_some(),
         dense_down: product(down, formats.down.1, all),
         attention: attention(device, formats.kv, isa, n).map_or(flops, |attention| attention * scale),
-        stream: memory(&device.memory.stream_bytes_per_second),
+        stream,
         stream_serial: device.memory.stream_bytes_per_second[0] * one,
+        check: device.storage.check_bytes_per_second.map_or(stream, |rate| rate * n as f64 * scale),
         gather: memory(&device.memory.gather_bytes_per_second),
         dispatch: weights.dispatch_seconds[n - 1] / scale,
         wake: device.storage.wake_seconds.as_ref().map_or(0.0, |seconds| seconds[n - 1] / scale),
@@ -256,6 +260,7 @@ pub fn at(device: &Device, f: &Factors) -> Device {
     scale(&mut device.memory.stream_bytes_per_second, f.stream);
     scale(&mut device.memory.gather_bytes_per_second, f.gather);
     device.memory.fresh_bytes_per_second.iter_mut().for_each(|rate| *rate *= f.stream);
+    device.storage.check_bytes_per_second.iter_mut().for_each(|rate| *rate *= f.stream);
     for read in &mut device.storage.reads {
         read.reads_per_second *= if read.pattern == "sequential" { f.ordered_reads } else { f.random_reads };
     }

@@ -467,7 +467,7 @@ impl ReadPrice {
     }
 
     /// Bytes of a read of what is read in order: a whole buffer, or a part of a slice.
-    fn ordered_bytes(&self) -> f64 {
+    pub fn ordered_bytes(&self) -> f64 {
         if self.parts > 1 {
             return self.single_bytes / f64::from(self.parts);
         }
@@ -481,10 +481,18 @@ impl ReadPrice {
     /// *Reconstructed.*
     pub fn in_order(&self, bytes: f64) -> f64 {
         let block = self.ordered_bytes();
+        bytes / (self.in_order_rate(bytes / block) * block)
+    }
+
+    /// Reads a second of [`Self::in_order`] where there are more than are ever in flight.
+    pub fn in_order_per_second(&self) -> f64 {
+        self.in_order_rate(f64::INFINITY)
+    }
+
+    fn in_order_rate(&self, reads: f64) -> f64 {
         let in_flight = f64::from(self.choice.depth) - COMPLETED_UNSEEN;
         let busy = in_flight.min(1.0);
-        let rate = self.queued.in_order.reads_per_second(block, in_flight.min(bytes / block)) * busy;
-        bytes / (rate * block)
+        self.queued.in_order.reads_per_second(self.ordered_bytes(), in_flight.min(reads)) * busy
     }
 }
 

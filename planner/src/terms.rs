@@ -163,13 +163,19 @@ fn prompt(question: &Question<'_>, d: &Decided, reads: &ReadPrice) -> PromptTerm
     let price = PromptPrice::new(question, &choice, measured_run(question.limits.context).0);
     let layers = PromptLayers::new(question, &r, d.prompt.chunk);
     let (token, chunk): (Vec<f64>, Vec<f64>) = layers.compute.iter().copied().unzip();
+    let read_seconds = rounded_list(d.hot.iter().map(|&hot| price.read_seconds(hot)).collect());
+    let if_any = |value: f64| if read_seconds.is_empty() { 0.0 } else { significant(value) };
     PromptTerms {
         rest: rounded(&cost::rest(model, &r)),
         memory_seconds: significant(layers.memory),
         attention_fraction: significant(layers.attention_fraction),
         token_seconds: token.into_iter().map(significant).collect(),
         chunk_seconds: rounded_list(chunk),
-        read_seconds: rounded_list(d.hot.iter().map(|&hot| price.read_seconds(hot)).collect()),
+        layer_read_seconds: if_any(price.read_seconds(0)),
+        reads_per_second: if_any(reads.in_order_per_second()),
+        taken_seconds_per_read: if_any(reads.toll(false, r.threads).taken_seconds_per_read()),
+        check_seconds_per_read: if_any(cost::prompt_check_seconds(reads, &r)),
+        read_seconds,
         visited_fraction: layers.visited.to_vec(),
     }
 }

@@ -144,6 +144,9 @@ pub struct Storage {
     /// after another, 1 where all complete at once, as the disks of some virtual machines have it (absent: 0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_together_fraction: Option<f64>,
+    /// What one thread compares with its checksum of bytes that have just been read (absent: as many as it reads from memory in order).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check_bytes_per_second: Option<f64>,
     /// Absent: `io-uring` is refused there or was not tried, and a plan must not use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_uring: Option<ReadCost>,

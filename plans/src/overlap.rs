@@ -273,8 +273,7 @@ impl Toll {
     /// others take theirs besides. *Reconstructed.*
     pub fn taken(&self, seconds: f64, reads: f64) -> f64 {
         let others = (reads - seconds * self.covered_per_second).max(0.0);
-        self.slowed(seconds)
-            + self.sharing.map_or(0.0, |threads| others * self.cpu_seconds_per_read / threads as f64)
+        self.slowed(seconds) + others * self.taken_seconds_per_read()
     }
 
     /// A lower bound of [`Self::taken`] for at least so many reads in at least so many seconds.
@@ -289,6 +288,11 @@ impl Toll {
             // longer reads would take less, up to where the interference contains them all
             slowed.max(self.slowed(reads / self.covered_per_second))
         }
+    }
+
+    /// What each read that is not in the interference takes of those who compute.
+    pub fn taken_seconds_per_read(&self) -> f64 {
+        self.sharing.map_or(0.0, |threads| self.cpu_seconds_per_read / threads as f64)
     }
 
     /// Seconds that a core of their own needs for so many reads.
@@ -342,11 +346,31 @@ pub fn prompt_compute_seconds(tokens: u32, token: f64, chunk: f64, memory: f64) 
     (f64::from(rows) * token + chunk).max(memory)
 }
 
-/// A layer of a chunk of a prompt: its neurons are read in `read` seconds while those that have come are computed. Nothing is
-/// read during its attention, a share of the `compute` seconds.
-pub fn prompt_layer_seconds(read: f64, compute: f64, attention_fraction: f64, toll: &Toll) -> f64 {
-    let attention = attention_fraction * compute;
-    attention + read.max(compute - attention + toll.slowed(read))
+/// How a layer of a prompt is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PromptReads {
+    /// Seconds of reading what is not pinned.
+    pub seconds: f64,
+    /// Seconds of reading all of it.
+    pub all_seconds: f64,
+    /// Seconds that those who compute lose for each second of reading.
+    pub taken_fraction: f64,
+}
+
+impl PromptReads {
+    /// Seconds that each second of reading adds to a layer whose neurons are computed in `own` seconds.
+    ///
+    /// Neurons are met by rank: first those that are pinned, and meanwhile no more is read than buffers hold, which is not counted. Then
+    /// the others, as they come: either takes as long as its share of all of the layer, or what reading takes of the threads lies above
+    /// that. *Reconstructed.*
+    pub fn added_fraction(&self, own: f64) -> f64 {
+        if self.all_seconds > 0.0 { self.taken_fraction.max(1.0 - own / self.all_seconds) } else { 0.0 }
+    }
+}
+
+/// A layer of a chunk of a prompt, of whose computing a share is attention, during which nothing is read.
+pub fn prompt_layer_seconds(compute: f64, attention_fraction: f64, reads: &PromptReads) -> f64 {
+    compute + reads.seconds * reads.added_fraction((1.0 - attention_fraction) * compute)
 }
 
 #[cfg(test)]
@@ -502,10 +526,21 @@ mod tests {
     }
 
     #[test]
-    fn a_prompts_layer_is_read_while_it_computes_but_not_while_it_attends() {
-        assert_eq!(prompt_layer_seconds(0.0, 10.0, 0.2, &TOLL), 10.0);
-        assert_eq!(prompt_layer_seconds(4.0, 10.0, 0.2, &TOLL), 10.0 + 0.25 * 4.0);
-        assert_eq!(prompt_layer_seconds(40.0, 10.0, 0.2, &TOLL), 2.0 + 40.0);
+    fn a_prompts_layer_is_read_while_it_computes_what_is_not_pinned_but_not_while_it_attends() {
+        let of = |seconds, all_seconds, taken_fraction| {
+            let reads = PromptReads { seconds, all_seconds, taken_fraction };
+            prompt_layer_seconds(10.0, 0.2, &reads)
+        };
+        assert_eq!((of(0.0, 0.0, 0.25), of(0.0, 40.0, 0.25)), (10.0, 10.0));
+        // nothing is pinned: the longer of both
+        assert_eq!(of(4.0, 4.0, 0.25), 10.0 + 0.25 * 4.0);
+        assert_eq!(of(40.0, 40.0, 0.25), 2.0 + 40.0);
+        // a quarter is not: of eight seconds six pass before anything of the others is computed
+        assert_eq!(of(10.0, 40.0, 0.25), 2.0 + 6.0 + 10.0);
+        // small reads by those who compute take most of their time
+        let taken = Toll { sharing: Some(2), ..TOLL }.taken(1.0, 150.0);
+        assert_eq!(taken, 0.25 + 140.0 * 0.02 / 2.0);
+        assert_eq!(of(40.0, 40.0, taken), 2.0 + 8.0 + 40.0 * taken);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Plan;
 use crate::overlap::{
-    LayerReads, Stages, Supply, Toll, prompt_compute_seconds, prompt_layer_seconds, uneven,
+    LayerReads, PromptReads, Stages, Supply, Toll, prompt_compute_seconds, prompt_layer_seconds, uneven,
 };
 
 /// Speed of a machine over the assumed one, at each thing by itself.
@@ -314,6 +314,18 @@ pub struct PromptTerms {
     /// For each layer: reading in order what is not pinned, once a chunk; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read_seconds: Vec<f64>,
+    /// The same of a layer of which nothing is pinned; absent: nothing is read.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub layer_read_seconds: f64,
+    /// Reads a second meanwhile; absent: nothing is read.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reads_per_second: f64,
+    /// Time that those who compute lose by starting one of them and finding it done, beyond what is in the interference; absent: others do.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub taken_seconds_per_read: f64,
+    /// Comparing what one of them brings with its checksum; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub check_seconds_per_read: f64,
     /// Share of a layer's experts that 1, 2, 4, 8, ... tokens of a chunk visit, on average over the layers; absent: all. What a chunk takes
     /// beside its tokens, and what it reads, is that of these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -387,7 +399,12 @@ impl Terms {
     /// layers, whose neurons are read while they are computed.
     pub fn prompt_seconds(&self, plan: &Plan, tokens: u32, f: &Factors) -> f64 {
         let (layers, p) = (plan.quality.always_on_neurons.len(), &self.prompt);
-        let (toll, chunk) = (self.toll(plan, f), plan.prefill.chunk_tokens.max(1));
+        let chunk = plan.prefill.chunk_tokens.max(1);
+        let toll =
+            Toll { cpu_seconds_per_read: p.taken_seconds_per_read, sharing: Some(1), ..self.toll(plan, f) };
+        let reads_per_second = p.reads_per_second * f.ordered_reads;
+        let checks = reads_per_second * p.check_seconds_per_read / f.stream;
+        let taken_fraction = toll.taken(1.0, reads_per_second) + checks;
         let tokens = tokens.max(1);
         let of_chunk = |tokens: u32| {
             let visited = visited(&p.visited_fraction, tokens);
@@ -396,8 +413,10 @@ impl Terms {
                 let (token, of_chunk) = (of(&p.token_seconds, layer), of(&p.chunk_seconds, layer));
                 let of_chunk = visited * of_chunk / f.compute;
                 let compute = prompt_compute_seconds(tokens, token / f.compute, of_chunk, memory);
-                let read = visited * of(&p.read_seconds, layer) / f.ordered_reads;
-                prompt_layer_seconds(read, compute, p.attention_fraction, &toll)
+                let read = |seconds: f64| visited * seconds / f.ordered_reads;
+                let (seconds, all_seconds) = (read(of(&p.read_seconds, layer)), read(p.layer_read_seconds));
+                let reads = PromptReads { seconds, all_seconds, taken_fraction };
+                prompt_layer_seconds(compute, p.attention_fraction, &reads)
             };
             (0..layers).map(layer).sum::<f64>()
         };

@@ -109,6 +109,7 @@ fn one_plus_12() -> Device {
             interference_fraction: 0.05,
             wake_seconds: None,
             completed_together_fraction: None,
+            check_bytes_per_second: None,
             reads,
         },
         cores: vec![

@@ -65,6 +65,7 @@ pub(crate) fn device() -> Device {
             interference_fraction: 0.1,
             wake_seconds: Some(vec![0.0, 2e-6, 3e-6, 4e-6]),
             completed_together_fraction: Some(0.25),
+            check_bytes_per_second: Some(2e9),
             reads: reads.collect(),
         },
         cores: vec![class("big", &[0, 1], 20e9), class("little", &[2, 3], 8e9)],

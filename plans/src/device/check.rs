@@ -174,6 +174,7 @@ fn storage(storage: &Storage, cores: &[u32], at: &At<'_>) -> Checked {
         interference_fraction,
         wake_seconds,
         completed_together_fraction,
+        check_bytes_per_second,
         io_uring,
         reads: of_reads,
     } = storage;
@@ -196,6 +197,7 @@ fn storage(storage: &Storage, cores: &[u32], at: &At<'_>) -> Checked {
         at.length(seconds.len(), cores.len(), "there are cores")?;
         at.each(seconds, |at, &seconds| at.number(seconds, 0.0, STEP_SECONDS_MAX))?;
     }
+    check_bytes_per_second.map_or(Ok(()), |rate| at.key("check_bytes_per_second").rate(rate))?;
     if let Some(cost) = io_uring {
         read_cost(cost, &at.key("io_uring"))?;
     }

@@ -3,7 +3,7 @@
 use super::{
     Factors, LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Terms, TokenSeconds, VISITED, Work,
 };
-use crate::check::{At, Checked, FORMATS, NEURONS_MAX, SECONDS_MAX, number};
+use crate::check::{At, Checked, FORMATS, NEURONS_MAX, RATE_MAX, SECONDS_MAX, number};
 use crate::plan::{Plan, measured_run};
 
 /// How far figures of six digits may lie apart that are one figure.
@@ -215,6 +215,10 @@ fn of_prompt(prompt: &PromptTerms, plan: &Plan, at: &At<'_>) -> Checked {
         attention_fraction,
         chunk_seconds,
         read_seconds,
+        layer_read_seconds,
+        reads_per_second,
+        taken_seconds_per_read,
+        check_seconds_per_read,
         visited_fraction,
     } = prompt;
     work(rest, &at.key("rest"))?;
@@ -223,6 +227,10 @@ fn of_prompt(prompt: &PromptTerms, plan: &Plan, at: &At<'_>) -> Checked {
     at.key("attention_fraction").fraction(*attention_fraction)?;
     list(chunk_seconds, SECONDS_MAX, true, plan, &at.key("chunk_seconds"))?;
     list(read_seconds, SECONDS_MAX, true, plan, &at.key("read_seconds"))?;
+    at.key("layer_read_seconds").seconds(*layer_read_seconds)?;
+    at.key("taken_seconds_per_read").seconds(*taken_seconds_per_read)?;
+    at.key("check_seconds_per_read").seconds(*check_seconds_per_read)?;
+    at.key("reads_per_second").number(*reads_per_second, 0.0, RATE_MAX)?;
     let visited = at.key("visited_fraction");
     visited.each(visited_fraction, |at, &fraction| at.fraction(fraction))?;
     visited.note(&format!("{VISITED}, or none; falling nowhere"));

@@ -178,7 +178,7 @@ pub(super) fn measure(
     let by_threads = readers(Backend::Pread, is_direct);
     let best_core = best_core(context, machine, scratch, by_threads, typical, extra, &mut table)?;
     bar.inc(1);
-    let mut costs = Vec::new();
+    let (mut costs, mut check_bytes_per_second) = (Vec::new(), None);
     for (&backend, of_processes) in backends.iter().zip(&cpu_seconds) {
         let readers = readers(backend, is_direct);
         let of_core = cpu_cost(context, scratch, readers, best_core, extra, size)?;
@@ -188,10 +188,13 @@ pub(super) fn measure(
         if !readers.direct {
             scratch.drop_cache(Pattern::Random)?;
         }
+        let batches = together::measure(context, readers, size)?;
+        // that of the last, through which reads are fastest
+        check_bytes_per_second = Some(batches.check_bytes_per_second);
         costs.push(ReadCost {
             cpu_seconds_per_read: significant(of_core.unwrap_or_else(|| median(of_processes))),
             interference_fraction: significant(interference),
-            completed_together_fraction: Some(together::measure(context, readers, size)?),
+            completed_together_fraction: Some(batches.together_fraction),
         });
     }
     let wake_seconds = wake::measure(context, cores)?;
@@ -215,6 +218,7 @@ pub(super) fn measure(
             interference_fraction: costs[0].interference_fraction,
             wake_seconds: Some(wake_seconds),
             completed_together_fraction: costs[0].completed_together_fraction,
+            check_bytes_per_second,
             io_uring: costs.get(1).copied(),
             reads,
         },
@@ -249,7 +253,7 @@ fn grid(quick: bool, size: u64) -> Vec<Point> {
         add(Pattern::Random, &[4, 8, 16, 64], &[64], size);
     }
     // a prompt's reads, of whole buffers, and a start's, one at a time
-    add(Pattern::Sequential, &[16, 64, 256, 1024], &[8, 32], size);
+    add(Pattern::Sequential, &[8, 16, 64, 256, 1024], &[8, 32], size);
     add(Pattern::Sequential, &[256, 1024], &[1], size);
     points
 }
@@ -451,7 +455,7 @@ mod tests {
             let size = scratch_bytes(quick);
             let summary: Vec<Point> =
                 grid(quick, size).into_iter().filter(|&point| in_summary(point, size)).collect();
-            assert!(summary.len() <= 44, "{}", summary.len());
+            assert!(summary.len() <= 46, "{}", summary.len());
             let random = || summary.iter().filter(|point| point.pattern == Pattern::Random);
             for depth in [1, 8, 32] {
                 assert_eq!(random().filter(|point| point.depth == depth).count(), 6);

@@ -5,6 +5,7 @@
 //! level's stream.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::recording::{Recording, Routes};
@@ -416,7 +417,11 @@ impl<'a> Listener<'a> {
                 let [asked, guessed] = recording.map_or([asked, guessed], |recording| {
                     let known = self.layer > 0 && recording.routes.are_known_ahead();
                     let of = |of: Of| {
-                        if known { visited(recording, of, self.layer, &experts) } else { Vec::new() }
+                        if known {
+                            visited(recording, of, self.layer, &experts, generated(recording))
+                        } else {
+                            Vec::new()
+                        }
                     };
                     [of(Routes::experts), of(Routes::ahead)]
                 });
@@ -488,25 +493,40 @@ fn traced(
     trace
 }
 
-/// Requests of a recording's generated tokens in a layer: all of the experts that they visit, of which `experts` has each
-/// one's slices.
+/// Requests of a recording's prompt and of its generated tokens in a layer: all of the experts that they visit, of which
+/// `experts` has each one's slices.
 pub fn routed(recording: &Recording, layer: usize, experts: &[Vec<u32>]) -> Trace {
     let mut trace = Trace::default();
-    let tokens = visited(recording, Routes::experts, layer, experts);
-    let generated = tokens.len();
+    for slices in visited(recording, Routes::experts, layer, experts, 0..recording.prompt) {
+        trace.ask(slices.into_iter());
+        trace.end_token(None);
+    }
+    trace.end_prompt();
+    let tokens = visited(recording, Routes::experts, layer, experts, generated(recording));
+    let count = tokens.len();
     for (token, slices) in tokens.into_iter().enumerate() {
         trace.ask(slices.into_iter());
-        trace.end_token(compared(token, generated));
+        trace.end_token(compared(token, count));
     }
     trace
+}
+
+/// A recording's tokens after its prompt.
+fn generated(recording: &Recording) -> Range<usize> {
+    recording.prompt..recording.routes.tokens()
 }
 
 /// Experts of a token in a layer, by its position.
 type Of = fn(&Routes, usize, usize) -> Option<&[u16]>;
 
-/// The slices of some experts of each of a recording's generated tokens, ascending.
-fn visited(recording: &Recording, of: Of, layer: usize, experts: &[Vec<u32>]) -> Vec<Vec<u32>> {
-    let tokens = recording.prompt..recording.routes.tokens();
+/// The slices of some experts of each of some of a recording's tokens, ascending.
+fn visited(
+    recording: &Recording,
+    of: Of,
+    layer: usize,
+    experts: &[Vec<u32>],
+    tokens: Range<usize>,
+) -> Vec<Vec<u32>> {
     let slices = |token| {
         let visited = of(&recording.routes, token, layer).unwrap_or_default();
         let mut slices: Vec<u32> =

@@ -4,7 +4,8 @@
 //! A token's neurons are looked up together, against the neurons that earlier tokens left, and then the missing ones are
 //! inserted, as the policy allows. Pinned ranks are the first of the layer. The cache begins full, as after a long run:
 //! with the neurons of lowest rank, the lowest the most recent. Nothing is known of them but that, so that a policy
-//! that counts uses has yet to learn them: a short trace shows less of it than it can do.
+//! that counts uses has yet to learn them: a short trace shows less of it than it can do. A recording's prompt is replayed
+//! before its misses are counted: otherwise a large cache would miss what the prompt has already brought.
 //!
 //! A large layer is replayed in miniature: every so-manieth block of neighbours stands for the others, in caches that
 //! are as many times smaller. That shortens a token's list and not the text, which has to be some half-lives long
@@ -70,6 +71,8 @@ pub struct Trace {
     ends: Vec<usize>,
     /// By what number other layers know each token; none of those that are not compared.
     numbers: Vec<Option<u32>>,
+    /// Tokens of the prompt, which come first and are not counted.
+    prompt: usize,
 }
 
 impl Trace {
@@ -84,15 +87,34 @@ impl Trace {
         self.numbers.push(number);
     }
 
-    /// Neurons requested, all tokens.
-    pub fn requested(&self) -> usize {
-        self.positions.len()
+    /// All tokens up to now are those of a prompt: what they find and miss is not counted.
+    pub fn end_prompt(&mut self) {
+        self.prompt = self.ends.len();
     }
 
-    /// The lists, token by token.
+    /// Neurons requested, all tokens after the prompt.
+    pub fn requested(&self) -> usize {
+        self.tokens().map(<[u32]>::len).sum()
+    }
+
+    /// The lists of the prompt, token by token.
+    pub fn prompt(&self) -> impl Iterator<Item = &[u32]> {
+        self.all().take(self.prompt)
+    }
+
+    /// The lists after the prompt, token by token.
     pub fn tokens(&self) -> impl Iterator<Item = &[u32]> {
+        self.all().skip(self.prompt)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &[u32]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, &end)| &self.positions[start..end])
+    }
+
+    /// The number of each token after the prompt.
+    fn numbers(&self) -> &[Option<u32>] {
+        &self.numbers[self.prompt..]
     }
 }
 
@@ -153,7 +175,7 @@ impl Misses {
     }
 }
 
-/// The misses of each token in a layer whose first `pinned` neurons are resident, with `slots` slots for the others.
+/// The misses of each token after the prompt in a layer whose first `pinned` neurons are resident, with `slots` slots for the others.
 pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slots: usize) -> Vec<Misses> {
     let [neurons, pinned, slots] = [neurons, pinned, slots].map(|count| count as u32);
     if slots == 0 {
@@ -163,6 +185,9 @@ pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slot
     let mut replay = Replay::new(policy, neurons, pinned, slots);
     for neuron in (pinned..pinned + slots).rev() {
         replay.cache.insert(neuron, 0);
+    }
+    for requested in trace.prompt() {
+        replay.token(requested);
     }
     trace.tokens().map(|asked| Misses::of(replay.token(asked).iter().copied())).collect()
 }
@@ -221,16 +246,16 @@ pub fn surfaces(
     cached_fraction: &[f64],
 ) -> Surfaces {
     let requested = trace.requested().max(1) as f64;
-    let mut missing = Missing::new(trace.numbers.iter().copied().flatten().collect());
+    let mut missing = Missing::new(trace.numbers().iter().copied().flatten().collect());
     let mut cell = |share: f64, cached: f64| {
         let total = (cached * neurons as f64).round() as usize;
         let pinned = (share * total as f64).round() as usize;
         let tokens = if total == neurons {
-            vec![Misses::default(); trace.ends.len()]
+            vec![Misses::default(); trace.numbers().len()]
         } else {
             misses(trace, policy, neurons, pinned, total - pinned)
         };
-        let compared = tokens.iter().zip(&trace.numbers).filter(|(_, number)| number.is_some());
+        let compared = tokens.iter().zip(trace.numbers()).filter(|(_, number)| number.is_some());
         missing.push(compared.map(|(token, _)| token.neurons as u32).collect());
         Misses::sum(&tokens)
     };
@@ -371,6 +396,29 @@ mod tests {
                 (1.0, over_gaps),
                 "{found:?}"
             );
+        }
+    }
+
+    #[test]
+    fn what_the_prompt_brought_is_not_missing_after_it() {
+        // twenty of sixty neurons, of high rank, which a full cache does not begin with
+        let rows: Vec<Vec<bool>> =
+            (0..8).map(|t| (0..60).map(|p| p >= 40 && p % 4 == t % 4).collect()).collect();
+        for policy in Policy::ALL {
+            let mut trace = trace(&rows[..4]);
+            trace.end_prompt();
+            rows[4..].iter().for_each(|row| {
+                trace.ask((0..60).filter(|&p| row[p as usize]));
+                trace.end_token(None);
+            });
+            assert_eq!((trace.prompt().count(), trace.tokens().count(), trace.requested()), (4, 4, 20));
+            let missed = |slots| Misses::sum(&misses(&trace, policy, 60, 0, slots)).neurons;
+            assert_eq!(missed(0), 20, "{policy}");
+            let without = Misses::sum(&misses(&self::trace(&rows[4..]), policy, 60, 0, 30)).neurons;
+            assert!(missed(30) < without, "{policy}: {} of {without}", missed(30));
+            if policy == Policy::Lru {
+                assert_eq!((missed(30), without), (0, 20));
+            }
         }
     }
 

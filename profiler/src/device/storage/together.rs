@@ -1,12 +1,16 @@
-//! How reads that are in flight together complete: one after another, or all at once.
+//! How reads that are in flight together complete: one after another, or all at once; and how fast what they bring is checked.
 //!
 //! Disks of virtual machines may tell of a batch only when all of it is done. What is computed from the first of its reads then waits for
-//! the last.
+//! the last. What has just been read lies in no cache of the core that checks it, or in that of another one, so that checking it takes far longer
+//! than reading memory in order.
 
+use std::collections::VecDeque;
+use std::hint::black_box;
 use std::io;
 use std::time::Instant;
 
 use flashplan::internals::arena::{Align, Arena, HUGE_PAGE_BYTES};
+use flashplan::internals::container::up_down_checksum;
 use flashplan::internals::flash::{Buffer, ReadRequest, open_backend};
 use plans::file::significant;
 
@@ -19,44 +23,70 @@ const DEPTH: u32 = 8;
 /// Bytes of a read: many times as long under way as it takes to be told of.
 const BLOCK_BYTES: u64 = 256 << 10;
 const BATCHES: u64 = 64;
+/// Buffers that are filled in turn: as many bytes as those of a run, so that no cache still has what was in them.
+const BUFFERS: u32 = 128;
+/// Bytes of what has a checksum of its own: about a neuron.
+const NEURON_BYTES: usize = 4 << 10;
 
-/// Of the reads in flight beside the last, the share that complete no sooner than it does, in the median of some batches.
-pub(super) fn measure(context: &Context, readers: Readers<'_>, span_bytes: u64) -> Result<f64, ProfileError> {
+/// In the median of some batches.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Batches {
+    /// Of the reads in flight beside the last, the share that complete no sooner than it does.
+    pub(super) together_fraction: f64,
+    /// Bytes that one thread compares with their checksums a second, of what has just been read.
+    pub(super) check_bytes_per_second: f64,
+}
+
+/// Reads some batches of the scratch file.
+pub(super) fn measure(
+    context: &Context,
+    readers: Readers<'_>,
+    span_bytes: u64,
+) -> Result<Batches, ProfileError> {
     context.stopped()?;
-    let mut arena = Arena::new((BLOCK_BYTES * u64::from(DEPTH)).next_multiple_of(HUGE_PAGE_BYTES as u64))?;
-    let slabs = (0..DEPTH).map(|_| arena.take::<u8>(BLOCK_BYTES as usize, Align::Page));
+    let mut arena = Arena::new((BLOCK_BYTES * u64::from(BUFFERS)).next_multiple_of(HUGE_PAGE_BYTES as u64))?;
+    let slabs = (0..BUFFERS).map(|_| arena.take::<u8>(BLOCK_BYTES as usize, Align::Page));
     let mut slabs = slabs.collect::<Result<Vec<_>, _>>()?;
-    let mut read = || -> io::Result<Vec<f64>> {
-        let (file, depth) = (readers.file.try_clone()?, DEPTH as usize);
-        let mut flash = open_backend(readers.backend, file, readers.direct, depth, depth, readers.cores)?;
+    let mut read = || -> io::Result<[Vec<f64>; 2]> {
+        let (file, depth, buffers) = (readers.file.try_clone()?, DEPTH as usize, BUFFERS as usize);
+        let mut flash = open_backend(readers.backend, file, readers.direct, depth, buffers, readers.cores)?;
         flash.adopt(&mut slabs);
-        let mut free: Vec<_> = (0..).zip(slabs.drain(..)).collect();
+        let mut free: VecDeque<_> = (0..).zip(slabs.drain(..)).collect();
         let blocks = span_bytes / BLOCK_BYTES;
-        let mut fractions = Vec::new();
+        let [mut fractions, mut checks] = [Vec::new(), Vec::new()];
         for batch in 0..BATCHES {
             let request = |(at, (tag, buffer)): (u64, (u32, Buffer))| {
                 let offset = Pattern::Random.block(batch * u64::from(DEPTH) + at, blocks) * BLOCK_BYTES;
                 ReadRequest { tag, offset, bytes: buffer.len(), buffer, at: 0 }
             };
-            let mut requests: Vec<_> = (0..).zip(free.drain(..)).map(request).collect();
+            let mut requests: Vec<_> = (0..).zip(free.drain(..depth)).map(request).collect();
             let start = Instant::now();
             flash.submit(&mut requests);
             let mut times = Vec::with_capacity(depth);
             while let Some(done) = flash.reap(true) {
                 done.result?;
                 times.push(start.elapsed().as_secs_f64());
-                free.push((done.tag, done.buffer));
+                free.push_back((done.tag, done.buffer));
             }
             fractions.extend(fraction(&times));
+            let start = Instant::now();
+            let brought = free.range(free.len() - depth..);
+            for neuron in brought.flat_map(|(_, buffer)| buffer.chunks(NEURON_BYTES)) {
+                black_box(up_down_checksum(0, 0, neuron));
+            }
+            checks.push((BLOCK_BYTES * u64::from(DEPTH)) as f64 / start.elapsed().as_secs_f64());
         }
-        Ok(fractions)
+        Ok([fractions, checks])
     };
-    let fractions = read().map_err(|source| ProfileError::Io {
+    let [fractions, checks] = read().map_err(|source| ProfileError::Io {
         action: "read the scratch file in",
         path: readers.path.to_owned(),
         source,
     })?;
-    Ok(significant(median(&fractions)))
+    Ok(Batches {
+        together_fraction: significant(median(&fractions)),
+        check_bytes_per_second: significant(median(&checks)),
+    })
 }
 
 /// The share of a batch that completed with its last read, of ascending times: on a line from 0, where the first of `n` took an `n`th of the
