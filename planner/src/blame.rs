@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use plans::Device;
 use plans::model::Level;
@@ -244,14 +245,23 @@ impl<'a> Search<'a> {
         (conflict, kept)
     }
 
-    /// Facts without which there would be a plan, at the level that is fastest within the limits that are kept.
-    pub fn facts(&self, kept: &Question<'a>) -> Vec<&'static str> {
+    /// Facts without which there would be a plan, at the level that is fastest within the limits that are kept; and what is made of the
+    /// search meanwhile, since each fact has a space of its own.
+    pub fn facts_beside<R>(&self, kept: &Question<'a>, beside: impl FnOnce() -> R) -> (Vec<&'static str>, R) {
         let limits = &kept.limits;
         let unbound = kept.within(Limits { speed_min: None, prompts_max: Vec::new(), ..limits.clone() });
         let fastest = self.fastest(&unbound);
         let level = fastest.map(|fastest| self.space.ways[fastest.best.way.level].level.name.clone());
-        let kept = kept.within(Limits { level: level.or_else(|| limits.level.clone()), ..limits.clone() });
-        FACTS.into_iter().filter(|fact| exists_without(&kept, fact)).collect()
+        let kept = &kept.within(Limits { level: level.or_else(|| limits.level.clone()), ..limits.clone() });
+        let to_blame = FACTS.map(|_| AtomicBool::new(false));
+        let result = rayon::in_place_scope(|scope| {
+            for (fact, to_blame) in FACTS.iter().zip(&to_blame) {
+                scope.spawn(move |_| to_blame.store(exists_without(kept, fact), Ordering::Relaxed));
+            }
+            beside()
+        });
+        let facts = FACTS.into_iter().zip(to_blame).filter(|(_, to_blame)| to_blame.load(Ordering::Relaxed));
+        (facts.map(|(fact, _)| fact).collect(), result)
     }
 }
 

@@ -74,7 +74,6 @@ pub fn layer_seconds_least(
     let device = least.seconds + least.more_seconds;
     let own_reads = urgent * least.seconds + least.more_seconds;
     let urgent_reads = urgent * least.reads;
-    let price = reads.deepest;
     let [fewest, most] = least.reading;
     let completed = s.completion * urgent_reads.min(fewest * COMPLETED_DISPATCHES as f64);
     let checked = least.missing * s.check;
@@ -87,7 +86,7 @@ pub fn layer_seconds_least(
     let waiting = fewest * waits(few).min(waits(many)) * each;
     let left = reads.last(least);
     let [of_down, of_insert] =
-        if price.at_once(least.reads_most) <= few { [left.of_down, left.of_insert] } else { [0.0; 2] };
+        if least.at_once[1] <= few { [left.of_down, left.of_insert] } else { [0.0; 2] };
     let own = if blocking {
         chain + own_reads
     } else {

@@ -41,13 +41,13 @@ pub fn explain(question: &Question<'_>, space: &Space<'_>) -> Infeasible {
     let open = space.work().undecided;
     let search = Search::new(question, space);
     let (mut conflict, kept) = search.conflict();
-    let facts = search.facts(&kept);
+    let to_blame = LIMITS.into_iter().rev().filter(|name| conflict.contains(name));
+    let (facts, found) =
+        search.facts_beside(&kept, || to_blame.filter_map(|name| offer(&search, name)).collect::<Vec<_>>());
     let (mut sentences, mut offers) = (Vec::new(), Vec::new());
-    for name in LIMITS.into_iter().rev().filter(|name| conflict.contains(name)) {
-        if let Some(offer) = offer(&search, name) {
-            sentences.push(offer.sentence);
-            offers.extend(offer.request);
-        }
+    for offer in found {
+        sentences.push(offer.sentence);
+        offers.extend(offer.request);
     }
     if sentences.is_empty() {
         let others = conflict.join(" and ");

@@ -89,6 +89,8 @@ pub struct LeastReads {
     pub missing: f64,
     /// Least and greatest share of the tokens that read anything.
     pub reading: [f64; 2],
+    /// Fewest and most reads of a token that takes any.
+    pub at_once: [f64; 2],
     /// Fewest seconds of the first reads of all neurons.
     pub seconds: f64,
     /// Fewest seconds of the reads after a neuron's first.
@@ -431,6 +433,7 @@ impl ReadPrice {
             reads_most: all.reads,
             missing: all.missing,
             reading: [reading_fraction(all.reads, all.by_chance); 2],
+            at_once: [reads_if_any(all.reads, all.by_chance); 2],
             seconds: all.seconds.min(ahead),
             more_seconds: all.more_seconds,
         }
@@ -515,13 +518,8 @@ impl<'r> LeastPrice<'r> {
     /// The least that is left when the last of these reads has completed.
     pub fn last(&self, least: &LeastReads) -> Last {
         let price = self.deepest;
-        let [fewest, most] = [least.reads, least.reads_most].map(|reads| {
-            Last::of(
-                price.at_once(reads),
-                f64::from(price.parts),
-                self.depth_least,
-                price.together_fraction(),
-            )
+        let [fewest, most] = least.at_once.map(|at_once| {
+            Last::of(at_once, f64::from(price.parts), self.depth_least, price.together_fraction())
         });
         Last { of_down: fewest.of_down.min(most.of_down), ..most }
     }
@@ -564,15 +562,18 @@ impl<'r> LeastPrice<'r> {
                 reads_most,
                 missing,
                 reading: [0.0, 1.0],
+                at_once: [0.0, price.at_once(reads_most)],
                 seconds: 0.0,
                 more_seconds: 0.0,
             };
         }
         let [_, buffers] = self.buffers;
         let reading = [reads, reads_most].map(|reads| reading_fraction(reads, price.by_chance));
+        let if_any = |reads: f64, share: f64| if reads > 0.0 { reads / share } else { 0.0 };
+        let of_any = [if_any(reads, reading[0]), if_any(reads_most, reading[1])];
         let reading = if in_order { [reading[0], 1.0] } else { reading };
         // where even the fewest are more than the buffers, as many as half of those are in flight
-        let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { price.at_once(reads_most) };
+        let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { of_any[1] };
         let in_flight = at_once.min(f64::from(price.choice.depth));
         let [random, ordered] = &price.queued.envelopes;
         let curves = if in_order { ordered } else { random };
@@ -580,7 +581,8 @@ impl<'r> LeastPrice<'r> {
         let others = missing * price.whole_fraction(fires);
         let more = price.more_bytes.iter();
         let more = more.map(|&block| others / random.reads_per_second(block, in_flight));
-        LeastReads { reads, reads_most, missing, reading, seconds, more_seconds: more.sum() }
+        let at_once = of_any;
+        LeastReads { reads, reads_most, missing, reading, at_once, seconds, more_seconds: more.sum() }
     }
 }
 

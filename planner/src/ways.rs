@@ -637,7 +637,8 @@ fn computes(question: &Question<'_>, level: &Level) -> Vec<Compute> {
     })
 }
 
-/// The fastest `n_k` cores of each class, for every `n_k` that the pool allows (equation 3, *stated*).
+/// The fastest `n_k` cores of each class, for every `n_k` that the pool allows (equation 3, *stated*); of more than sixteen, numbers a
+/// sixteenth to an eighth apart, and all.
 fn core_sets(device: &Device, pool: &[u32]) -> Vec<Vec<u32>> {
     let mut sets: Vec<Vec<u32>> = vec![Vec::new()];
     for class in &device.cores {
@@ -645,12 +646,17 @@ fn core_sets(device: &Device, pool: &[u32]) -> Vec<Vec<u32>> {
         let more = |set: &Vec<u32>| {
             let set = set.clone();
             let ids = ids.clone();
-            (0..=ids.len()).map(move |n| [set.clone(), ids[..n].to_vec()].concat())
+            counts(ids.len()).map(move |n| [set.clone(), ids[..n].to_vec()].concat())
         };
         sets = sets.iter().flat_map(more).collect();
     }
     sets.retain(|set| !set.is_empty());
     sets
+}
+
+/// Numbers of cores that are worth trying, up to `all`: where there are many, one more or less is not told from it.
+fn counts(all: usize) -> impl Iterator<Item = usize> {
+    (0..=all).filter(move |&n| n == all || n.is_multiple_of((n.next_power_of_two() / 16).max(1)))
 }
 
 /// Cores for the reading threads: one that does not compute, the best reader if it is among those, or those that compute.

@@ -75,7 +75,9 @@ pub struct LayerReads {
 /// Share of the tokens that read anything in a layer where the mean one takes so many `reads`, and what is missing or not takes
 /// `by_chance` of them: that of independent, rare events. *Reconstructed.* All where every token reads as much.
 pub fn reading_fraction(reads: f64, by_chance: f64) -> f64 {
-    if by_chance > 0.0 { -(-reads / by_chance).exp_m1() } else { 1.0 }
+    /// Events of which none ever comes to none: the difference from 1 is less than a number holds.
+    const MANY: f64 = 38.0;
+    if reads >= MANY * by_chance { 1.0 } else { -(-reads / by_chance).exp_m1() }
 }
 
 /// Reads of a token that takes any, where the mean token takes so many.
@@ -468,6 +470,17 @@ mod tests {
         assert!((of(20.0, 3.0) / of(20.0, 0.0) - 1.0).abs() < 1e-6);
         assert_eq!(of(0.0, 3.0), of(0.0, 0.0));
         assert!(of(1e-9, 3.0) - of(0.0, 3.0) < 1e-6);
+    }
+
+    #[test]
+    fn many_events_are_never_none_to_the_last_bit() {
+        for reads in [38.0, 40.0, 1e6] {
+            assert_eq!(-f64::exp_m1(-reads), 1.0);
+            assert_eq!(reading_fraction(3.0 * reads, 3.0), 1.0);
+        }
+        assert!(reading_fraction(37.0 * 3.0 * 0.9, 3.0) < 1.0);
+        assert_eq!((reading_fraction(0.0, 0.0), reading_fraction(5.0, 0.0)), (1.0, 1.0));
+        assert_eq!(reading_fraction(0.0, 1.0), 0.0);
     }
 
     #[test]
