@@ -806,6 +806,17 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn of_many_cores_numbers_lie_apart_and_none_of_few_is_left_out() {
+        assert!((0..=16).all(|all| counts(all).eq(0..=all)));
+        for all in [17, 64, 100, 128, 511] {
+            let tried: Vec<usize> = counts(all).collect();
+            assert_eq!((tried[0], tried[tried.len() - 1]), (0, all));
+            let close = |of: &[usize]| of[1] == of[0] + 1 || 8 * (of[1] - of[0]) <= of[1];
+            assert!(tried.windows(2).all(close) && tried.len() <= 8 * (all.ilog2() as usize + 1), "{tried:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_kept_is_what_no_other_beats(rows in prop::collection::vec(prop::array::uniform3(0i8..4), 0..40)) {
