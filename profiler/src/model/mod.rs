@@ -577,7 +577,7 @@ const MODEL: &str = "model.toml";
 /// The part that says how much is done of everything.
 const JOB: &str = "job";
 /// The version of the kept parts; parts with another number are ignored.
-const KEPT: u32 = 8;
+const KEPT: u32 = 9;
 
 /// The file, or the only GGUF file of the folder.
 fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
