@@ -543,7 +543,7 @@ fn misses_of_recorded_routes_take_the_place_of_the_models_own() {
     let model = place.model();
     assert_eq!(model.provenance.routes, Some(blake3::hash(lines.as_bytes()).to_hex().to_string()));
 
-    // the ranks of experts, which a full cache holds from the first on
+    // the ranks of experts
     let csv = std::fs::read_to_string(place.context.out.join("neurons.csv")).unwrap();
     let slice = model.architecture.neurons_per_expert as usize;
     let sources: Vec<usize> =
@@ -553,9 +553,10 @@ fn misses_of_recorded_routes_take_the_place_of_the_models_own() {
     let mut of_tokens = vec![0; 40];
     for (layer, of_layer) in level.layers.iter().enumerate() {
         let ranks: Vec<usize> = sources[layer * 4..][..4].iter().map(|first| first / slice).collect();
-        let mut recent: Vec<usize> = ranks[..SLOTS].to_vec();
+        // empty before the prompt, whose misses are not counted
+        let mut recent: Vec<usize> = Vec::new();
         let mut missed = 0;
-        for token in 2..42 {
+        for token in 0..42 {
             // as the engine asks: in ascending rank
             let asked: Vec<usize> =
                 ranks.iter().copied().filter(|expert| visited(token, layer).contains(expert)).collect();
@@ -567,8 +568,10 @@ fn misses_of_recorded_routes_take_the_place_of_the_models_own() {
                 recent.insert(0, expert);
             }
             recent.truncate(SLOTS);
-            missed += missing;
-            of_tokens[token - 2] += missing;
+            if token >= 2 {
+                missed += missing;
+                of_tokens[token - 2] += missing;
+            }
         }
         let surface = of_layer.misses(Policy::Lru).unwrap();
         assert!(
