@@ -397,11 +397,8 @@ impl<'a> Space<'a> {
             let bounded = self.ways[part.level].bounded(&compute, self.reads_of(part));
             let mut open = |kind, band| self.opened(&bounded, part.level, (kind, band));
             let refined = known.refined.get_or_insert_with(|| {
-                let counts = self.ways[part.level].counts();
-                let mut refined = match &known.priced {
-                    Some(line) => Refined::new(&line.bands, &counts),
-                    None => Refined::new(&self.closed_in(part, known.of_whole.as_deref()), &counts),
-                };
+                let closed = self.closed_in(part, known.of_whole.as_deref());
+                let mut refined = Refined::new(&closed, &self.ways[part.level].counts());
                 if let Exact::At(before) = &known.exact {
                     // it may have been settled
                     before.iter().for_each(|&bytes| while refined.refine(bytes, &mut open) {});
