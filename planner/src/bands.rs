@@ -24,8 +24,8 @@ pub struct Band {
     pub beside: i64,
     /// The fewest slots.
     pub cold: u32,
-    /// The fewest slots that a run fills.
-    pub filled: f64,
+    /// Slots that a run fills, fewest and most.
+    pub filled: [f64; 2],
     /// Missing neurons, fewest and most.
     pub missing: [f64; 2],
     /// [`Chances::alone`], least and most.
@@ -64,7 +64,7 @@ impl Band {
             bytes: all[cached.start].need.bytes(),
             beside: all[cached.clone()].iter().map(|way| way.need.beside()).min().unwrap_or(0),
             cold: all[cached.clone()].iter().map(|way| way.cold).min().unwrap_or(0),
-            filled: range(|way| way.filled)[0],
+            filled: range(|way| way.filled),
             missing: range(|way| way.missing.neurons),
             alone: range(|way| way.missing.chances.alone),
             begins: [range(|way| way.missing.chances.begins[0]), range(|way| way.missing.chances.begins[1])],

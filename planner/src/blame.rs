@@ -15,7 +15,7 @@ use plans::terms::Factors;
 
 use crate::field::{Fastest, Field};
 use crate::hardware;
-use crate::request::{Limits, PromptLimit, Question};
+use crate::request::{Limits, MIN_PREFILL, PromptLimit, Question};
 use crate::room::regions_within;
 use crate::rules;
 use crate::space::Space;
@@ -37,7 +37,7 @@ pub const LIMITS: [&str; 12] = [
     "hw.capacity",
     "user.mem",
     "user.max_ttft",
-    "user.min_prefill",
+    MIN_PREFILL,
     SPEED,
 ];
 /// The one that is left out last.

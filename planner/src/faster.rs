@@ -109,7 +109,7 @@ fn prompt(search: &Search<'_>, limit: &PromptLimit) -> Option<Offer> {
     );
     let enough = |[compute, memory]: [f64; 2]| {
         let faster = Question { device: &sped_up(question.device, compute, memory, 1.0), ..question.clone() };
-        of_all(&faster).is_some_and(|(seconds, _)| seconds <= limit.seconds_max * DIGITS)
+        of_all(&faster).is_some_and(|(seconds, _)| seconds <= limit.seconds_allowed())
     };
     Some(with_what_would_do(search, sentence, &enough))
 }

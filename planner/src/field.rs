@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use plans::model::Level;
+use plans::overlap::reads_if_any;
 use plans::{Backend, Policy};
 
 use crate::bands::{self, Band, Priced};
@@ -16,7 +17,7 @@ use crate::curve::div_up;
 use crate::layers::Cached;
 use crate::queue::{Bound, Prompts, Queue, Sought, Wanted};
 use crate::reads::LayerReads;
-use crate::request::{DIGITS, PromptLimit, Question};
+use crate::request::{DIGITS, PromptLimit, Question, least_printed_as};
 use crate::room::{Need, Room};
 use crate::rules::Prompt;
 use crate::simple_rule::{self, Simple};
@@ -24,7 +25,7 @@ use crate::space::{self, Effort, Space, Way};
 use crate::split::{
     Budget, Found, Item, LIMITS, NEVER, Split, any_split, least_at, quick_split, soonest, split,
 };
-use crate::ways::{Compute, Read, Ways};
+use crate::ways::{Asked, Compute, Read, Ways};
 
 /// Parts of the time of a prompt that is limited.
 const PROMPT_TICKS: f64 = (1u64 << 40) as f64;
@@ -287,7 +288,7 @@ impl<'a> Field<'a> {
                 let price = |limit: &PromptLimit| {
                     self.space.prompt_price(self.question, of_decoding, prompt, limit.tokens)
                 };
-                limits.iter().map(|limit| (price(limit), limit.seconds_max * DIGITS)).collect::<Vec<_>>()
+                limits.iter().map(|limit| (price(limit), limit.seconds_allowed())).collect::<Vec<_>>()
             };
             /// What a prompt costs beside each limit, and whether it keeps them with nothing pinned.
             type Seen<'p> = (&'p Prompt, Vec<(Rc<PromptPrice>, f64)>, bool);
@@ -382,7 +383,8 @@ impl<'a> Field<'a> {
             if let Some(ticks) = known.get(&key) {
                 return Rc::clone(ticks);
             }
-            let (most, tick) = (limit.seconds_max * DIGITS, limit.seconds_max * DIGITS / PROMPT_TICKS);
+            let most = limit.seconds_allowed();
+            let tick = most / PROMPT_TICKS;
             let mut reads = HashMap::new();
             let mut ticks = |layer: usize, hot: u32| {
                 let read = *reads.entry(hot).or_insert_with(|| price.read_seconds(hot));
@@ -483,13 +485,16 @@ impl<'a> Field<'a> {
         }
         let useful = bands::within(&prices, &curve, all, gap);
         let used = |kind: usize| useful[kind].iter().enumerate().filter(|(_, useful)| **useful);
-        let of_kind = |kind: usize| {
-            let reads = &of_read[kinds[kind].0];
-            used(kind).map(|(cached, _)| reads[cached].reads).fold(0.0, f64::max)
-        };
-        let most = (0..useful.len()).map(of_kind).fold(0.0, f64::max);
+        let mut asked = Asked::default();
+        for (kind, &(layer, _)) in kinds.iter().enumerate() {
+            for (cached, _) in used(kind) {
+                let reads = &of_read[layer][cached];
+                asked.reads = asked.reads.max(reads_if_any(reads.reads, reads.reading_fraction));
+                asked.fills |= ways.cached[layer][cached].filled > 0.0;
+            }
+        }
         let limited = !self.question.limits.prompts_max.is_empty();
-        if smaller && ways.has_smaller(way.read, self.space.alike(way), most, limited) {
+        if smaller && ways.has_smaller(way.read, self.space.alike(way), asked, limited) {
             return None;
         }
         let of_kind = |kind: usize| {
@@ -594,14 +599,26 @@ impl<'a> Field<'a> {
             ticks: self.serial(way) + ticks,
             regions: regions - room.bytes + room.taken(need),
         };
-        let in_time = self.time_max.is_none_or(|most| candidate.ticks <= most);
-        (room.fits(need) && in_time && self.keeps_prompts(&candidate)).then_some(candidate)
+        (room.fits(need) && self.keeps_times(&candidate)).then_some(candidate)
+    }
+
+    /// Whether it keeps the limits on time.
+    pub fn keeps_times(&self, candidate: &Candidate) -> bool {
+        self.time_max.is_none_or(|most| candidate.ticks <= most) && self.keeps_prompts(candidate)
+    }
+
+    /// Whether the bounds of all ways say that none keeps the limits within so many bytes of regions.
+    pub fn none_may(&self, regions: i64) -> bool {
+        let most = self.time_max.unwrap_or(NEVER);
+        let wanted = Cell::new(Wanted { ticks: most, regions });
+        let bound = |serial, room, _, curve: &space::Bound| self.bound(serial, room, curve);
+        self.queue((regions, Sought::Fastest), bound, &wanted).next().is_none_or(|(bound, _)| bound > most)
     }
 
     /// Whether it keeps the limits on prompts.
     pub fn keeps_prompts(&self, candidate: &Candidate) -> bool {
         let mut limits = self.question.limits.prompts_max.iter();
-        limits.all(|limit| self.prompt_seconds(candidate, limit.tokens) <= limit.seconds_max * DIGITS)
+        limits.all(|limit| self.prompt_seconds(candidate, limit.tokens) <= limit.seconds_allowed())
     }
 
     /// [`Self::fastest`] of all ways, one plan being known.
@@ -880,11 +897,6 @@ impl<'a> Field<'a> {
         let bound = || (regions - room.bytes + room.tables + bytes.max(room.rows + pinned), decided_at);
         (bytes <= all).then(bound)
     }
-}
-
-/// The least speed that six digits print as this one.
-fn least_printed_as(speed: f64) -> f64 {
-    speed - 0.5 * 10f64.powf(speed.log10().floor() - 5.0)
 }
 
 /// Whether no way above a bound can be among the nearest.

@@ -8,7 +8,7 @@ use plans::size::{self, show};
 
 use crate::blame::{SPEED, Search, UNLIMITED_BYTES, exists, without};
 use crate::field::Field;
-use crate::request::{Limits, PromptLimit, Question};
+use crate::request::{Limits, MIN_PREFILL, PromptLimit, Question};
 use crate::room::{regions_within, with_page_tables};
 use crate::space::Space;
 
@@ -42,7 +42,7 @@ pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
         SPEED => speed(search, &free),
         "user.mem" | "hw.capacity" if question.limits.on_time() => memory(search, name),
         "user.mem" | "hw.capacity" => least_memory(search),
-        "user.min_prefill" | "user.max_ttft" => prompt(search, name, &free),
+        MIN_PREFILL | "user.max_ttft" => prompt(search, name, &free),
         "user.max_loss" => loss(search),
         "user.context" => context(search),
         "user.cores" => possible().map(|()| {
@@ -156,7 +156,7 @@ fn prompt<'a>(search: &Search<'a>, name: &str, free: &Question<'a>) -> Option<Of
     let limits = &search.question.limits;
     let limit = limits.prompts_max.iter().find(|limit| limit.name == name)?;
     let (tokens, seconds) = (f64::from(limit.tokens), prompt_seconds(search, limit, free)?);
-    if name == "user.min_prefill" {
+    if name == MIN_PREFILL {
         let rate = down(tokens / seconds);
         prompt_within(search, limit, tokens / rate)?;
         let sentence = format!("prompts of {} tokens reach {rate} tok/s", limit.tokens);

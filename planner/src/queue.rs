@@ -12,6 +12,7 @@
 //! them by their own bounds would bring them. Before a part is split its bound is made as good as pricing its ways of caching makes
 //! it: that costs as much as for one way, and dismisses many.
 
+use crate::ways::Asked;
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -138,7 +139,7 @@ where
         match part.counts() {
             [1, 1] => self.push_ways(part, whole),
             // both take no longer to look at than their better
-            [1, 2] | [2, 1] => self.split(part, f64::INFINITY, whole),
+            [1, 2] | [2, 1] => self.split(part, Asked::ANYTHING, whole),
             _ => {
                 let Some(least) = self.least_of(part) else { return };
                 self.least.insert(part, least);
@@ -169,9 +170,9 @@ where
         (beside <= room.budgets()[0]).then_some(Least { serial, room, pinned })
     }
 
-    /// Halves of a part: of its core sets as long as they are many, then of its reads. A half whose layers never read more than so many at once
+    /// Halves of a part: of its core sets as long as they are many, then of its reads. A half of which no more is asked
     /// is left out where others are as good in less memory.
-    fn split(&mut self, part: Part, reads_most: f64, whole: Option<Part>) {
+    fn split(&mut self, part: Part, asked: Asked, whole: Option<Part>) {
         let Part { reads, sets, .. } = part;
         let [of_reads, of_sets] = part.counts();
         let halves = if of_reads == 1 || of_sets > SETS_MIN {
@@ -180,18 +181,18 @@ where
             halved(reads).map(|reads| Part { reads, ..part })
         };
         for half in halves {
-            if !self.space.has_smaller(half, reads_most, self.limited) {
+            if !self.space.has_smaller(half, asked, self.limited) {
                 self.push(half, whole);
             }
         }
     }
 
-    /// The most reads at once of a layer in anything that is wanted of a node, as far as its curve says.
-    fn reads_most(&self, node: Node) -> f64 {
-        let Some((_, decided_at)) = self.bound_of(node) else { return f64::INFINITY };
+    /// What is asked of reads in anything that is wanted of a node, as far as its curve says.
+    fn asked(&self, node: Node) -> Asked {
+        let Some((_, decided_at)) = self.bound_of(node) else { return Asked::ANYTHING };
         let (Least { serial, room, .. }, Wanted { ticks, regions }) = (self.least(node), self.wanted.get());
         let bytes = room.budgets()[0] - (self.regions - regions);
-        self.space.reads_within(self.part_of(node), decided_at, (ticks - serial, bytes))
+        self.space.asked_within(self.part_of(node), decided_at, (ticks - serial, bytes))
     }
 
     /// The ways of one way of reading with one core set.
@@ -290,15 +291,13 @@ where
             if !self.is_exact(bound, node) {
                 continue;
             }
-            let reads_most = self.reads_most(node);
+            let asked = self.asked(node);
             if let Node::Part(part) = node {
-                self.split(part, reads_most, Some(part));
+                self.split(part, asked, Some(part));
             }
             self.done(node);
             match node {
-                Node::Way(way, _)
-                    if !self.space.has_smaller(self.part_of(node), reads_most, self.limited) =>
-                {
+                Node::Way(way, _) if !self.space.has_smaller(self.part_of(node), asked, self.limited) => {
                     return Some((bound, way));
                 }
                 _ => {}

@@ -53,11 +53,14 @@ pub struct Cut {
     block_ln: f64,
     /// Whether they lie in order on flash.
     in_order: bool,
+    /// Share of the tokens that read anything.
+    reading_fraction: f64,
 }
 
 impl Cut {
-    fn new(reads: f64, block: f64, in_order: bool) -> Self {
-        Self { reads, block, block_ln: block.ln(), in_order }
+    fn new(reads: f64, block: f64, in_order: bool, by_chance: f64) -> Self {
+        let reading_fraction = reading_fraction(reads, if in_order { 0.0 } else { by_chance });
+        Self { reads, block, block_ln: block.ln(), in_order, reading_fraction }
     }
 }
 
@@ -257,11 +260,10 @@ impl ReadPrice {
         if missing.neurons <= 0.0 {
             return LayerReads::default();
         }
-        let Cut { reads, block, block_ln, in_order } = *cut;
+        let Cut { reads, block, block_ln, in_order, reading_fraction } = *cut;
         let curves = if in_order { &self.queued.in_order } else { &self.queued.random };
         let buffers = f64::from(self.held());
-        let by_chance = if in_order { 0.0 } else { self.by_chance };
-        let most = reads_if_any(reads, by_chance);
+        let most = reads_if_any(reads, reading_fraction);
         let most = if most > buffers { (buffers / 2.0).max(1.0) } else { most };
         let seconds = |in_flight: f64| 1.0 / curves.reads_per_second_of(block_ln, in_flight);
         let (in_flight, ahead) = (most.min(f64::from(self.choice.depth)), reads.min(f64::from(self.ahead())));
@@ -272,7 +274,7 @@ impl ReadPrice {
             bytes: reads * block,
             ahead_seconds: if ahead == in_flight { each } else { seconds(ahead) },
             missing: missing.neurons,
-            by_chance,
+            reading_fraction,
             of_slice: f64::from(self.parts),
             ..LayerReads::default()
         };
@@ -296,7 +298,12 @@ impl ReadPrice {
         if self.parts > 1 {
             // whole experts, by three places of the model's file
             let parts = f64::from(self.parts);
-            return Cut::new(missing.neurons / slice as f64 * parts, self.single_bytes / parts, in_order);
+            return Cut::new(
+                missing.neurons / slice as f64 * parts,
+                self.single_bytes / parts,
+                in_order,
+                self.by_chance,
+            );
         }
         if slice > 1 {
             let slice_bytes = slice * self.stride_bytes;
@@ -304,20 +311,20 @@ impl ReadPrice {
             let shared = self.slices_of_read;
             if in_order {
                 let block = self.single_bytes + ((shared - 1) * slice_bytes) as f64;
-                return Cut::new(missing.neurons / (slice * shared) as f64, block, true);
+                return Cut::new(missing.neurons / (slice * shared) as f64, block, true, self.by_chance);
             }
             let reads = slices.div_ceil(shared);
             let more = (slices as f64 / reads as f64 - 1.0) * slice_bytes as f64;
             let experts = missing.neurons / (slices * slice) as f64;
-            return Cut::new(experts * reads as f64, self.single_bytes + more, false);
+            return Cut::new(experts * reads as f64, self.single_bytes + more, false, self.by_chance);
         }
         if !self.more_bytes.is_empty() {
-            return Cut::new(missing.neurons, self.single_bytes, false);
+            return Cut::new(missing.neurons, self.single_bytes, false, self.by_chance);
         }
         let (gap, strides_max) = self.joined;
         let run = Run::new(missing.chances, gap, strides_max);
         let block = self.single_bytes + (run.strides - 1.0) * self.stride_bytes as f64;
-        Cut::new(missing.neurons / run.neurons, block, in_order)
+        Cut::new(missing.neurons / run.neurons, block, in_order, self.by_chance)
     }
 
     /// Reads of what is missing as a whole or not at all: those of an expert that comes and goes in slices, or one of neurons.
@@ -327,7 +334,7 @@ impl ReadPrice {
 
     /// Reads of a layer of a token that takes any, where the mean token takes so many.
     pub fn at_once(&self, reads: f64) -> f64 {
-        reads_if_any(reads, self.by_chance)
+        reads_if_any(reads, reading_fraction(reads, self.by_chance))
     }
 
     /// Share of the reads in flight beside the last that complete no sooner than it does.
@@ -432,8 +439,8 @@ impl ReadPrice {
             reads: all.reads,
             reads_most: all.reads,
             missing: all.missing,
-            reading: [reading_fraction(all.reads, all.by_chance); 2],
-            at_once: [reads_if_any(all.reads, all.by_chance); 2],
+            reading: [all.reading_fraction; 2],
+            at_once: [reads_if_any(all.reads, all.reading_fraction); 2],
             seconds: all.seconds.min(ahead),
             more_seconds: all.more_seconds,
         }
@@ -569,8 +576,7 @@ impl<'r> LeastPrice<'r> {
         }
         let [_, buffers] = self.buffers;
         let reading = [reads, reads_most].map(|reads| reading_fraction(reads, price.by_chance));
-        let if_any = |reads: f64, share: f64| if reads > 0.0 { reads / share } else { 0.0 };
-        let of_any = [if_any(reads, reading[0]), if_any(reads_most, reading[1])];
+        let of_any = [reads_if_any(reads, reading[0]), reads_if_any(reads_most, reading[1])];
         let reading = if in_order { [reading[0], 1.0] } else { reading };
         // where even the fewest are more than the buffers, as many as half of those are in flight
         let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { of_any[1] };

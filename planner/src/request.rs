@@ -111,10 +111,13 @@ pub struct Limits {
     pub without: Vec<Feature>,
 }
 
+/// The limit on prompts that is a rate.
+pub const MIN_PREFILL: &str = "user.min_prefill";
+
 /// The most that a prompt may take.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PromptLimit {
-    /// Name of the limit: `user.min_prefill` or `user.max_ttft`.
+    /// Name of the limit: [`MIN_PREFILL`] or `user.max_ttft`.
     pub name: &'static str,
     /// The prompt.
     pub tokens: u32,
@@ -125,10 +128,32 @@ pub struct PromptLimit {
 /// Limits are compared in the six digits that a plan prints.
 pub const DIGITS: f64 = 1.0 + 5e-6;
 
+impl PromptLimit {
+    /// Seconds of a prompt that keep the limit. Where that is a rate, the plan's prints as no less.
+    pub fn seconds_allowed(&self) -> f64 {
+        let (most, tokens) = (self.seconds_max * DIGITS, f64::from(self.tokens));
+        match self.name {
+            MIN_PREFILL => most.min(tokens / least_printed_as(tokens / self.seconds_max)),
+            _ => most,
+        }
+    }
+}
+
+/// The least speed that six digits print as this one.
+pub fn least_printed_as(speed: f64) -> f64 {
+    speed - 0.5 * 10f64.powf(speed.log10().floor() - 5.0)
+}
+
 impl Limits {
     /// Whether a mechanism may be used.
     pub fn with(&self, feature: Feature) -> bool {
         !self.without.contains(&feature)
+    }
+
+    /// The same with tokens and prompts that may take any time.
+    #[must_use]
+    pub fn without_times(&self) -> Self {
+        Self { speed_min: None, ..self.without_prompts() }
     }
 
     /// The same with prompts that may take any time.
@@ -398,7 +423,7 @@ fn draft_tokens(model: &Model, request: &Request, sequences: u32) -> Result<u32,
 fn prompts_max(request: &Request, context: u32) -> Vec<PromptLimit> {
     let measured = measured_run(context).0;
     let rate = request.prefill_tokens_per_second_min.map(|rate| PromptLimit {
-        name: "user.min_prefill",
+        name: MIN_PREFILL,
         tokens: measured,
         seconds_max: f64::from(measured) / rate,
     });

@@ -144,22 +144,30 @@ impl Search<'_> {
     /// The fastest plan within so many bytes of regions, and of those that are as fast the one with the fastest prompts, then
     /// the smallest.
     ///
-    /// Where prompts are limited that is the same plan as without, if it keeps the limits.
+    /// Where time is limited that is the same plan as without, if it keeps the limits.
     fn fastest(&self, regions: i64) -> Result<Option<Solved>, PlanError> {
         let simple = simple_rule::best(self.question, self.space).map(|simple| simple.rule);
-        let fastest = if self.question.limits.prompts_max.is_empty() {
+        let limits = &self.question.limits;
+        let fastest = if !limits.on_time() {
             self.field.fastest(regions, false)
+        } else if self.field.none_may(regions) {
+            None
         } else {
-            let question = self.question.within(self.question.limits.without_prompts());
+            let question = self.question.within(limits.without_times());
             let field = Field::new(&question, self.space);
             let free = Search { question: &question, field: &field, ..*self };
-            let simple = simple_rule::best(&question, self.space).map(|simple| simple.rule);
+            let simple_of_free = simple_rule::best(&question, self.space).map(|simple| simple.rule);
             let Some(fastest) = field.fastest(regions, false) else { return Ok(None) };
-            let chosen = free.chosen(fastest, simple.as_ref(), regions)?;
-            if self.field.keeps_prompts(&chosen.offer.candidate) {
+            let mut chosen = free.chosen(fastest, simple_of_free.as_ref(), regions)?;
+            if self.field.keeps_times(&chosen.offer.candidate) {
+                chosen.tables.time_max = self.field.time_max;
                 return self.solved(chosen, simple, regions).map(Some);
             }
-            self.field.fastest_beside(&chosen.fastest, regions)
+            if limits.prompts_max.is_empty() {
+                self.field.fastest(regions, false)
+            } else {
+                self.field.fastest_beside(&chosen.fastest, regions)
+            }
         };
         let Some(fastest) = fastest else { return Ok(None) };
         let chosen = self.chosen(fastest, simple.as_ref(), regions)?;

@@ -62,13 +62,13 @@ pub fn plan(question: &Question<'_>) -> Result<Option<Plan>, PlanError> {
     Ok(Some(plan))
 }
 
-/// Neurons of every layer that the rule would pin, by back end, and where prompts are limited by how they pass.
+/// Neurons of every layer that the rule would pin, by back end and by how prompts pass: whatever limits these, the same plans are there
+/// to choose among.
 pub fn pinned(question: &Question<'_>, ways: &Ways<'_>) -> Vec<u32> {
     let prompts = rules::prompts(question);
-    let some = if question.limits.prompts_max.is_empty() { 1 } else { prompts.len() };
     let most = |(compute, read): (usize, usize)| {
         let of = (&ways.computes[compute], &ways.reads[read]);
-        prompts[..some].iter().filter_map(move |prompt| pinned_most(question, ways, of, prompt))
+        prompts.iter().filter_map(move |prompt| pinned_most(question, ways, of, prompt))
     };
     let mut pinned: Vec<u32> = pairs(question, ways).into_iter().flat_map(most).collect();
     pinned.sort_unstable();
@@ -157,7 +157,7 @@ fn priced<'a>(
         let mut limits = question.limits.prompts_max.iter();
         let in_time = limits.all(|limit| {
             let price = space.prompt_price(question, of_decoding, place, limit.tokens);
-            price.seconds(&hot) <= limit.seconds_max * DIGITS
+            price.seconds(&hot) <= limit.seconds_allowed()
         });
         in_time.then_some((place, pinned))
     })?;

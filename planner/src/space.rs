@@ -20,7 +20,7 @@ use crate::request::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
 use crate::split::CHOICES_MAX;
-use crate::ways::{Bounded, ComputeGroup, Ways};
+use crate::ways::{Asked, Bounded, ComputeGroup, Ways};
 
 /// Ticks of the fastest token.
 const TICKS: f64 = (1u64 << 30) as f64;
@@ -475,18 +475,18 @@ impl<'a> Space<'a> {
         Line { bands: Rc::new(all), decided_at: bytes, price, least: sum(&floors), floors, whole }
     }
 
-    /// The most reads at once of a layer in any split of a part's layers of at most so many ticks within so many bytes, with a byte's price
+    /// What is asked of reads in any split of a part's layers of at most so many ticks within so many bytes, with a byte's price
     /// at `decided_at` bytes: a way of caching that is too much with the least of all other layers is in none.
-    pub fn reads_within(&self, part: Part, decided_at: i64, (ticks, bytes): (i64, i64)) -> f64 {
+    pub fn asked_within(&self, part: Part, decided_at: i64, (ticks, bytes): (i64, i64)) -> Asked {
         let mut all = self.curves.borrow_mut();
         let some = all.get_mut(&part).filter(|known| decided_at >= known.bound.curve.corners[0].0);
-        let Some(known) = some else { return f64::INFINITY };
+        let Some(known) = some else { return Asked::ANYTHING };
         let last = known.priced.take().filter(|line| line.decided_at == decided_at);
         let line = last.unwrap_or_else(|| self.line(part, decided_at, known, i64::MAX));
         let ways = &self.ways[part.level];
         let cost = |bytes: i64, ticks: i64| ticks as f64 + line.price * bytes as f64;
         let gap = cost(bytes, ticks) - line.least * (1.0 - ROUNDING);
-        let most = ways.reads_most(self.reads_of(part)[0], |each| {
+        let asked = ways.asked(self.reads_of(part)[0], |each| {
             for (kind, (bands, floor)) in line.bands.iter().zip(&line.floors).enumerate() {
                 for (band, _) in
                     bands.iter().enumerate().filter(|(_, band)| cost(band.0, band.1) - floor <= gap)
@@ -496,7 +496,7 @@ impl<'a> Space<'a> {
             }
         });
         known.priced = Some(line);
-        most
+        asked
     }
 
     /// Reads that differ from a way's in depth and buffers alone, and those.
@@ -505,10 +505,10 @@ impl<'a> Space<'a> {
         &groups.reads[groups.place_of[way.read].0]
     }
 
-    /// Whether each of the reads of a part has one that is as good in less memory where no layer reads more than so many at once.
-    pub fn has_smaller(&self, part: Part, reads: f64, limited: bool) -> bool {
+    /// Whether each of the reads of a part has one that is as good in less memory where no more is asked of it.
+    pub fn has_smaller(&self, part: Part, asked: Asked, limited: bool) -> bool {
         let (ways, alike) = (&self.ways[part.level], &self.groups[part.level].reads[part.group]);
-        self.reads_of(part).iter().all(|&read| ways.has_smaller(read, alike, reads, limited))
+        self.reads_of(part).iter().all(|&read| ways.has_smaller(read, alike, asked, limited))
     }
 
     /// Keeps of what made a curve better nothing but the curve.

@@ -672,7 +672,8 @@ fn programme(items: &[Vec<Item>], budget: &Budget, point: &Point, known: i64) ->
         };
         let splits = programme.as_ref().unwrap_or(&exact).splits();
         let found = splits.into_iter().map(|chosen| Found::of(items, chosen));
-        let kept = found.filter(|found| found.keeps(items, budget)).map(|found| found.filled(items, budget));
+        let kept = found.filter_map(|found| found.repaired(items, budget));
+        let kept = kept.map(|found| found.filled(items, budget));
         let fastest =
             kept.min_by_key(|found| (found.ticks, found.need.bytes())).filter(|found| found.ticks < known);
         if let Some(found) = fastest
@@ -710,7 +711,7 @@ fn decided(
             return (best, least);
         }
     }
-    let work_max = if any { budget.choices_max } else { budget.choices_max / 32 };
+    let work_max = if any { budget.choices_max } else { budget.choices_max / 8 };
     let mut step = if any { known } else { (least / CLOSE).max(1) };
     while known > if any { least } else { least + least / CLOSE } {
         let most = least.saturating_add(step).min(known - 1);

@@ -70,7 +70,7 @@ pub fn verify(
     }
     for limit in &limits.prompts_max {
         let seconds = assemble::prompt_seconds(question, level, d, limit.tokens);
-        if seconds > limit.seconds_max * DIGITS {
+        if seconds > limit.seconds_allowed() {
             return wrong(format!("a prompt of {} tokens takes {seconds:.6} s", limit.tokens));
         }
     }

@@ -167,6 +167,20 @@ type AllCuts = (Vec<Vec<Cut>>, f64);
 /// Per layer and way of caching what is read.
 pub type AllReads = Vec<Vec<LayerReads>>;
 
+/// What layers ask of their reads, at most.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Asked {
+    /// Reads at once of a layer of a token.
+    pub reads: f64,
+    /// Whether slots are filled.
+    pub fills: bool,
+}
+
+impl Asked {
+    /// Nobody knows.
+    pub const ANYTHING: Self = Self { reads: f64::INFINITY, fills: true };
+}
+
 impl<'a> Ways<'a> {
     /// Cores and reads, without what may be cached.
     pub fn bare(question: &Question<'a>, level: &'a Level, policy: Policy) -> Self {
@@ -463,23 +477,25 @@ impl<'a> Ways<'a> {
         self.kinds.iter().map(of_kind).collect()
     }
 
-    /// The most reads at once of a layer, with reads that are cut like this one, in any of some bands: kinds of layer and places.
-    pub fn reads_most(&self, read: usize, some: impl FnOnce(&mut dyn FnMut(usize, usize))) -> f64 {
+    /// What reading has to do, with reads that are cut like this one, in any of some bands: kinds of layer and places.
+    pub fn asked(&self, read: usize, some: impl FnOnce(&mut dyn FnMut(usize, usize))) -> Asked {
         let price = &self.reads[read].price;
         let cuts = self.least_cuts(price);
-        let mut most = 0.0f64;
+        let mut asked = Asked::default();
         some(&mut |kind: usize, band: usize| {
             let (layer, _) = self.kinds[kind];
-            most = most.max(price.reads_most(&self.bands[layer][band], &cuts[layer][band]));
+            let (band, cut) = (&self.bands[layer][band], &cuts[layer][band]);
+            asked.reads = asked.reads.max(price.reads_most(band, cut));
+            asked.fills |= band.filled[1] > 0.0;
         });
-        most
+        asked
     }
 
-    /// Whether every split of `read` in which no layer reads more than `reads` at once is as fast with another one of those `alike`, which differ
-    /// in depth and buffers alone, that takes less memory: fewer reads in flight or fewer buffers than there ever are cost nothing. Where
-    /// prompts are `limited`, which are read at the same depth, that has to be the same.
-    pub fn has_smaller(&self, read: usize, alike: &[usize], reads: f64, limited: bool) -> bool {
-        let read = &self.reads[read];
+    /// Whether every split of `read` in which no more is `asked` is as fast with another one of those `alike`, which differ in depth and
+    /// buffers alone, that takes less memory: fewer reads in flight or fewer buffers than there ever are cost nothing, but where slots are
+    /// filled. Where prompts are `limited`, which are read at the same depth, that has to be the same.
+    pub fn has_smaller(&self, read: usize, alike: &[usize], asked: Asked, limited: bool) -> bool {
+        let (read, reads) = (&self.reads[read], asked.reads);
         let enough = |other: &ReadChoice| {
             let (depth, buffers) = (f64::from(other.depth), f64::from(other.buffers));
             let alone = depth >= reads && buffers >= reads;
@@ -489,6 +505,7 @@ impl<'a> Ways<'a> {
         };
         let smaller = |other: &Read| {
             other.bytes < read.bytes
+                && (!asked.fills || other.fill <= read.fill)
                 && enough(&other.choice)
                 && (!limited || other.choice.depth == read.choice.depth)
         };
@@ -512,7 +529,7 @@ impl<'a> Ways<'a> {
                 let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
                 let blocking = read.choice.blocking;
                 let seconds = cost::layer_seconds_least(&stages, insert, least, &read.price, &toll, blocking);
-                each(kind, band, seconds + band.filled * read.fill);
+                each(kind, band, seconds + band.filled[0] * read.fill);
             }
         }
     }

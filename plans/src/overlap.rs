@@ -66,8 +66,8 @@ pub struct LayerReads {
     pub more_bytes: f64,
     /// Neurons that they bring.
     pub missing: f64,
-    /// Reads of what is missing as a whole or not at all, such as an expert's; 0 where every token reads as much.
-    pub by_chance: f64,
+    /// Share of the tokens that read anything: [`reading_fraction`].
+    pub reading_fraction: f64,
     /// Reads that bring what is computed together, once the last of them has completed: a slice whose parts lie apart.
     pub of_slice: f64,
 }
@@ -81,8 +81,8 @@ pub fn reading_fraction(reads: f64, by_chance: f64) -> f64 {
 }
 
 /// Reads of a token that takes any, where the mean token takes so many.
-pub fn reads_if_any(reads: f64, by_chance: f64) -> f64 {
-    if reads > 0.0 { reads / reading_fraction(reads, by_chance) } else { 0.0 }
+pub fn reads_if_any(reads: f64, reading_fraction: f64) -> f64 {
+    if reads > 0.0 { reads / reading_fraction } else { 0.0 }
 }
 
 impl LayerReads {
@@ -188,7 +188,7 @@ impl Supply {
         prefetched: bool,
         toll: &Toll,
     ) -> f64 {
-        let reading = if all.reads > 0.0 { reading_fraction(all.reads, all.by_chance) } else { 1.0 };
+        let reading = if all.reads > 0.0 { all.reading_fraction } else { 1.0 };
         let of_those = |share: f64| {
             let queue = self.queue(&all.over(share), prefetched, s);
             share * layer_seconds(s, insert / share, &queue, toll, self.blocking)
@@ -443,11 +443,12 @@ mod tests {
         // an expert of three reads in 6 seconds, missing by chance: independent draws of 40 with one in 80 each
         let toll = Toll { interference_fraction: 0.0, ..TOLL };
         let of = |experts: f64, by_chance: f64| {
+            let reads = 3.0 * experts;
             let all = LayerReads {
-                reads: 3.0 * experts,
+                reads,
                 seconds: 6.0 * experts,
                 missing: experts,
-                by_chance,
+                reading_fraction: reading_fraction(reads, by_chance),
                 of_slice: 3.0,
                 ..LayerReads::default()
             };
@@ -497,8 +498,14 @@ mod tests {
         let neurons = Last::of(100.0, 1.0, 10, 0.5);
         assert_eq!((neurons.of_missing, neurons.of_down, neurons.of_insert), (0.055, 1.0, 1.0));
         // what is left after the last read takes its time behind the reads, and not twice
-        let all =
-            LayerReads { reads: 9.0, seconds: 30.0, missing: 10.0, of_slice: 3.0, ..LayerReads::default() };
+        let all = LayerReads {
+            reads: 9.0,
+            seconds: 30.0,
+            missing: 10.0,
+            reading_fraction: 1.0,
+            of_slice: 3.0,
+            ..LayerReads::default()
+        };
         let stages = Stages { neuron: 0.1, check: 0.3, ..STAGES };
         let toll = Toll { interference_fraction: 0.0, ..TOLL };
         let supply = |together_fraction| Supply { depth: 16, together_fraction, ..SUPPLY };

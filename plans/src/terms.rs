@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Plan;
 use crate::overlap::{
-    LayerReads, PromptReads, Stages, Supply, Toll, prompt_compute_seconds, prompt_layer_seconds, uneven,
+    LayerReads, PromptReads, Stages, Supply, Toll, prompt_compute_seconds, prompt_layer_seconds,
+    reading_fraction, uneven,
 };
 
 /// Speed of a machine over the assumed one, at each thing by itself.
@@ -479,14 +480,16 @@ impl Terms {
         let l = &self.layers;
         let in_order = l.reads_in_order.get(layer).copied().unwrap_or(false);
         let faster = if in_order { f.ordered_reads } else { f.random_reads };
+        let reads = times * of(&l.reads, layer);
+        let by_chance = if in_order { 0.0 } else { self.reading.reads_by_chance };
         LayerReads {
-            reads: times * of(&l.reads, layer),
+            reads,
             seconds: times * of(&l.read_seconds, layer) / faster,
             ahead_seconds: of(&l.prefetch_read_seconds, layer) / faster,
             more: times * of(&l.further_reads, layer),
             more_seconds: times * of(&l.further_read_seconds, layer) / f.random_reads,
             missing: times * of(&l.missing_neurons, layer),
-            by_chance: if in_order { 0.0 } else { self.reading.reads_by_chance },
+            reading_fraction: reading_fraction(reads, by_chance),
             of_slice: f64::from(plan.read.parts),
             ..LayerReads::default()
         }

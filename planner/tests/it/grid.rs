@@ -1,6 +1,7 @@
 //! What holds on every committed device and model, over grids of limits. The sample runs with the suite; `make exhaustive`
 //! runs the grid in steps of a percent.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -49,6 +50,39 @@ pub(crate) fn profiles() -> Vec<(String, Inputs)> {
     found.sort_by(|a, b| a.0.cmp(&b.0));
     assert!(found.len() >= 7, "{}", found.len());
     found
+}
+
+/// Those of `make exhaustive`: all, or those whose folders contain what `PROFILES` says.
+pub(crate) fn exhaustive_profiles() -> Vec<(String, Inputs)> {
+    let wanted = std::env::var("PROFILES").unwrap_or_default();
+    let mut found = profiles();
+    found.retain(|(name, _)| name.contains(&wanted));
+    assert!(!found.is_empty(), "no profile's folder contains PROFILES={wanted}");
+    found
+}
+
+/// What goes wrong on a grid that takes hours: all of it is told, not only the first.
+#[derive(Default)]
+pub(crate) struct Failures {
+    checks: usize,
+    failed: Vec<String>,
+}
+
+impl Failures {
+    /// One of the checks, which panics if it fails.
+    pub(crate) fn of(&mut self, place: &str, check: impl FnOnce()) {
+        self.checks += 1;
+        if catch_unwind(AssertUnwindSafe(check)).is_err() {
+            self.failed.push(place.to_owned());
+        }
+    }
+
+    /// Panics where one has failed; what it said is above.
+    pub(crate) fn end(self) {
+        let Failures { checks, failed } = self;
+        println!("{} of {checks} failed", failed.len());
+        assert!(failed.is_empty(), "{} of {checks} failed: {failed:#?}", failed.len());
+    }
 }
 
 /// The committed profiles of a device and a model.
@@ -312,12 +346,17 @@ fn no_plan_is_beaten_by_the_simple_rule_on_a_fine_grid() {
 #[test]
 #[ignore = "exhaustive: `make exhaustive`"]
 fn no_plan_is_beaten_by_the_simple_rule_on_the_whole_grid() {
-    for (name, inputs) in profiles() {
+    let mut failures = Failures::default();
+    for (name, inputs) in exhaustive_profiles() {
         let [low, high] = span(&inputs);
-        let at = |percent: u32| (low + (high - low) * f64::from(percent) / 100.0) as u64;
-        let both: usize = (0..=100).map(|percent| never_beaten(&name, &inputs, at(percent))).sum();
+        let mut both = 0;
+        for percent in 0..=100 {
+            let memory = (low + (high - low) * f64::from(percent) / 100.0) as u64;
+            failures.of(&format!("{name} at {percent} %"), || both += never_beaten(&name, &inputs, memory));
+        }
         println!("{name}: {both} plans beside a simple rule");
     }
+    failures.end();
 }
 
 #[test]
@@ -342,28 +381,36 @@ fn looser_limits_are_never_slower_at_a_sample_of_limits() {
 #[test]
 #[ignore = "exhaustive: `make exhaustive`"]
 fn looser_limits_are_never_slower_on_the_whole_grid() {
-    for (name, inputs) in profiles() {
+    let mut failures = Failures::default();
+    for (name, inputs) in exhaustive_profiles() {
         let [low, high] = span(&inputs);
         for percent in (2..=100).step_by(7) {
             let memory = (low + (high - low) * f64::from(percent) / 100.0) as u64;
-            looser_is_never_slower(&name, &inputs, memory, 16);
+            failures.of(&format!("{name} at {percent} %"), || {
+                looser_is_never_slower(&name, &inputs, memory, 16);
+            });
         }
         println!("{name}: cores, loss and context");
     }
+    failures.end();
 }
 
 #[test]
 #[ignore = "exhaustive: `make exhaustive`"]
 fn refusals_are_to_the_point_and_their_offers_accepted_on_the_whole_grid() {
-    for (name, inputs) in profiles() {
+    let mut failures = Failures::default();
+    for (name, inputs) in exhaustive_profiles() {
         let [low, high] = span(&inputs);
         for percent in (2..=100).step_by(7) {
             let memory = (low + (high - low) * f64::from(percent) / 100.0) as u64;
-            let refused = refusals_are_true(&inputs, memory, 1);
-            println!("{name} at {percent} %: {refused} refusals");
-            assert!(refused > 8);
+            failures.of(&format!("{name} at {percent} %"), || {
+                let refused = refusals_are_true(&inputs, memory, 1);
+                println!("{name} at {percent} %: {refused} refusals");
+                assert!(refused > 8);
+            });
         }
     }
+    failures.end();
 }
 
 /// Of all curves of ways of reading with sets of cores, most are never made; the plan is the same as with all of them made
@@ -530,6 +577,21 @@ fn what_was_wrong_once_stays_right() {
             );
         }
     }
+    // the speed of a plan, or that of its prompts, or both, were refused when they were asked for; or cost a hundredth
+    for (folder, bytes) in [
+        (DENSE, 20_751_319),
+        ("amd-epyc-zen5-2c-24g/oxide-dense", 31_026_975),
+        ("amd-epyc-zen5-2c-24g/oxide-dense", 32_723_944),
+        ("amd-epyc-zen5-2c-24g/mistral-7b", 3_690_052_321),
+        ("oneplus-12/qwen3-30b-a3b", 14_028_852_428),
+    ] {
+        let (name, inputs) = &profile(folder);
+        let free = solved(inputs, &request(bytes)).expect("a plan");
+        let own = Request { decode_tokens_per_second_min: Some(speed(&free)), ..request(bytes) };
+        let own = solved(inputs, &own).unwrap_or_else(|| panic!("{name} at {bytes}: its own speed"));
+        assert!(speed(&own) >= speed(&free), "{name} at {bytes}");
+        keeps_its_own_prompts(&format!("{name} at {bytes}"), inputs, &request(bytes), &free, &PROMPTS[..2]);
+    }
     // what was offered for 5 tok/s was then refused
     let (_, phone) = &profile(PHONE);
     let limits = Request { decode_tokens_per_second_min: Some(5.0), ..request(7 << 30) };
@@ -561,15 +623,22 @@ fn the_prefill_speed_of_a_plan_can_be_asked_for_where_nothing_is_left_over() {
 #[test]
 #[ignore = "exhaustive: `make exhaustive`"]
 fn plans_keep_their_promises_on_the_whole_grid() {
-    for (name, inputs) in profiles() {
+    let mut failures = Failures::default();
+    for (name, inputs) in exhaustive_profiles() {
         let [low, high] = span(&inputs);
         for percent in 0..=100 {
             let memory = low + (high - low) * f64::from(percent) / 100.0;
-            promises(&name, &inputs, &request(memory as u64));
+            failures.of(&format!("{name} at {percent} %"), || {
+                promises(&name, &inputs, &request(memory as u64));
+            });
         }
         let fast = solved(&inputs, &request(high as u64)).map_or(1.0, |solved| speed(&solved));
         for percent in (1..100).step_by(3) {
-            found_again(&name, &inputs, fast * f64::from(percent) / 100.0);
+            failures.of(&format!("{name} at {percent} % of {fast} tok/s"), || {
+                found_again(&name, &inputs, fast * f64::from(percent) / 100.0);
+            });
         }
+        println!("{name}: promises");
     }
+    failures.end();
 }

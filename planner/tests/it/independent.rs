@@ -13,7 +13,7 @@ use plans::PAGE_BYTES;
 use plans::plan::Request;
 use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
 
-use crate::grid::{ALIKE, profiles, span};
+use crate::grid::{ALIKE, Failures, exhaustive_profiles, profiles, span};
 use crate::small::{inputs, plan, request};
 
 /// Seconds of the fastest plan of two layers: no plan is faster than the first, and the second is reached.
@@ -186,14 +186,17 @@ fn any_gain(layers: &[Vec<Kept>], chosen: &[usize], need: Need, room: Room) -> O
     gains.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, layer, next)| (layer, next))
 }
 
-/// The planner's plan is as fast as that of filling up all ways, and its bound is not above that. How many ways there were.
+/// How much slower what is found by filling up may be: where gains do not fall from byte to byte, the best is not found so.
+const FILLED: f64 = 1.05;
+
+/// The planner's plan is as fast as that of filling up all ways, or faster, and its bound is not above that. How many ways there were.
 fn as_fast_as_filling_up(name: &str, inputs: &Inputs, request: &Request) -> usize {
     let (ways, seconds) = fastest_filled(&resolve(inputs, request).expect("a question"));
     let Answer::Plan(solved) = planner::plan(inputs, request).expect("an answer") else {
         panic!("{name}: no plan, but {seconds} s with {request:?}")
     };
     let planned = 1.0 / solved.plan.expected.decode_tokens_per_second;
-    let alike = planned <= seconds * ALIKE && seconds <= planned * ALIKE;
+    let alike = planned <= seconds * ALIKE && seconds <= planned * FILLED;
     assert!(alike, "{name}: {planned} s planned, {seconds} s found with {request:?}");
     assert!(
         solved.seconds_proven <= seconds * (1.0 + 1e-9),
@@ -219,15 +222,17 @@ fn filling_up_every_way_of_one_core_and_level_finds_nothing_faster() {
 #[test]
 #[ignore = "exhaustive: `make exhaustive`"]
 fn filling_up_every_way_finds_nothing_faster() {
-    for (name, inputs) in profiles() {
+    let mut failures = Failures::default();
+    for (name, inputs) in exhaustive_profiles() {
         let [low, high] = span(&inputs);
         for share in [0.02, 0.1, 0.25, 0.5, 0.8] {
             let memory_limit_bytes = Some((low + (high - low) * share) as u64);
-            as_fast_as_filling_up(
-                &name,
-                &inputs,
-                &Request { context_tokens: None, ..request(memory_limit_bytes) },
-            );
+            let here = Request { context_tokens: None, ..request(memory_limit_bytes) };
+            failures.of(&format!("{name} at {share}"), || {
+                as_fast_as_filling_up(&name, &inputs, &here);
+            });
         }
+        println!("{name}: filling up");
     }
+    failures.end();
 }
