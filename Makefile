@@ -120,7 +120,7 @@ man: build ## man pages in target/man; for completions see any program's --help
 test: setup ## every test, the committed plans included
 	$(CARGO) test --locked
 
-exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours
+exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours (PROFILES=oneplus-12 for some of them)
 	$(CARGO) test --locked --release -p planner --test it -- grid:: independent:: --ignored --nocapture
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows

@@ -48,6 +48,10 @@ const CLOSED_MAX: usize = 64;
 const LIMITED_FIRST: usize = 128;
 const CLOSED_FIRST: usize = 16;
 const LIMITED_ALIKE: usize = 2;
+/// The part of that work after which another split that is as fast is no longer sought.
+const LITTLE: usize = 32;
+/// How many times as much work is spent on the way that was taken, if more than what is as fast is open.
+const LONGER: usize = 8;
 /// Ways that are taken from the queue, at most.
 const TAKEN_MAX: usize = 16 * LIMITED_MAX;
 /// Ways and prompts that are tried before all others where prompts are limited.
@@ -521,7 +525,18 @@ impl<'a> Field<'a> {
     /// The exact split of a way, if it keeps the limits and takes at most `worst` ticks; and ticks that no split of it can be
     /// below. With `any` the first split that does will do.
     pub fn candidate(&self, way: Way, regions: i64, worst: i64, any: bool) -> (Option<Candidate>, i64) {
+        self.candidate_of_work(way, regions, (worst, any), self.space.choices_max)
+    }
+
+    fn candidate_of_work(
+        &self,
+        way: Way,
+        regions: i64,
+        (worst, any): (i64, bool),
+        choices_max: usize,
+    ) -> (Option<Candidate>, i64) {
         let Some((items, budget)) = self.layers(way, regions, worst, false) else { return (None, worst + 1) };
+        let budget = Budget { choices_max, ..budget };
         let serial = self.serial(way);
         let to_beat = worst + 1 - serial;
         let split =
@@ -531,9 +546,12 @@ impl<'a> Field<'a> {
         (found.filter(|found| found.ticks <= worst), serial + split.least)
     }
 
-    /// A split of a way that keeps the limits and takes at most `worst` ticks: the best, unless prompts are limited.
+    /// A split of a way that keeps the limits and takes at most `worst` ticks: the best, or where prompts are limited any that is found with
+    /// little work.
     pub fn as_fast(&self, way: Way, regions: i64, worst: i64) -> Option<Candidate> {
-        self.candidate(way, regions, worst, !self.question.limits.prompts_max.is_empty()).0
+        let limited = !self.question.limits.prompts_max.is_empty();
+        let choices_max = self.space.choices_max / if limited { LITTLE } else { 1 };
+        self.candidate_of_work(way, regions, (worst, limited), choices_max).0
     }
 
     fn of_split(
@@ -754,6 +772,13 @@ impl<'a> Field<'a> {
             }
             least = least.min(*bound);
         }
+        if limited
+            && !any
+            && let Some(best) = &mut best
+            && best.ticks > least + least / ALIKE
+        {
+            *best = self.longer(best.clone(), regions);
+        }
         better(known, &mut best);
         let most = worst(&best);
         if best.is_none() {
@@ -764,6 +789,13 @@ impl<'a> Field<'a> {
         near.retain(|(bound, _)| *bound <= most);
         let best = best?;
         Some(Fastest { least: least.min(best.ticks), standard: best.ticks, best, near, priced })
+    }
+
+    /// The best split of a candidate's way that is found with more work.
+    fn longer(&self, known: Candidate, regions: i64) -> Candidate {
+        let choices_max = LONGER * self.space.choices_max;
+        let faster = (known.ticks - 1, false);
+        self.candidate_of_work(known.way, regions, faster, choices_max).0.unwrap_or(known)
     }
 
     /// A plan that is found quickly, and is near the fastest where bounds are good.

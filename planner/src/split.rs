@@ -711,7 +711,7 @@ fn decided(
             return (best, least);
         }
     }
-    let work_max = if any { budget.choices_max } else { budget.choices_max / 8 };
+    let work_max = if any { budget.choices_max } else { budget.choices_max / 32 };
     let mut step = if any { known } else { (least / CLOSE).max(1) };
     while known > if any { least } else { least + least / CLOSE } {
         let most = least.saturating_add(step).min(known - 1);

@@ -2,7 +2,7 @@
 
 use plans::Policy;
 use plans::expectation::QUANTILES;
-use plans::model::{Level, Model, RUNS_GAPS};
+use plans::model::{Level, Model};
 
 /// Neurons that a token misses in a layer, and how they stand.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,7 +19,7 @@ pub struct Missing {
 pub struct Chances {
     /// That the position after a miss does not miss.
     pub alone: f64,
-    /// That one misses which comes after one that does not: after no more than the first of [`RUNS_GAPS`] that do not, and after more.
+    /// That one misses which comes after one that does not: after no more than [`plans::model::GAP_RANKS`] that do not, and after more.
     pub begins: [f64; 2],
 }
 
@@ -28,23 +28,22 @@ impl Chances {
     pub const ALL: Self = Self { alone: 0.0, begins: [1.0; 2] };
 
     /// Where a share `density` of all positions misses. `alone`: reads that a missing neuron takes if neighbours share one;
-    /// `over_gaps`: the same if those do between which no more positions lie than each of [`RUNS_GAPS`]; `None` where that was not
-    /// measured.
-    pub fn new(density: f64, alone: Option<f64>, over_gaps: [Option<f64>; 2]) -> Self {
+    /// `over_gaps`: the same if those do between which no more than so many positions lie; `None` where that was not measured.
+    pub fn new(density: f64, alone: Option<f64>, over_gaps: [(u32, Option<f64>); 2]) -> Self {
         if density >= 1.0 {
             return Self::ALL;
         }
         let alone = alone.unwrap_or(1.0 - density);
         // as often as misses end others begin; but they crowd where neurons are used more
         let even = alone * density / (1.0 - density);
-        let [near, wide] = RUNS_GAPS.map(f64::from);
+        let [(near, over_near), (wide, over_wide)] = over_gaps.map(|(gap, over)| (f64::from(gap), over));
         let each = |(some, of): (f64, f64), over: Option<f64>, ranks: f64| match over {
             Some(over) if some > 0.0 => (1.0 - (over / some).powf(1.0 / ranks)).clamp(0.0, 1.0),
             _ => of,
         };
-        let begins = each((alone, even.clamp(0.0, 1.0)), over_gaps[0], near);
+        let begins = each((alone, even.clamp(0.0, 1.0)), over_near, near);
         // where nobody is that far from the next, it does not matter
-        let further = each((over_gaps[0].unwrap_or(0.0), begins), over_gaps[1], wide - near);
+        let further = each((over_near.unwrap_or(0.0), begins), over_wide, wide - near);
         Self { alone, begins: [begins, further] }
     }
 }
@@ -68,7 +67,9 @@ pub fn missing(
         // all that is not pinned
         Chances::ALL
     } else {
-        let over_gaps = [of(&layer.runs_over_gaps_fraction), of(&layer.runs_over_wide_gaps_fraction)];
+        let [near, wide] = model.reuse.gaps();
+        let over_gaps =
+            [(near, of(&layer.runs_over_gaps_fraction)), (wide, of(&layer.runs_over_wide_gaps_fraction))];
         Chances::new(density, of(&layer.runs_fraction), over_gaps)
     };
     Missing { neurons, chances }
@@ -278,7 +279,9 @@ mod tests {
 
     #[test]
     fn gaps_are_those_that_were_measured_or_as_misses_end() {
-        let of = |alone: f64, over_gaps| Chances::new(0.2, Some(alone), over_gaps).begins;
+        let of = |alone: f64, [near, wide]: [Option<f64>; 2]| {
+            Chances::new(0.2, Some(alone), [(3, near), (8, wide)]).begins
+        };
         let begins = |alone, over_gaps| of(alone, [over_gaps, None])[0];
         assert!((begins(0.8, None) - 0.2).abs() < 1e-12 && (begins(0.4, None) - 0.1).abs() < 1e-12);
         let over = 0.4 * 0.7f64.powi(3);
@@ -288,6 +291,6 @@ mod tests {
         assert!((near - 0.3).abs() < 1e-12 && (further - 0.1).abs() < 1e-12, "{near} {further}");
         let [near, further] = of(0.4, [Some(over), None]);
         assert_eq!(near, further, "as among near ones where nothing else is known");
-        assert_eq!(Chances::new(1.0, Some(0.3), [None; 2]), Chances::ALL);
+        assert_eq!(Chances::new(1.0, Some(0.3), [(3, None), (8, None)]), Chances::ALL);
     }
 }

@@ -45,8 +45,8 @@ const LOOK_AHEAD: u32 = 32;
 /// Prefetched reads of slices in flight worth offering: slices take longer each, and what has started is waited for. Whole experts of
 /// 13 MB (gpt-oss-20b's shape, 6 GiB, two cores), of which a layer misses 1.9: 2.9 tok/s with none, 2.9 with two and 2.7 with four.
 const LOOK_AHEAD_SLICES: [u32; 3] = [1, 2, 4];
-/// Gaps to fuse, in bundles. Over the widest there are up to a quarter more reads than a line drawn on from what profiles count tells
-/// ([`plans::model::RUNS_GAPS`]); left out, plans were up to a quarter slower, and a fifth faster, on the fixtures.
+/// Gaps to fuse, in bundles: no wider than those that profiles count ([`plans::model::WIDE_GAP_RANKS`]). Without the widest plans were up
+/// to a quarter slower, and one a fifth faster, on the fixtures.
 const GAPS: [u64; 5] = [0, 1, 3, 7, 15];
 
 /// Prices of reads that are kept at a level, at most: 16 MiB.

@@ -363,6 +363,17 @@ pub struct ReuseAxes {
     pub cached_fraction: Vec<f64>,
     /// Pinned share of the cache; from 0 to 1, increasing.
     pub pinned_share_fraction: Vec<f64>,
+    /// Ranks between missing neurons up to which they share a read in `levels[].layers[].runs_over_wide_gaps_fraction`; absent: 8, as in
+    /// older profiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wide_gap_ranks: Option<u32>,
+}
+
+impl ReuseAxes {
+    /// Ranks between missing neurons that share a read, where `runs_over_gaps_fraction` and where `runs_over_wide_gaps_fraction` is measured.
+    pub fn gaps(&self) -> [u32; 2] {
+        [GAP_RANKS, self.wide_gap_ranks.unwrap_or(OLDER_WIDE_GAP_RANKS)]
+    }
 }
 
 /// How a layer fires on held-out text, whatever the level.
@@ -517,15 +528,17 @@ pub struct LevelLayer {
     /// absent: not measured, and co-active neurons are taken to stand anywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes, on average, if neurons with no more than 8 ranks between them share one;
-    /// absent: not measured, and wide gaps are taken to be as rare beside narrow ones as these are beside none.
+    /// Reads that a missing neuron takes, on average, if neurons with no more than `reuse.wide_gap_ranks` between them share one; absent: not measured, and wide gaps are taken to be as rare beside narrow ones as these are beside none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_over_wide_gaps_fraction: Vec<Vec<f64>>,
 }
 
-/// Ranks between missing neurons that a read may go over, where `runs_over_gaps_fraction` is measured, and where
-/// `runs_over_wide_gaps_fraction` is.
-pub const RUNS_GAPS: [u32; 2] = [3, 8];
+/// Ranks between missing neurons that a read goes over where `runs_over_gaps_fraction` is measured.
+pub const GAP_RANKS: u32 = 3;
+/// The same for `runs_over_wide_gaps_fraction`, in new profiles: about as many as any plan reads over.
+pub const WIDE_GAP_RANKS: u32 = 16;
+/// In profiles that do not say.
+const OLDER_WIDE_GAP_RANKS: u32 = 8;
 
 /// The highest perplexity that a file can have: a model that predicts worse is none.
 pub const PERPLEXITY_MAX: f64 = 1e12;

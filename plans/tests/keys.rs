@@ -101,6 +101,7 @@ fn unit(key: &str) -> &'static str {
         ("_mhz", "MHz"),
         ("_gib", "GiB"),
         ("tokens", "tokens"),
+        ("ranks", "ranks"),
     ];
     units.iter().find(|(end, _)| key.ends_with(end)).map_or("", |(_, unit)| unit)
 }

@@ -105,6 +105,7 @@ pub(crate) fn model(which: Published, given: &Assumed) -> Model {
     let reuse = ReuseAxes {
         cached_fraction: vec![0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0],
         pinned_share_fraction: vec![0.0, 0.25, 0.5, 0.75, 1.0],
+        wide_gap_ranks: None,
     };
     let levels = levels(which, given, &reuse, row);
     let resident = levels.iter().map(|level| level.resident_bytes).sum::<u64>();

@@ -559,10 +559,11 @@ fn what_was_wrong_once_stays_right() {
     let (less, more) = (at(25.1), at(25.2));
     assert!(more >= 1739.0 && less >= 1400.0 && less <= more * ALIKE, "{less} and {more}");
     // with the prefill speed of the plan without, 349.0 tok/s instead of 399.6; and with 390 tok/s besides a false no. Since the
-    // curves of flash are monotone, which this device's were not, it is 386.3
+    // curves of flash are monotone, which this device's were not, it is 386.3; and 379.6 since reads of bundles that share pages are
+    // counted by their places
     let free = solved(inputs, &request(23_592_960)).expect("a plan");
     keeps_its_own_prompts(&format!("{name} at 22.5 MiB"), inputs, &request(23_592_960), &free, &PROMPTS);
-    assert!(speed(&free) > 386.0, "{}", speed(&free));
+    assert!(speed(&free) > 379.0, "{}", speed(&free));
     // 0.72 % slower than the same with the level that it had chosen: a prompt's rows bind where no neuron has a slot
     for bytes in [19_158_794, 20_432_814, 23_592_960] {
         let free = solved(inputs, &request(bytes)).expect("a plan");

@@ -37,6 +37,7 @@ fn misses_of_a_cache_that_knows_experts_are_those_of_a_walk() {
     let axes = plans::model::ReuseAxes {
         cached_fraction: vec![0.0, 0.3, 0.6, 1.0],
         pinned_share_fraction: vec![0.0, 0.5],
+        wide_gap_ranks: None,
     };
     let (skew, chances) = (0.8, requests.chances(0.8));
     let surface = requests.surface(skew, &axes);

@@ -105,6 +105,7 @@ pub(crate) fn model(layers: u32) -> Model {
     let reuse = ReuseAxes {
         cached_fraction: vec![0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0],
         pinned_share_fraction: vec![0.0, 0.5, 1.0],
+        wide_gap_ranks: None,
     };
     let level = |name: &str, kind, loss: f64, alpha: f64, resident: u64| Level {
         name: name.to_owned(),

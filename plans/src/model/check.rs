@@ -1,8 +1,8 @@
 //! The ranges of the values of a `model.toml`, each by itself and beside the others.
 
 use super::{
-    Architecture, ContainerIdentity, DenseQuality, Drafts, Heads, KvLoss, Latent, LayerActivity, Level,
-    LevelKind, LevelLayer, Model, ModelProvenance, PERPLEXITY_MAX, Parts, Recurrent, ReuseAxes,
+    Architecture, ContainerIdentity, DenseQuality, Drafts, GAP_RANKS, Heads, KvLoss, Latent, LayerActivity,
+    Level, LevelKind, LevelLayer, Model, ModelProvenance, PERPLEXITY_MAX, Parts, Recurrent, ReuseAxes,
 };
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, LOSSLESS_MAX,
@@ -18,6 +18,8 @@ use crate::{KvFormat, SCHEMA};
 const FUNCTIONS: [&str; 6] = ["relu", "silu", "drelu", "gelu", "swiglu-oai", "relu-squared"];
 /// Entries of an axis of the miss-rate surfaces.
 const AXIS_MAX: usize = 1024;
+/// Ranks that a read may go over.
+const WIDE_GAP_RANKS_MAX: u64 = 1024;
 /// No level makes a model so much better.
 pub(crate) const PERPLEXITY_CHANGE_MIN: f64 = -0.5;
 /// How far two figures may lie apart that are one figure, rounded to six digits each.
@@ -351,7 +353,11 @@ fn container(container: &ContainerIdentity, model: &Model, at: &At<'_>) -> Check
 }
 
 fn reuse(reuse: &ReuseAxes, at: &At<'_>) -> Checked {
-    let ReuseAxes { cached_fraction, pinned_share_fraction } = reuse;
+    let ReuseAxes { cached_fraction, pinned_share_fraction, wide_gap_ranks } = reuse;
+    if let Some(ranks) = wide_gap_ranks {
+        let at = at.key("wide_gap_ranks");
+        at.count(u64::from(*ranks), u64::from(GAP_RANKS) + 1, WIDE_GAP_RANKS_MAX)?;
+    }
     for (key, axis) in
         [("cached_fraction", cached_fraction), ("pinned_share_fraction", pinned_share_fraction)]
     {

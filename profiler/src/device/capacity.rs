@@ -11,9 +11,11 @@ use plans::device::Capacity;
 
 use crate::ProfileError;
 
-/// Heap, stacks and code that a run touches and a start does not: tokenizer, texts, tables, buffers of files, the heap of the
-/// engine's own thread, and the report.
+/// Heap, stacks and code that a run touches and a start does not: texts, tables, buffers of files, the heap of the engine's own
+/// thread, and the report.
 const PROCESS_MARGIN_BYTES: u64 = 15 << 19;
+/// What a process takes is rounded up to a multiple: which pages of its program are touched differs from start to start.
+const PROCESS_STEP_BYTES: u64 = 256 << 10;
 /// Memory that the system may want beyond what it has now.
 const SYSTEM_MARGIN_BYTES: u64 = 128 << 20;
 /// The system's reserve is rounded up to a multiple, so that it hardly changes from day to day.
@@ -39,7 +41,7 @@ pub(super) fn measure(machine: &Machine) -> Result<Capacity, ProfileError> {
         cgroup_limit_bytes: machine.memory_group.as_ref().and_then(|group| group.limit_bytes).filter(limits),
         lockable_bytes: machine.lockable_bytes.filter(limits),
         system_reserve_bytes: system_reserve(machine.ram_bytes, machine.available_bytes, own.resident_bytes),
-        process_bytes: process_bytes.next_multiple_of(1 << 20),
+        process_bytes: process_bytes.next_multiple_of(PROCESS_STEP_BYTES),
         thread_bytes: thread_bytes()?,
     })
 }

@@ -8,7 +8,7 @@ use plans::file::significant;
 use plans::layout::BundleLayout;
 use plans::model::{
     ContainerIdentity, DenseQuality, Drafts, KvLoss, LayerActivity, Level, LevelKind, LevelLayer, Model,
-    ModelProvenance, Parts, ReuseAxes,
+    ModelProvenance, Parts, ReuseAxes, WIDE_GAP_RANKS,
 };
 use plans::{KvFormat, Policy};
 
@@ -30,6 +30,7 @@ pub fn axes() -> ReuseAxes {
     ReuseAxes {
         cached_fraction: [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16].map(|n| f64::from(n) / 16.0).to_vec(),
         pinned_share_fraction: vec![0.0, 0.25, 0.5, 0.75, 1.0],
+        wide_gap_ranks: Some(WIDE_GAP_RANKS),
     }
 }
 
@@ -131,6 +132,7 @@ impl Findings<'_> {
         let embedding = bytes(s.token_embedding());
         let head = s.output().map(bytes);
         let json = serde_json::to_vec(&self.written.directory)?.len() as u64;
+        let words = self.written.directory.tokenizer.words_bytes();
         Ok(Parts {
             embedding_bytes: embedding,
             head_bytes: head.unwrap_or(0),
@@ -139,7 +141,7 @@ impl Findings<'_> {
             attention_layer_bytes: (0..blocks).map(attention).sum::<u64>().div_ceil(layers.max(1) as u64),
             router_layer_bytes: (0..layers).filter_map(|l| s.router(l)).map(bytes).max().unwrap_or(0),
             fixed_bytes: self.written.directory.fixed.bytes,
-            tokenizer_bytes: (HEAP_BYTES_PER_JSON_BYTE * json).next_multiple_of(plans::PAGE_BYTES),
+            tokenizer_bytes: (HEAP_BYTES_PER_JSON_BYTE * json + words).next_multiple_of(plans::PAGE_BYTES),
             bundle: self.written.directory.mean_bundle(),
         })
     }

@@ -219,6 +219,11 @@ impl TokenizerKind {
 }
 
 impl TokenizerData {
+    /// Bytes that cutting texts into words takes in memory, at most, beside the vocabulary.
+    pub fn words_bytes(&self) -> u64 {
+        if self.kind == TokenizerKind::ByteLevel { pre::rule_bytes(&self.pre) } else { 0 }
+    }
+
     /// The tokenizer a GGUF file describes.
     ///
     /// # Errors

@@ -13,7 +13,7 @@
 
 use std::sync::OnceLock;
 
-use fancy_regex::Regex;
+use fancy_regex::{Regex, RegexBuilder};
 use unicode_normalization::{IsNormalized, UnicodeNormalization as _, is_nfc_quick};
 
 /// One cut of every piece.
@@ -239,6 +239,16 @@ pub(super) fn names() -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
+/// Bytes of the states that an expression keeps as texts pass, at most, in each direction; what is too much is worked out again.
+const STATES_BYTES: usize = 256 << 10;
+/// Bytes that an expression takes in memory, states included: half a MiB of what it is compiled to, where it names letters of all scripts.
+const EXPRESSION_BYTES: u64 = (512 << 10) + 2 * STATES_BYTES as u64;
+
+/// Bytes that a rule takes in memory, at most.
+pub(super) fn rule_bytes(name: &str) -> u64 {
+    find(name).map_or(0, |rule| rule.steps.len() as u64 * EXPRESSION_BYTES)
+}
+
 /// Whether models of a rule expect a beginning token where the file does not say.
 pub(super) fn begins_with_bos(name: &str) -> bool {
     find(name).is_some_and(|rule| rule.bos)
@@ -301,7 +311,8 @@ impl Cut {
             Step::Words(text) => (text, true),
         };
         let line_breaks = text.contains(r"|\s*[\r\n]");
-        Some(Self { expression: Regex::new(text).ok()?, gives_back, line_breaks })
+        let expression = RegexBuilder::new(text).delegate_dfa_size_limit(STATES_BYTES).build().ok()?;
+        Some(Self { expression, gives_back, line_breaks })
     }
 
     fn cut(&self, text: &str, each: &mut dyn FnMut(&str)) {
