@@ -79,8 +79,7 @@ impl Failures {
 
     /// Panics where one has failed; what it said is above.
     pub(crate) fn end(self) {
-        let Failures { checks, failed } = self;
-        println!("{} of {checks} failed", failed.len());
+        let Self { checks, failed } = self;
         assert!(failed.is_empty(), "{} of {checks} failed: {failed:#?}", failed.len());
     }
 }

@@ -130,7 +130,7 @@ pub struct Misses {
     pub known: u64,
     /// Missing neurons whose neighbour before them is not missing.
     pub alone: u64,
-    /// Missing neurons that have more ranks before them in their block than each of [`RUNS_GAPS`].
+    /// Missing neurons that have more ranks before them in their block than each of [`GAP_RANKS`] and [`WIDE_GAP_RANKS`].
     pub known_far: [u64; 2],
     /// Missing neurons with none missing within so many ranks and the one before them.
     pub far: [u64; 2],
@@ -171,7 +171,7 @@ impl Misses {
         if self.known == 0 { 1.0 } else { self.alone as f64 / self.known as f64 }
     }
 
-    /// Reads that a missing neuron takes if reads go over gaps of each of [`RUNS_GAPS`].
+    /// Reads that a missing neuron takes if reads go over gaps of each of [`GAP_RANKS`] and [`WIDE_GAP_RANKS`].
     fn runs_over_gaps_fraction(self) -> [f64; 2] {
         let of = |at: usize| self.far[at] as f64 / self.known_far[at] as f64;
         [0, 1].map(|at| if self.known_far[at] == 0 { 1.0 } else { of(at) })
@@ -234,7 +234,7 @@ pub struct Surfaces {
     pub miss_fraction: Vec<Vec<f64>>,
     /// Reads that a missing neuron takes if neighbours share one.
     pub runs_fraction: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes if neurons share one between which no more ranks lie than each of [`RUNS_GAPS`].
+    /// Reads that a missing neuron takes if neurons share one between which no more ranks lie than each of [`GAP_RANKS`] and [`WIDE_GAP_RANKS`].
     pub runs_over_gaps_fraction: [Vec<Vec<f64>>; 2],
     /// Neurons that each of the compared tokens misses, by cache.
     pub missing: Missing,
