@@ -48,9 +48,9 @@ const CLOSED_MAX: usize = 64;
 const LIMITED_FIRST: usize = 128;
 const CLOSED_FIRST: usize = 16;
 const LIMITED_ALIKE: usize = 2;
-/// The part of that work after which another split that is as fast is no longer sought.
+/// One part in so many of a split's work is spent on another one that is as fast, where prompts are limited.
 const LITTLE: usize = 32;
-/// How many times as much work is spent on the way that was taken, if more than what is as fast is open.
+/// How many times a split's work is spent on the way that was taken, if more than what is as fast is open there.
 const LONGER: usize = 8;
 /// Ways that are taken from the queue, at most.
 const TAKEN_MAX: usize = 16 * LIMITED_MAX;

@@ -219,7 +219,7 @@ impl TokenizerKind {
 }
 
 impl TokenizerData {
-    /// Bytes that cutting texts into words takes in memory, at most, beside the vocabulary.
+    /// Bytes that cutting texts into words is planned to take in memory, beside the vocabulary.
     pub fn words_bytes(&self) -> u64 {
         if self.kind == TokenizerKind::ByteLevel { pre::rule_bytes(&self.pre) } else { 0 }
     }
