@@ -13,7 +13,7 @@ use plans::model::Level;
 use plans::plan::Feature;
 use plans::terms::Factors;
 
-use crate::field::{Fastest, Field};
+use crate::field::{Candidate, Field};
 use crate::hardware;
 use crate::request::{Limits, MIN_PREFILL, PromptLimit, Question};
 use crate::room::regions_within;
@@ -99,15 +99,8 @@ pub fn exists(question: &Question<'_>) -> bool {
 /// context and mechanisms.
 fn plan_in(question: &Question<'_>, space: &Space<'_>) -> Option<Vec<f64>> {
     let field = Field::new(question, space);
-    let found = field.fastest(regions_within(question.limits.memory_bytes), true)?;
-    Some(
-        question
-            .limits
-            .prompts_max
-            .iter()
-            .map(|limit| field.prompt_seconds(&found.best, limit.tokens))
-            .collect(),
-    )
+    let found = field.any(regions_within(question.limits.memory_bytes))?;
+    Some(question.limits.prompts_max.iter().map(|limit| field.prompt_seconds(&found, limit.tokens)).collect())
 }
 
 /// The question that has no plan, in the space of levels, cores and context that it allows, and others that are needed on
@@ -120,14 +113,10 @@ pub struct Search<'a> {
     pub space: &'a Space<'a>,
     own: Searched<&'a Space<'a>>,
     others: RefCell<Vec<(Key, Other<'a>)>>,
-    fastest: RefCell<Vec<(OnMemoryAndTime, Option<Fastest>)>>,
 }
 
-/// Limits on memory, tokens and prompts: what is left open in a space.
-type OnMemoryAndTime = (u64, Option<f64>, Vec<PromptLimit>);
-
-/// The parts of a question on which a space depends: levels, cores, context and how many there are, bytes kept free, and mechanisms that are left out.
-type Key = (Vec<String>, Vec<u32>, [u32; 2], u64, Vec<Feature>);
+/// A level, and the parts of a question on which its space depends: cores, context and how many there are, bytes kept free, and mechanisms that are left out.
+type Key = (String, Vec<u32>, [u32; 2], u64, Vec<Feature>);
 
 /// A space, and limits on memory and time that are known to leave no plan in it.
 #[derive(Debug)]
@@ -177,19 +166,19 @@ impl<'a> Search<'a> {
     pub fn new(question: &'a Question<'a>, space: &'a Space<'a>) -> Self {
         let own = Searched::new(space);
         own.refused.borrow_mut().push(question.limits.clone());
-        Self { question, space, own, others: RefCell::default(), fastest: RefCell::default() }
+        Self { question, space, own, others: RefCell::default() }
     }
 
-    /// The fastest plan of the question's own space within limits on memory and time.
-    pub fn fastest(&self, question: &Question<'_>) -> Option<Fastest> {
-        let limits = &question.limits;
-        let asked = (limits.memory_bytes, limits.speed_min, limits.prompts_max.clone());
-        if let Some((_, known)) = self.fastest.borrow().iter().find(|(known, _)| *known == asked) {
-            return known.clone();
+    /// The fastest plan of the question's own space within limits on memory and time: but for what is left open where all fits in memory,
+    /// since most ways are as fast then.
+    pub fn fastest(&self, question: &Question<'_>) -> Option<Candidate> {
+        let memory_bytes = question.limits.memory_bytes;
+        let (field, regions) = (Field::new(question, self.space), regions_within(memory_bytes));
+        if memory_bytes >= UNLIMITED_BYTES {
+            field.one_of_fastest(regions)
+        } else {
+            field.fastest(regions).map(|fastest| fastest.best)
         }
-        let found = Field::new(question, self.space).fastest(regions_within(limits.memory_bytes), false);
-        self.fastest.borrow_mut().push((asked, found.clone()));
-        found
     }
 
     /// Whether a plan exists within other limits.
@@ -210,7 +199,9 @@ impl<'a> Search<'a> {
             // the space that is there has the others
             levels.retain(|level| !self.space.ways.iter().any(|ways| ways.level.name == level.name));
         }
-        if levels.is_empty() { None } else { self.other(question, levels).plan(question) }
+        // who loses most is the fastest, as a rule
+        levels.sort_by(|a, b| b.loss_bound_fraction().total_cmp(&a.loss_bound_fraction()));
+        levels.into_iter().find_map(|level| self.other(question, level).plan(question))
     }
 
     /// Ways that were given up in any search up to now where no plan was found.
@@ -220,16 +211,20 @@ impl<'a> Search<'a> {
         self.space.work().undecided + of_others.sum::<usize>()
     }
 
-    fn other(&self, question: &Question<'a>, levels: Vec<&'a Level>) -> Other<'a> {
+    fn other(&self, question: &Question<'a>, level: &'a Level) -> Other<'a> {
         let limits = &question.limits;
-        let names = levels.iter().map(|level| level.name.clone()).collect();
-        let key: Key =
-            (names, limits.cores.clone(), contexts(limits), limits.reserve_bytes, limits.without.clone());
+        let key: Key = (
+            level.name.clone(),
+            limits.cores.clone(),
+            contexts(limits),
+            limits.reserve_bytes,
+            limits.without.clone(),
+        );
         let mut others = self.others.borrow_mut();
         if let Some((_, other)) = others.iter().find(|(known, _)| *known == key) {
             return Rc::clone(other);
         }
-        let other = Rc::new(Searched::new(Box::new(Space::of(question, levels))));
+        let other = Rc::new(Searched::new(Box::new(Space::of(question, vec![level]))));
         others.push((key, Rc::clone(&other)));
         other
     }
@@ -251,7 +246,7 @@ impl<'a> Search<'a> {
         let limits = &kept.limits;
         let unbound = kept.within(Limits { speed_min: None, prompts_max: Vec::new(), ..limits.clone() });
         let fastest = self.fastest(&unbound);
-        let level = fastest.map(|fastest| self.space.ways[fastest.best.way.level].level.name.clone());
+        let level = fastest.map(|fastest| self.space.ways[fastest.way.level].level.name.clone());
         let kept = &kept.within(Limits { level: level.or_else(|| limits.level.clone()), ..limits.clone() });
         let to_blame = FACTS.map(|_| AtomicBool::new(false));
         let result = rayon::in_place_scope(|scope| {

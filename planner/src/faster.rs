@@ -56,7 +56,7 @@ fn token(search: &Search<'_>, floor: f64) -> Option<Offer> {
     let unlimited = unlimited(question);
     let regions = regions_within(UNLIMITED_BYTES);
     let field = Field::new(&unlimited, space);
-    let best = field.fastest(regions, false)?.best;
+    let best = search.fastest(&unlimited)?;
     let decided = assemble::decide(&field, &best, regions);
     let decision = decided.decision(field.level(best.way));
     let price = cost::decode(&unlimited, &decision);

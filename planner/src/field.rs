@@ -76,6 +76,17 @@ pub struct Field<'a> {
     refused: RefCell<HashMap<PromptKey, i64>>,
 }
 
+/// Which plans are sought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Goal {
+    /// The fastest, and the ways that are as fast.
+    Fastest,
+    /// The fastest but for what is left open; of others nothing need be known.
+    One,
+    /// Any within the limits.
+    Any,
+}
+
 /// A level, the price of a prompt, and its place among the limits.
 type LimitedPrompt = (usize, *const PromptPrice, usize);
 
@@ -119,14 +130,6 @@ pub struct Fastest {
     pub near: Vec<(i64, Way)>,
     /// Ways that were priced layer by layer.
     pub priced: usize,
-}
-
-impl Fastest {
-    /// A plan by itself, where any will do.
-    fn of(best: Candidate) -> Self {
-        let (least, way) = (best.ticks, best.way);
-        Self { best, standard: least, least, near: vec![(least, way)], priced: 0 }
-    }
 }
 
 impl<'a> Field<'a> {
@@ -572,25 +575,37 @@ impl<'a> Field<'a> {
     }
 
     /// The fastest plan within so many bytes, and the nearest ways that may be as fast; `None` where no way keeps the limits.
-    /// With `any` the first plan that keeps them will do. It is no slower than the simple rule within the same limits.
-    pub fn fastest(&self, regions: i64, any: bool) -> Option<Fastest> {
-        if !any && !self.question.limits.prompts_max.is_empty() {
+    /// It is no slower than the simple rule within the same limits.
+    pub fn fastest(&self, regions: i64) -> Option<Fastest> {
+        if !self.question.limits.prompts_max.is_empty() {
             let question = self.question.within(self.question.limits.without_prompts());
-            let free = Field::new(&question, self.space).fastest(regions, false)?;
+            let free = Field::new(&question, self.space).fastest(regions)?;
             return self.fastest_beside(&free, regions);
         }
-        let simple = self.simple(regions);
-        if any && let Some(simple) = simple {
-            return Some(Fastest::of(simple));
-        }
-        self.searched(regions, any, simple)
+        self.found(Goal::Fastest, regions)
+    }
+
+    /// The plan of [`Self::fastest`], or one that is as fast but for what is left open.
+    pub fn one_of_fastest(&self, regions: i64) -> Option<Candidate> {
+        self.found(Goal::One, regions).map(|fastest| fastest.best)
+    }
+
+    /// What a search finds that does not begin with a plan of another; the space remembers it.
+    fn found(&self, goal: Goal, regions: i64) -> Option<Fastest> {
+        let of_time = (self.time_max, self.question.limits.prompts_max.clone());
+        self.space.found((goal, regions, of_time), || self.searched(regions, goal, self.simple(regions)))
+    }
+
+    /// A plan within so many bytes that keeps the limits; `None` where no way does.
+    pub fn any(&self, regions: i64) -> Option<Candidate> {
+        self.simple(regions).or_else(|| self.searched(regions, Goal::Any, None).map(|any| any.best))
     }
 
     /// [`Self::fastest`] where it is known what would be without limits on prompts.
     pub fn fastest_beside(&self, free: &Fastest, regions: i64) -> Option<Fastest> {
         let simple = self.simple(regions);
         let most = simple.as_ref().map_or(NEVER, |simple| simple.ticks);
-        self.as_fast_as_free(free, regions, most).or_else(|| self.searched(regions, false, simple))
+        self.as_fast_as_free(free, regions, most).or_else(|| self.searched(regions, Goal::Fastest, simple))
     }
 
     /// The plan of the best simple rule, where it is one of the ways and keeps the limits within so many bytes.
@@ -640,11 +655,14 @@ impl<'a> Field<'a> {
     }
 
     /// [`Self::fastest`] of all ways, one plan being known.
-    fn searched(&self, regions: i64, any: bool, known: Option<Candidate>) -> Option<Fastest> {
+    fn searched(&self, regions: i64, goal: Goal, known: Option<Candidate>) -> Option<Fastest> {
+        let (any, one) = (goal == Goal::Any, goal == Goal::One);
         let most = self.time_max.unwrap_or(NEVER);
         let mut best: Option<Candidate> = None;
         let mut near: Vec<(i64, Way)> = Vec::new();
-        let worst = |best: &Option<Candidate>| best.as_ref().map_or(most, |best| alike(best.ticks).min(most));
+        let still_wanted = |ticks: i64| if one { ticks - 1 - ticks / OPEN } else { alike(ticks) };
+        let worst =
+            |best: &Option<Candidate>| best.as_ref().map_or(most, |best| still_wanted(best.ticks).min(most));
         let better = |found: Option<Candidate>, best: &mut Option<Candidate>| {
             if let Some(found) = found
                 && best.as_ref().is_none_or(|best| found.ticks < best.ticks)
@@ -659,7 +677,7 @@ impl<'a> Field<'a> {
         let mut free: HashMap<Way, Vec<(Room, i64)>> = HashMap::new();
         let bound = |serial, room, _, curve: &space::Bound| self.bound(serial, room, curve);
         let wanted = Cell::new(Wanted {
-            ticks: known.as_ref().map_or(most, |known| most.min(alike(known.ticks))),
+            ticks: known.as_ref().map_or(most, |known| most.min(still_wanted(known.ticks))),
             regions,
         });
         if !any && let Some(quick) = self.quick(regions) {

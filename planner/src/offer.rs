@@ -71,7 +71,7 @@ pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
 fn speed(search: &Search<'_>, free: &Question<'_>) -> Option<Offer> {
     let limits = &search.question.limits;
     let floor = limits.speed_min?;
-    let best = search.fastest(free)?.best;
+    let best = search.fastest(free)?;
     let reached = down(1.0 / (best.ticks as f64 * search.space.tick_seconds));
     let sentence = format!("{} reach {reached} tok/s; {floor} are the least that is allowed", at(limits));
     Some(Offer::new(sentence, search.question, |request| {
@@ -209,14 +209,17 @@ const UNLIMITED_SECONDS: f64 = 1e9;
 /// The least loss with which there is a plan.
 fn loss(search: &Search<'_>) -> Option<Offer> {
     let Question { model, limits, .. } = search.question;
-    let losses = model.levels.iter().map(Level::loss_bound_fraction);
-    let mut losses: Vec<f64> = losses.filter(|&loss| loss > limits.loss_max).collect();
-    losses.sort_by(f64::total_cmp);
-    let percent = |loss: f64| (loss * 1e4).ceil() / 100.0;
-    let found = losses.into_iter().map(percent).find(|percent| {
-        let loss_max = percent / 100.0;
-        search.exists(&search.question.within(Limits { loss_max, ..limits.clone() }))
-    })?;
+    let loss = Level::loss_bound_fraction;
+    let mut levels: Vec<&Level> = model.levels.iter().filter(|level| loss(level) > limits.loss_max).collect();
+    levels.sort_by(|a, b| loss(a).total_cmp(&loss(b)));
+    levels.retain(|level| limits.level.as_ref().is_none_or(|name| *name == level.name));
+    let percent = |level: &Level| (loss(level) * 1e4).ceil() / 100.0;
+    // none that lose less have any
+    let found = levels.into_iter().find(|level| {
+        let (loss_max, level) = (percent(level) / 100.0, Some(level.name.clone()));
+        search.exists(&search.question.within(Limits { loss_max, level, ..limits.clone() }))
+    });
+    let found = percent(found?);
     let sentence = format!("with --max-loss {found} there is a plan");
     Some(Offer::new(sentence, search.question, |request| {
         request.perplexity_change_fraction_max = plans::file::significant(found / 100.0);

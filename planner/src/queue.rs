@@ -22,6 +22,7 @@ use plans::Device;
 
 use crate::room::Room;
 use crate::space::{self, Part, Range, Space, Way};
+use crate::split::NEVER;
 
 /// Core sets that are not split further before their reads are.
 const SETS_MIN: usize = 8;
@@ -241,6 +242,10 @@ where
         };
         // what is a bound is a tick less than the curve
         let enough = most.saturating_sub(serial).saturating_add(1);
+        if self.sought == Sought::Any && most >= NEVER {
+            // no curve is of use
+            return now.is_some();
+        }
         if now.is_some_and(|(now, bytes)| now == bound && !self.space.refine(part, bytes, enough)) {
             return true;
         }

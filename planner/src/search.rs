@@ -149,22 +149,26 @@ impl Search<'_> {
         let simple = simple_rule::best(self.question, self.space).map(|simple| simple.rule);
         let limits = &self.question.limits;
         let fastest = if !limits.on_time() {
-            self.field.fastest(regions, false)
-        } else if self.field.none_may(regions) {
+            self.field.fastest(regions)
+        } else if !limits.prompts_max.is_empty() && self.field.none_may(regions) {
             None
         } else {
             let question = self.question.within(limits.without_times());
             let field = Field::new(&question, self.space);
             let free = Search { question: &question, field: &field, ..*self };
             let simple_of_free = simple_rule::best(&question, self.space).map(|simple| simple.rule);
-            let Some(fastest) = field.fastest(regions, false) else { return Ok(None) };
+            let Some(fastest) = field.fastest(regions) else { return Ok(None) };
+            // nothing is as fast
+            if self.field.time_max.is_some_and(|most| most < fastest.least) {
+                return Ok(None);
+            }
             let mut chosen = free.chosen(fastest, simple_of_free.as_ref(), regions)?;
             if self.field.keeps_times(&chosen.offer.candidate) {
                 chosen.tables.time_max = self.field.time_max;
                 return self.solved(chosen, simple, regions).map(Some);
             }
             if limits.prompts_max.is_empty() {
-                self.field.fastest(regions, false)
+                self.field.fastest(regions)
             } else {
                 self.field.fastest_beside(&chosen.fastest, regions)
             }

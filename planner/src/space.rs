@@ -14,12 +14,13 @@ use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
 use crate::bands::{self, Priced};
 use crate::cost::{PromptChoice, PromptPrice};
 use crate::curve::Curve;
+use crate::field::{Fastest, Goal};
 use crate::reads::ReadChoice;
 use crate::refined::Refined;
-use crate::request::Question;
+use crate::request::{PromptLimit, Question};
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
-use crate::split::CHOICES_MAX;
+use crate::split::{CHOICES_MAX, NEVER};
 use crate::ways::{Asked, Bounded, ComputeGroup, Ways};
 
 /// Ticks of the fastest token.
@@ -80,8 +81,12 @@ pub struct Space<'a> {
     /// By level and core sets: what they have in common.
     compute_groups: RefCell<HashMap<(usize, Range), Rc<ComputeGroup>>>,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
+    fastest: RefCell<Vec<(SearchKey, Option<Fastest>)>>,
     work: Cell<Effort>,
 }
+
+/// What a search is for, within so many bytes of regions, ticks of a token, and limits on prompts: all that is left open in a space.
+type SearchKey = (Goal, i64, (Option<i64>, Vec<PromptLimit>));
 
 /// Ticks against bytes that no split is below: the highest of a curve and of lines.
 #[derive(Debug, Clone)]
@@ -264,8 +269,19 @@ impl<'a> Space<'a> {
             curves: RefCell::default(),
             compute_groups: RefCell::default(),
             prompt_prices: RefCell::default(),
+            fastest: RefCell::default(),
             work: Cell::default(),
         }
+    }
+
+    /// What `search` finds, or has found.
+    pub fn found(&self, key: SearchKey, search: impl FnOnce() -> Option<Fastest>) -> Option<Fastest> {
+        if let Some((_, known)) = self.fastest.borrow().iter().find(|(known, _)| *known == key) {
+            return known.clone();
+        }
+        let found = search();
+        self.fastest.borrow_mut().push((key, found.clone()));
+        found
     }
 
     /// What has been done up to now.
@@ -476,17 +492,26 @@ impl<'a> Space<'a> {
     }
 
     /// What is asked of reads in any split of a part's layers of at most so many ticks within so many bytes, with a byte's price
-    /// at `decided_at` bytes: a way of caching that is too much with the least of all other layers is in none.
+    /// at `decided_at` bytes: a way of caching that is too much with the least of all other layers is in none. Where ticks do not matter
+    /// all are in some.
     pub fn asked_within(&self, part: Part, decided_at: i64, (ticks, bytes): (i64, i64)) -> Asked {
+        let (ways, read) = (&self.ways[part.level], self.reads_of(part)[0]);
+        if ticks >= NEVER / 2 {
+            return ways.asked(read, |each| {
+                let kinds = ways.kinds.iter().enumerate();
+                kinds.for_each(|(kind, &(layer, _))| {
+                    (0..ways.bands[layer].len()).for_each(|band| each(kind, band))
+                });
+            });
+        }
         let mut all = self.curves.borrow_mut();
         let some = all.get_mut(&part).filter(|known| decided_at >= known.bound.curve.corners[0].0);
         let Some(known) = some else { return Asked::ANYTHING };
         let last = known.priced.take().filter(|line| line.decided_at == decided_at);
         let line = last.unwrap_or_else(|| self.line(part, decided_at, known, i64::MAX));
-        let ways = &self.ways[part.level];
         let cost = |bytes: i64, ticks: i64| ticks as f64 + line.price * bytes as f64;
         let gap = cost(bytes, ticks) - line.least * (1.0 - ROUNDING);
-        let asked = ways.asked(self.reads_of(part)[0], |each| {
+        let asked = ways.asked(read, |each| {
             for (kind, (bands, floor)) in line.bands.iter().zip(&line.floors).enumerate() {
                 for (band, _) in
                     bands.iter().enumerate().filter(|(_, band)| cost(band.0, band.1) - floor <= gap)

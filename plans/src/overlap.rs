@@ -188,15 +188,16 @@ impl Supply {
         prefetched: bool,
         toll: &Toll,
     ) -> f64 {
-        let reading = if all.reads > 0.0 { all.reading_fraction } else { 1.0 };
+        let of_none = s.look_ahead + s.gate_up + s.down;
+        if all.reads <= 0.0 {
+            return of_none + insert;
+        }
+        let reading = all.reading_fraction;
         let of_those = |share: f64| {
             let queue = self.queue(&all.over(share), prefetched, s);
             share * layer_seconds(s, insert / share, &queue, toll, self.blocking)
         };
-        if reading >= 1.0 {
-            return of_those(1.0);
-        }
-        (1.0 - reading) * (s.look_ahead + s.gate_up + s.down) + of_those(reading)
+        if reading >= 1.0 { of_those(1.0) } else { (1.0 - reading) * of_none + of_those(reading) }
     }
 
     /// Share of a layer's reads that are prefetched, and share of those that is requested. Where nothing prefetched was ever
@@ -471,6 +472,23 @@ mod tests {
         assert!((of(20.0, 3.0) / of(20.0, 0.0) - 1.0).abs() < 1e-6);
         assert_eq!(of(0.0, 3.0), of(0.0, 0.0));
         assert!(of(1e-9, 3.0) - of(0.0, 3.0) < 1e-6);
+    }
+
+    #[test]
+    fn where_nothing_is_read_nobody_wakes_up_and_a_little_reading_costs_a_little() {
+        // a small model: waking up after a wait takes longer than all that a layer computes
+        let stages = Stages { gate_up: 0.2, down: 0.1, drain: 2.0, ..STAGES };
+        let of = |reads: f64| {
+            let (seconds, reading_fraction) = (0.1 * reads, reading_fraction(reads, 1.0));
+            let all =
+                LayerReads { reads, seconds, missing: reads, reading_fraction, ..LayerReads::default() };
+            SUPPLY.layer_seconds(&stages, 0.0, &all, false, &TOLL)
+        };
+        assert!((of(0.0) - 0.3).abs() < 1e-12);
+        for reads in [1e-9, 1e-6, 1e-3] {
+            assert!((0.0..5.0 * reads).contains(&(of(reads) - of(0.0))), "{reads}: {}", of(reads));
+        }
+        assert!(of(1.0) > 1.0, "who reads waits");
     }
 
     #[test]
