@@ -645,7 +645,9 @@ impl<'a> Field<'a> {
         let most = self.time_max.unwrap_or(NEVER);
         let wanted = Cell::new(Wanted { ticks: most, regions });
         let bound = |serial, room, _, curve: &space::Bound| self.bound(serial, room, curve);
-        self.queue((regions, Sought::Fastest), bound, &wanted).next().is_none_or(|(bound, _)| bound > most)
+        // bounds on ticks are of no use where these do not matter
+        let sought = if self.time_max.is_some() { Sought::Fastest } else { Sought::Any };
+        self.queue((regions, sought), bound, &wanted).next().is_none_or(|(bound, _)| bound > most)
     }
 
     /// Whether it keeps the limits on prompts.
