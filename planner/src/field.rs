@@ -285,6 +285,7 @@ impl<'a> Field<'a> {
     /// the limits. One that keeps them with none leaves no reason for those that take more memory; without limits that is the
     /// smallest.
     fn useful_prompts(&self, level: usize, read: usize, embedding_rows: bool) -> Prompts {
+        let read = self.space.prompts_as(level, read);
         let known = self.useful.borrow().get(&(level, read, embedding_rows)).cloned();
         known.unwrap_or_else(|| {
             let neuron = self.ways[level].slot_bytes.iter().copied().min().unwrap_or(1) as f64;

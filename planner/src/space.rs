@@ -21,7 +21,7 @@ use crate::request::{PromptLimit, Question};
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
 use crate::split::{CHOICES_MAX, NEVER};
-use crate::ways::{Asked, Bounded, ComputeGroup, Ways};
+use crate::ways::{Asked, Bounded, ComputeGroup, Read, Ways};
 
 /// Ticks of the fastest token.
 const TICKS: f64 = (1u64 << 30) as f64;
@@ -222,6 +222,8 @@ pub struct Groups {
     place_of: Vec<(usize, usize)>,
     /// The set that each of the cores is in.
     set_of: Vec<usize>,
+    /// For each of the reads the first by which prompts take as long.
+    prompts_as: Vec<usize>,
 }
 
 impl Groups {
@@ -235,7 +237,15 @@ impl Groups {
         for (group, members) in reads.iter().enumerate() {
             members.iter().enumerate().for_each(|(place, &read)| place_of[read] = (group, place));
         }
-        Self { reads, sets, place_of, set_of }
+        let of_prompts = |read: &Read| {
+            let ReadChoice { backend, direct, depth, buffer_bytes, .. } = read.choice;
+            (backend, direct, depth, buffer_bytes)
+        };
+        let mut firsts = HashMap::new();
+        let reads_by_place = ways.reads.iter().enumerate();
+        let prompts_as =
+            reads_by_place.map(|(read, of)| *firsts.entry(of_prompts(of)).or_insert(read)).collect();
+        Self { reads, sets, place_of, set_of, prompts_as }
     }
 }
 
@@ -522,6 +532,11 @@ impl<'a> Space<'a> {
         });
         known.priced = Some(line);
         asked
+    }
+
+    /// The first of the reads by which prompts take as long as by this one.
+    pub fn prompts_as(&self, level: usize, read: usize) -> usize {
+        self.groups[level].prompts_as[read]
     }
 
     /// Reads that differ from a way's in depth and buffers alone, and those.

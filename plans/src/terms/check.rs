@@ -261,7 +261,7 @@ fn as_expected(terms: &Terms, plan: &Plan) -> Checked {
         let close = (parts - expected).abs() <= ROUNDING * expected;
         file.key("expected").key(key).holds(close, || {
             format!(
-                "is {}; the parts in `terms` come to {}",
+                "is {}; the parts in `terms` come to {}, as this version adds them up: plan again",
                 number(expected),
                 number(crate::file::significant(parts))
             )
