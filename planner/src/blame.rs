@@ -32,7 +32,7 @@ pub const LIMITS: [&str; 12] = [
     "user.reserve",
     "user.without",
     "user.level",
-    "user.max_loss",
+    LOSS,
     "user.cores",
     "hw.capacity",
     "user.mem",
@@ -42,6 +42,8 @@ pub const LIMITS: [&str; 12] = [
 ];
 /// The one that is left out last.
 pub const SPEED: &str = "user.min_speed";
+/// The one to which each level has its own answer.
+pub const LOSS: &str = "user.max_loss";
 /// Facts that may be to blame.
 const FACTS: [&str; 4] = ["hw.io", "hw.memory_bandwidth", "hw.compute", "model.size"];
 
@@ -54,7 +56,7 @@ pub fn without<'a>(question: &Question<'a>, name: &str) -> Question<'a> {
         "user.reserve" => l.reserve_bytes = 0,
         "user.without" => l.without.clear(),
         "user.level" => l.level = None,
-        "user.max_loss" => l.loss_max = f64::INFINITY,
+        LOSS => l.loss_max = f64::INFINITY,
         "user.cores" => (l.cores, l.cores_chosen) = (question.device.core_ids(), false),
         "hw.capacity" => l.machine_bytes = UNLIMITED_BYTES,
         "user.mem" => l.user_memory_bytes = None,
@@ -78,7 +80,7 @@ pub fn set(limits: &Limits, name: &str) -> bool {
         "user.reserve" => limits.reserve_bytes > 0,
         "user.without" => !limits.without.is_empty(),
         "user.level" => limits.level.is_some(),
-        "user.max_loss" | "hw.capacity" => true,
+        LOSS | "hw.capacity" => true,
         "user.cores" => limits.cores_chosen,
         "user.mem" => limits.user_memory_bytes.is_some_and(|user| user < limits.machine_bytes),
         SPEED => limits.speed_min.is_some(),
@@ -88,11 +90,18 @@ pub fn set(limits: &Limits, name: &str) -> bool {
 
 /// Whether any plan keeps the limits.
 pub fn exists(question: &Question<'_>) -> bool {
+    sought(question).0
+}
+
+/// Whether any plan keeps the limits; and where none was found how many ways were given up.
+pub fn sought(question: &Question<'_>) -> (bool, usize) {
     if !question.limits.on_time() {
         let within = regions_within(question.limits.memory_bytes);
-        return Space::least_regions(question).is_some_and(|least| least <= within);
+        return (Space::least_regions(question).is_some_and(|least| least <= within), 0);
     }
-    plan_in(question, &Space::new(question)).is_some()
+    let space = Space::new(question);
+    let found = plan_in(question, &space).is_some();
+    (found, if found { 0 } else { space.work().undecided })
 }
 
 /// Seconds of each limited prompt with any plan of a space that keeps the limits. The space was made for the same cores,
@@ -240,23 +249,30 @@ impl<'a> Search<'a> {
         (conflict, kept)
     }
 
-    /// Facts without which there would be a plan, at the level that is fastest within the limits that are kept; and what is made of the
-    /// search meanwhile, since each fact has a space of its own.
-    pub fn facts_beside<R>(&self, kept: &Question<'a>, beside: impl FnOnce() -> R) -> (Vec<&'static str>, R) {
+    /// Facts without which there would be a plan, at the level that is fastest within the limits that are kept; and meanwhile what is made
+    /// of the search, and what needs none, since each fact has a space of its own.
+    pub fn facts_beside<R, A: Send>(
+        &self,
+        kept: &Question<'a>,
+        beside: impl FnOnce() -> R,
+        apart: impl FnOnce() -> A + Send,
+    ) -> (Vec<&'static str>, R, Option<A>) {
         let limits = &kept.limits;
         let unbound = kept.within(Limits { speed_min: None, prompts_max: Vec::new(), ..limits.clone() });
         let fastest = self.fastest(&unbound);
         let level = fastest.map(|fastest| self.space.ways[fastest.way.level].level.name.clone());
         let kept = &kept.within(Limits { level: level.or_else(|| limits.level.clone()), ..limits.clone() });
         let to_blame = FACTS.map(|_| AtomicBool::new(false));
+        let mut of_apart = None;
         let result = rayon::in_place_scope(|scope| {
+            scope.spawn(|_| of_apart = Some(apart()));
             for (fact, to_blame) in FACTS.iter().zip(&to_blame) {
                 scope.spawn(move |_| to_blame.store(exists_without(kept, fact), Ordering::Relaxed));
             }
             beside()
         });
         let facts = FACTS.into_iter().zip(to_blame).filter(|(_, to_blame)| to_blame.load(Ordering::Relaxed));
-        (facts.map(|(fact, _)| fact).collect(), result)
+        (facts.map(|(fact, _)| fact).collect(), result, of_apart)
     }
 }
 

@@ -5,9 +5,9 @@ use std::fmt;
 use plans::model::{Level, LevelKind};
 use plans::plan::{Feature, Request};
 
-use crate::blame::{LIMITS, Search, without};
+use crate::blame::{LIMITS, LOSS, Search, without};
 use crate::faster::out_of_reach;
-use crate::offer::offer;
+use crate::offer::{loss, offer};
 use crate::request::Question;
 use crate::rules;
 use crate::space::Space;
@@ -41,9 +41,15 @@ pub fn explain(question: &Question<'_>, space: &Space<'_>) -> Infeasible {
     let open = space.work().undecided;
     let search = Search::new(question, space);
     let (mut conflict, kept) = search.conflict();
-    let to_blame = LIMITS.into_iter().rev().filter(|name| conflict.contains(name));
-    let (facts, found) =
-        search.facts_beside(&kept, || to_blame.filter_map(|name| offer(&search, name)).collect::<Vec<_>>());
+    let to_blame: Vec<&str> = LIMITS.into_iter().rev().filter(|name| conflict.contains(name)).collect();
+    let (facts, found, of_loss) = search.facts_beside(
+        &kept,
+        || to_blame.iter().map(|name| offer(&search, name)).collect::<Vec<_>>(),
+        || if to_blame.contains(&LOSS) { loss(question) } else { (None, 0) },
+    );
+    let (mut of_loss, given_up) = of_loss.unwrap_or_default();
+    let found = to_blame.iter().zip(found);
+    let found = found.filter_map(|(name, found)| if *name == LOSS { of_loss.take() } else { found });
     let (mut sentences, mut offers) = (Vec::new(), Vec::new());
     for offer in found {
         sentences.push(offer.sentence);
@@ -60,7 +66,7 @@ pub fn explain(question: &Question<'_>, space: &Space<'_>) -> Infeasible {
         offers.extend(offer.request);
     }
     conflict.splice(0..0, facts);
-    let undecided = search.undecided();
+    let undecided = search.undecided() + given_up;
     if open > 0 {
         let choices = space.choices_max;
         sentences.push(format!(
@@ -105,7 +111,7 @@ fn no_level(question: &Question<'_>) -> Infeasible {
             )
         },
     );
-    let mut conflict = vec!["user.max_loss"];
+    let mut conflict = vec![LOSS];
     conflict.extend(limits.level.is_some().then_some("user.level"));
     conflict.extend((!limits.without.is_empty()).then_some("user.without"));
     conflict.retain(|name| !rules::levels(model, &without(question, name).limits).is_empty());

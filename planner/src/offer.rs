@@ -6,7 +6,7 @@ use plans::model::Level;
 use plans::plan::{Feature, Request};
 use plans::size::{self, show};
 
-use crate::blame::{SPEED, Search, UNLIMITED_BYTES, exists, without};
+use crate::blame::{SPEED, Search, UNLIMITED_BYTES, exists, sought, without};
 use crate::field::Field;
 use crate::request::{Limits, MIN_PREFILL, PromptLimit, Question};
 use crate::room::{regions_within, with_page_tables};
@@ -43,7 +43,6 @@ pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
         "user.mem" | "hw.capacity" if question.limits.on_time() => memory(search, name),
         "user.mem" | "hw.capacity" => least_memory(search),
         MIN_PREFILL | "user.max_ttft" => prompt(search, name, &free),
-        "user.max_loss" => loss(search),
         "user.context" => context(search),
         "user.cores" => possible().map(|()| {
             let sentence = format!("with all {} cores there is a plan", free.limits.cores.len());
@@ -206,24 +205,29 @@ fn prompt_seconds<'a>(search: &Search<'a>, limit: &PromptLimit, free: &Question<
 /// More seconds than any prompt takes.
 const UNLIMITED_SECONDS: f64 = 1e9;
 
-/// The least loss with which there is a plan.
-fn loss(search: &Search<'_>) -> Option<Offer> {
-    let Question { model, limits, .. } = search.question;
+/// The least loss with which there is a plan, and how many ways were given up on the way. Each level has a space of its own.
+pub fn loss(question: &Question<'_>) -> (Option<Offer>, usize) {
+    let Question { model, limits, .. } = question;
     let loss = Level::loss_bound_fraction;
     let mut levels: Vec<&Level> = model.levels.iter().filter(|level| loss(level) > limits.loss_max).collect();
     levels.sort_by(|a, b| loss(a).total_cmp(&loss(b)));
     levels.retain(|level| limits.level.as_ref().is_none_or(|name| *name == level.name));
     let percent = |level: &Level| (loss(level) * 1e4).ceil() / 100.0;
+    let mut undecided = 0;
     // none that lose less have any
     let found = levels.into_iter().find(|level| {
         let (loss_max, level) = (percent(level) / 100.0, Some(level.name.clone()));
-        search.exists(&search.question.within(Limits { loss_max, level, ..limits.clone() }))
+        let (found, given_up) = sought(&question.within(Limits { loss_max, level, ..limits.clone() }));
+        undecided += given_up;
+        found
     });
-    let found = percent(found?);
-    let sentence = format!("with --max-loss {found} there is a plan");
-    Some(Offer::new(sentence, search.question, |request| {
-        request.perplexity_change_fraction_max = plans::file::significant(found / 100.0);
-    }))
+    let offer = found.map(percent).map(|found| {
+        let sentence = format!("with --max-loss {found} there is a plan");
+        Offer::new(sentence, question, |request| {
+            request.perplexity_change_fraction_max = plans::file::significant(found / 100.0);
+        })
+    });
+    (offer, undecided)
 }
 
 /// The most sequences with which there is a plan.
