@@ -508,10 +508,9 @@ impl<'a> Space<'a> {
         let (ways, read) = (&self.ways[part.level], self.reads_of(part)[0]);
         if ticks >= NEVER / 2 {
             return ways.asked(read, |each| {
-                let kinds = ways.kinds.iter().enumerate();
-                kinds.for_each(|(kind, &(layer, _))| {
-                    (0..ways.bands[layer].len()).for_each(|band| each(kind, band))
-                });
+                for (kind, &(layer, _)) in ways.kinds.iter().enumerate() {
+                    (0..ways.bands[layer].len()).for_each(|band| each(kind, band));
+                }
             });
         }
         let mut all = self.curves.borrow_mut();
