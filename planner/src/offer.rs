@@ -33,7 +33,7 @@ impl Offer {
     }
 }
 
-/// The nearest value of a limit with which there is a plan, the others being as they are.
+/// The nearest value of a limit with which there is a plan, the others being as they are; that of the loss is [`loss`].
 pub fn offer<'a>(search: &Search<'a>, name: &str) -> Option<Offer> {
     let question = search.question;
     let free = without(question, name);
