@@ -12,8 +12,8 @@ use plans::device::Capacity;
 use crate::ProfileError;
 
 /// Heap, stacks and code that a run touches and a start does not: texts, tables, buffers of files, the heap of the engine's own
-/// thread, and the report.
-const PROCESS_MARGIN_BYTES: u64 = 15 << 19;
+/// thread, and the report. A build with assertions has more code.
+const PROCESS_MARGIN_BYTES: u64 = if cfg!(debug_assertions) { 17 << 19 } else { 15 << 19 };
 /// What a process takes is rounded up to a multiple: which pages of its program are touched differs from start to start.
 const PROCESS_STEP_BYTES: u64 = 256 << 10;
 /// Memory that the system may want beyond what it has now.
