@@ -156,12 +156,12 @@ impl Search<'_> {
             let question = self.question.within(limits.without_times());
             let field = Field::new(&question, self.space);
             let free = Search { question: &question, field: &field, ..*self };
-            let simple_of_free = simple_rule::best(&question, self.space).map(|simple| simple.rule);
             let Some(fastest) = field.fastest(regions) else { return Ok(None) };
             // nothing is as fast
             if self.field.time_max.is_some_and(|most| most < fastest.least) {
                 return Ok(None);
             }
+            let simple_of_free = simple_rule::best(&question, self.space).map(|simple| simple.rule);
             let mut chosen = free.chosen(fastest, simple_of_free.as_ref(), regions)?;
             if self.field.keeps_times(&chosen.offer.candidate) {
                 chosen.tables.time_max = self.field.time_max;

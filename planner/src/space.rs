@@ -177,13 +177,19 @@ pub type Range = (usize, usize);
 /// The parts of a way to decode on which the price of a prompt depends: a few hundred prices are those of all ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PromptKey {
-    backend: Backend,
-    direct: bool,
-    depth: u32,
-    buffer_bytes: u64,
+    reads: PromptReadsKey,
     embedding_rows: bool,
     prompt: usize,
     tokens: u32,
+}
+
+/// Of a way of reading: back end, whether it is direct, reads in flight, and bytes of a buffer.
+type PromptReadsKey = (Backend, bool, u32, u64);
+
+/// All of a way of reading that prompts can tell.
+fn of_prompts(read: &Read) -> PromptReadsKey {
+    let ReadChoice { backend, direct, depth, buffer_bytes, .. } = read.choice;
+    (backend, direct, depth, buffer_bytes)
 }
 
 /// What a search has done, in numbers that depend on nothing but the request.
@@ -237,10 +243,6 @@ impl Groups {
         for (group, members) in reads.iter().enumerate() {
             members.iter().enumerate().for_each(|(place, &read)| place_of[read] = (group, place));
         }
-        let of_prompts = |read: &Read| {
-            let ReadChoice { backend, direct, depth, buffer_bytes, .. } = read.choice;
-            (backend, direct, depth, buffer_bytes)
-        };
         let mut firsts = HashMap::new();
         let reads_by_place = ways.reads.iter().enumerate();
         let prompts_as =
@@ -327,8 +329,7 @@ impl<'a> Space<'a> {
         tokens: u32,
     ) -> Rc<PromptPrice> {
         let read = &self.ways[level].reads[read];
-        let ReadChoice { backend, direct, depth, buffer_bytes, .. } = read.choice;
-        let key = PromptKey { backend, direct, depth, buffer_bytes, embedding_rows, prompt, tokens };
+        let key = PromptKey { reads: of_prompts(read), embedding_rows, prompt, tokens };
         let price = || {
             let Prompt { cores, chunk, .. } = &self.prompts[prompt];
             let choice = PromptChoice { reads: read.price(), embedding_rows, cores, chunk: *chunk };
