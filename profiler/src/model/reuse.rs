@@ -5,8 +5,8 @@
 //! inserted, as the policy allows. Pinned ranks are the first of the layer. The cache begins full, as after a long run:
 //! with the neurons of lowest rank, the lowest the most recent. Nothing is known of them but that, so that a policy
 //! that counts uses has yet to learn them: a short trace shows less of it than it can do. With a recording's prompt it begins
-//! empty, as `run` begins, and the prompt is replayed before misses are counted: a full cache would miss what the prompt has
-//! brought, or have by luck what nobody has asked for yet.
+//! empty, as `run` begins, and the prompt passes before misses are counted, as in `run`: its tokens count as uses, and what they
+//! request fills free slots. A full cache would miss what the prompt has brought, or have by luck what nobody has asked for yet.
 //!
 //! A large layer is replayed in miniature: every so-manieth block of neighbours stands for the others, in caches that
 //! are as many times smaller. That shortens a token's list and not the text, which has to be some half-lives long
@@ -16,6 +16,8 @@
 //!
 //! (Stack distances would give the misses of the order of use for all sizes in one pass; Mattson et al., 1970. They
 //! cost more than replaying the few sizes that the surfaces have, and know no other policy.)
+
+use std::collections::BTreeSet;
 
 use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
@@ -190,8 +192,8 @@ pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slot
     for neuron in (pinned..pinned + slots).rev().filter(|_| from_full) {
         replay.cache.insert(neuron, 0);
     }
-    for requested in trace.prompt() {
-        replay.token(requested);
+    if !from_full {
+        replay.prompt(trace.prompt());
     }
     trace.tokens().map(|asked| Misses::of(replay.token(asked).iter().copied())).collect()
 }
@@ -210,6 +212,21 @@ impl Replay {
     pub fn new(policy: Policy, neurons: u32, pinned: u32, slots: u32) -> Self {
         let cache = LayerCache::new(policy, neurons, pinned, slots);
         Self { cache, stamp: 0, places: Vec::new(), missing: Vec::new() }
+    }
+
+    /// Takes a prompt's requests, token by token: each counts, and by ascending number they fill what slots are free.
+    pub fn prompt<'t>(&mut self, tokens: impl Iterator<Item = &'t [u32]>) {
+        let mut requested = BTreeSet::new();
+        for token in tokens {
+            self.cache.count(token.iter().copied());
+            requested.extend(token);
+        }
+        self.stamp += 1;
+        for &neuron in requested {
+            if self.cache.is_missing(neuron) && self.cache.used() < self.cache.slots() {
+                self.cache.insert(neuron, self.stamp);
+            }
+        }
     }
 
     /// Takes a token's requests: the answer is those that are missing, which the cache is given then, as its policy allows.

@@ -453,6 +453,19 @@ impl LayerNeurons {
         self.list(expert).iter().step_by(self.slice).map(|rank| rank / self.slice as u32)
     }
 
+    /// Counts what the tokens of a prompt request, one after another: the slices of the experts that they were routed to.
+    ///
+    /// *Shapes*: `weights: [tokens, experts]`.
+    pub(crate) fn count_uses(&mut self, weights: &[f32]) {
+        let Self { cache, lists, ffn_width, slice, .. } = self;
+        let (width, slice) = (*ffn_width, *slice);
+        for weights in weights.chunks_exact(lists.len() / width) {
+            let ranks_of = |expert: usize| lists[expert * width..][..width].iter().step_by(slice);
+            let visited = weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0);
+            cache.count(visited.flat_map(|(expert, _)| ranks_of(expert).map(|rank| rank / slice as u32)));
+        }
+    }
+
     /// The span of a part of a slice in the container.
     pub(crate) fn slice_span(&self, shape: &Shape, part: Part, slice: u32) -> Span {
         let span = shape.layout.slice_span(u64::from(slice), part);

@@ -226,6 +226,22 @@ impl LayerCache {
         }
     }
 
+    /// Counts what a token of a prompt requests as [`Self::look_up`] would, and says nothing of where it is: its tokens pass
+    /// together, so that none of them is the current one.
+    ///
+    /// # Panics
+    /// If a neuron is not of this layer.
+    pub fn count(&mut self, requested: impl Iterator<Item = u32>) {
+        self.current = None;
+        self.eviction.begin_token();
+        for neuron in requested.filter(|&neuron| neuron >= self.hot) {
+            match self.slot_of[neuron as usize] {
+                NONE => self.eviction.missed(neuron),
+                slot => self.eviction.found(neuron, slot),
+            }
+        }
+    }
+
     /// Whether a neuron is not in memory; nothing changes.
     pub fn is_missing(&self, neuron: u32) -> bool {
         neuron >= self.hot && self.slot_of[neuron as usize] == NONE
@@ -385,6 +401,15 @@ mod tests {
             Place::Cold(slot)
         }
 
+        /// A token of a prompt: uses count, and nobody is the current token's.
+        fn count(&mut self, requested: &[u32]) {
+            self.begin_token();
+            for &neuron in requested {
+                let stamp = self.entries.iter().find(|entry| entry.0 == neuron).map(|entry| entry.2);
+                self.look_up(neuron, stamp.unwrap_or(0));
+            }
+        }
+
         fn score(&self, neuron: u32) -> f32 {
             self.scores.get(&neuron).copied().unwrap_or(0.0)
         }
@@ -493,7 +518,12 @@ mod tests {
                     model.clear();
                 }
                 let active: Vec<u32> = active.into_iter().map(|n| n % neurons).collect();
-                token(&mut cache, &mut model, &active, stamp)?;
+                if dice < 4 {
+                    cache.count(active.iter().copied());
+                    model.count(&active);
+                } else {
+                    token(&mut cache, &mut model, &active, stamp)?;
+                }
             }
             let c = cache.counters();
             prop_assert_eq!(c.requested, c.hot_hits + c.cold_hits + c.missing);

@@ -86,7 +86,8 @@ impl Prompt {
 
 impl FeedForward {
     /// Rows of a prompt, dense: `out = ffn(x)`, over every neuron of the experts that they were routed to. The cache is used, and left as
-    /// it is, but for free slots of slices: those are filled, in the layers beneath which no row of the prompt lies.
+    /// it is, but for slices: each row counts as a token that has requested its own, and free slots are filled, in the layers beneath
+    /// which no row of the prompt lies.
     ///
     /// *Shapes*: `x: [rows, width]`, normalised, packed where it lies; `out: [rows, width]`.
     ///
@@ -107,6 +108,9 @@ impl FeedForward {
         groups.form(weights);
         let slices = groups.request_everything(neurons, requested);
         neurons.cache.find(&requested[..slices], &mut places[..slices]);
+        if neurons.slice() > 1 {
+            neurons.count_uses(weights);
+        }
         let (slice, count) = (neurons.slice(), slices * neurons.slice());
 
         let form = form_for(n.form, n.shape.dot_formats());

@@ -198,6 +198,33 @@ fn a_prompt_fills_free_slots_and_changes_no_bit() {
     }
 }
 
+/// Two experts have slots, which seven of a prompt's eight tokens visit: they are worth more than those of one token after it.
+#[test]
+fn the_tokens_of_a_prompt_count_as_uses() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = model_of("llama", 4, Format::F32, width(Format::F32));
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let container = container_in_slices(folder.path(), &source, None, SLICE, SLICE);
+    let visited = |token: usize| if [3, 8].contains(&token) { vec![2, 3] } else { vec![0, 1] };
+    let lists = (0..TOKENS.len()).flat_map(|token| vec![visited(token); LAYERS]).collect();
+    let routes = Routes::new(Routing::of(source.config()).unwrap(), lists).unwrap();
+    for (policy, missing) in [(Policy::Frequency, 2), (Policy::Lru, 4)] {
+        let (cold, buffer_bytes) = (2 * NEURONS as u32, container.directory.bundle.read_bytes_max());
+        // a chunk visits experts 0 and 1 first, whose slots are free
+        let knobs = Knobs { cold, policy, chunk: 3, buffer_bytes, ..Knobs::default() };
+        let mut engine = start(&container, &plan(&container, "dense", &knobs));
+        engine.replay_routes(Some(routes.clone()));
+        let (prompt, rest) = TOKENS.split_at(8);
+        engine.prefill(&rows(prompt), None).unwrap();
+        for (position, &token) in (prompt.len()..).zip(&rest[..2]) {
+            engine.decode(&[Token { token, sequence: 0, position }]).unwrap();
+        }
+        // the last layer lies beneath the prompt's rows, and its slots were empty
+        let slices = (missing * NEURONS / SLICE) as u64;
+        assert_eq!(engine.neurons[0].cache.counters().missing, slices, "{policy}");
+    }
+}
+
 #[test]
 fn neighbours_share_a_read_up_to_a_buffer() {
     let folder = tempfile::tempdir().unwrap();
