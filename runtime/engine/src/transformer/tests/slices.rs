@@ -206,7 +206,7 @@ fn the_tokens_of_a_prompt_count_as_uses() {
     let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
     let container = container_in_slices(folder.path(), &source, None, SLICE, SLICE);
     let visited = |token: usize| if [3, 8].contains(&token) { vec![2, 3] } else { vec![0, 1] };
-    let lists = (0..TOKENS.len()).flat_map(|token| vec![visited(token); LAYERS]).collect();
+    let lists: Vec<Vec<usize>> = (0..TOKENS.len()).flat_map(|token| vec![visited(token); LAYERS]).collect();
     let routes = Routes::new(Routing::of(source.config()).unwrap(), lists).unwrap();
     for (policy, missing) in [(Policy::Frequency, 2), (Policy::Lru, 4)] {
         let (cold, buffer_bytes) = (2 * NEURONS as u32, container.directory.bundle.read_bytes_max());
