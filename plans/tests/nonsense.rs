@@ -100,6 +100,7 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ("plan.cache.hot_neurons", &["reversed"], "any counts, if their sum fills the region"),
     ("plan.cache.hot_neurons[]", &["0"], "a few neurons fill the region at another size, which `run` knows"),
     ("plan.cache.cold_slots", &["reversed"], "any counts, if their sum fills the region"),
+    ("plan.cache.cold_slots[]", &["0"], "fewer slots fill the region at another size, which `run` knows"),
     ("plan.read.direct", &["a boolean"], "both are right"),
     ("plan.read.gap_bytes", &["0"], "none is read over"),
     ("plan.decode.compute_cores", &["shorter", "reversed"], "cores of the machine; `run` has these"),
