@@ -51,7 +51,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -209,7 +209,10 @@ setup-check: setup $(TOOLS)/installed ## what check needs beside: rustfmt, clipp
 	@$(CARGO) fmt --version >/dev/null && $(CARGO) clippy --version >/dev/null || { \
 	  echo "rustfmt or clippy is missing: 'rustup component add rustfmt clippy', or Debian's rustfmt-web and rust-web-clippy"; exit 1; }
 
-check: locks format lint doc audit unused api-check ## all that is known without running a test
+check: prose locks format lint doc audit unused api-check ## all that is known without running a test
+
+prose: ## long sentences and private words in Markdown and doc comments: their counts in .ci/prose.counts may only fall
+	@.ci/prose
 
 format: setup-check
 	@$(CARGO) fmt --check || { echo "run: cargo fmt"; exit 1; }
