@@ -125,7 +125,7 @@ fn a_helper_that_is_late_is_not_waited_for_and_one_that_has_begun_is() {
     check(RandomScheduler::new(1000), || {
         let pool = Pool::new(&[0; 3]).unwrap();
         let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        pool.help(sync::thread::yield_now, &|_| {
+        pool.help(&pool.begin(), sync::thread::yield_now, &|_| {
             begun.fetch_add(1, Ordering::SeqCst);
             sync::thread::yield_now();
             done.fetch_add(1, Ordering::SeqCst);

@@ -199,6 +199,59 @@ fn a_panic_reaches_the_caller_and_the_pool_works_on() {
     }
 }
 
+/// Whether it panics because a run is started inside a run.
+fn refuses_nesting(run: impl FnOnce()) -> bool {
+    let panic = catch_unwind(AssertUnwindSafe(run)).err();
+    let message = panic.as_ref().and_then(|panic| panic.downcast_ref::<&str>());
+    message.is_some_and(|message| message.contains("another run of the same pool"))
+}
+
+#[test]
+fn a_run_inside_a_run_is_refused_and_the_pool_works_on() {
+    let whole = |pool: &Pool| {
+        let mut out = [0; 40];
+        pool.share_mut(&mut out, 1, || (), |start, piece| piece[0] += start);
+        out.iter().enumerate().all(|(at, &value)| value == at)
+    };
+    for threads in [1, 3] {
+        let pool = pool(threads);
+        // `between` may hold the pool; with it every method could be called inside every other one
+        let inner: [&dyn Fn(); 3] = [&|| pool.run(|_| ()), &|| pool.claim(1, || (), |_| ()), &|| {
+            pool.split_mut(&mut [0; 40], 1, |_, _| ())
+        }];
+        for run in inner {
+            for pieces in [0, 1, 40] {
+                assert!(refuses_nesting(|| pool.claim(pieces, run, |_| ())), "{threads} threads");
+                assert!(refuses_nesting(|| pool.share_mut(&mut vec![0; pieces], 1, run, |_, _| ())));
+            }
+            assert!(refuses_nesting(|| pool.share_columns(&mut [0; 40], 8, 1, run, |_| ())));
+            assert!(whole(&pool), "{threads} threads");
+        }
+    }
+}
+
+#[test]
+fn a_run_inside_a_run_is_refused_where_the_pool_belongs_to_the_thread() {
+    thread_local! {
+        static POOL: Pool = pool(3);
+    }
+    // the closure of the pieces is `Sync`, and still reaches the pool on thread 0
+    let caller = thread::current().id();
+    let nested = |worker: usize| {
+        if worker == 0 && thread::current().id() == caller {
+            POOL.with(|pool| pool.run(|_| ()));
+        }
+    };
+    POOL.with(|pool| {
+        assert!(refuses_nesting(|| pool.run(nested)));
+        let runs = AtomicUsize::new(0);
+        pool.run(|_| {
+            runs.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(runs.into_inner(), 3);
+    });
+}
+
 #[test]
 fn a_core_that_does_not_exist_is_an_error_and_the_caller_stays_where_it_was() {
     let before = sched_getaffinity(None).unwrap();

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "a borrowed closure and disjoint parts of a slice cross to workers")]
 
 use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
@@ -78,15 +79,28 @@ const COUNT: u32 = ALL - 1;
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// Compute threads on given cores. Thread 0 is the one that made the pool and calls [`Pool::run`];
-/// a second thread cannot call it at the same time, as the pool is not `Sync`.
+/// Compute threads on given cores. Thread 0 is the one that made the pool and calls [`Pool::run`].
+///
+/// There is one run at a time. A second thread cannot start another, because the pool is not `Sync`; a closure that starts one
+/// inside a run panics.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// The next untaken piece of each thread's own.
     next: Box<[Line<AtomicUsize>]>,
-    /// The caller's affinity. A `RefCell` is `Send` and not `Sync`, so that there is one run at a time.
-    affinity: std::cell::RefCell<Affinity>,
+    /// The caller's affinity.
+    affinity: RefCell<Affinity>,
+    /// Whether a run is under way. A `Cell` is not `Sync`.
+    running: Cell<bool>,
+}
+
+/// Proof that a run is under way and that no other one is, until it is dropped.
+pub(super) struct Running<'pool>(&'pool Cell<bool>);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 impl fmt::Debug for Pool {
@@ -110,6 +124,7 @@ impl Pool {
             workers: Vec::new(),
             next: cores.iter().map(|_| Line::default()).collect(),
             affinity: affinity.into(),
+            running: Cell::new(false),
         };
         for (worker, &core) in (1..).zip(others) {
             pool.pin(core)?;
@@ -154,15 +169,31 @@ impl Pool {
     /// each other, a wake-up (some 10 us) more when the worker has gone to sleep.
     ///
     /// # Panics
-    /// If `f` does on any thread, with its message, after all have ended.
+    /// If `f` does on any thread, with its message, after all have ended; if a run of this pool is under way.
     pub fn run(&self, f: impl Fn(usize) + Sync) {
-        self.run_beside(|| f(0), &f, ALL | self.workers.len() as u32);
+        let running = self.begin();
+        self.run_beside(&running, || f(0), &f, ALL | self.workers.len() as u32);
     }
 
     /// `own()` on this thread, and `f` on those others that come before it is over: one that is late, because it has to be
     /// woken up or its core is slow, holds nobody up.
-    pub(super) fn help(&self, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync)) {
-        self.run_beside(own, f, OPEN);
+    pub(super) fn help(&self, running: &Running<'_>, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync)) {
+        self.run_beside(running, own, f, OPEN);
+    }
+
+    /// Marks the pool as running.
+    ///
+    /// The workers' job, the counters of pieces and the parts of a slice belong to one run. A second run inside it would give
+    /// pieces away twice, and leave workers with a job that is gone.
+    ///
+    /// # Panics
+    /// If a run is under way.
+    pub(super) fn begin(&self) -> Running<'_> {
+        assert!(
+            !self.running.replace(true),
+            "a closure of a pool's run has started another run of the same pool"
+        );
+        Running(&self.running)
     }
 
     /// Calls `f(piece)` for every `piece < pieces`, once: each thread goes through a part of its own, in order, then
@@ -173,8 +204,9 @@ impl Pool {
     /// 5 at 58, 76, 85 and 92 % of the speed that each reaches in a half of its own.
     ///
     /// # Panics
-    /// If `f` or `between` panics.
+    /// If `f` or `between` panics; if a run of this pool is under way, as in all methods that are made of this one.
     pub fn claim(&self, pieces: usize, mut between: impl FnMut(), f: impl Fn(usize) + Sync) {
+        let running = self.begin();
         let (next, threads) = (&*self.next, self.threads());
         let own = |worker: usize| part(pieces, 1, worker, threads);
         for (worker, next) in next.iter().enumerate() {
@@ -202,11 +234,17 @@ impl Pool {
         if pieces <= 1 {
             first();
         } else {
-            self.help(first, &|worker| take_all(worker, &mut || ()));
+            self.help(&running, first, &|worker| take_all(worker, &mut || ()));
         }
     }
 
-    fn run_beside(&self, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync), pending: u32) {
+    fn run_beside(
+        &self,
+        _running: &Running<'_>,
+        own: impl FnOnce(),
+        f: &(dyn Fn(usize) + Sync),
+        pending: u32,
+    ) {
         if self.workers.is_empty() {
             return own();
         }
@@ -244,8 +282,8 @@ impl Pool {
             let start = piece * grain;
             // SAFETY: there are so many pieces that `start < len`.
             let begin = unsafe { first.load(Ordering::Relaxed).add(start) };
-            // SAFETY: each piece is claimed once, so that they do not overlap; they end at `len` at the latest, and
-            // `out` is borrowed mutably until all threads are done.
+            // SAFETY: each piece is claimed once, for no other run is started meanwhile (`begin`), so that they do not overlap;
+            // they end at `len` at the latest, and `out` is borrowed mutably until all threads are done.
             f(start, unsafe { std::slice::from_raw_parts_mut(begin, grain.min(len - start)) });
         });
     }
@@ -516,8 +554,8 @@ fn work(shared: &Shared, worker: usize) {
         };
         seen = number;
         let job = shared.job.load(Ordering::Relaxed);
-        // SAFETY: `run_beside` stored a pointer to a live `Job` before anybody could enter, and does not return
-        // (nor unwind) before this worker has called `finish`.
+        // SAFETY: `run_beside` stored a pointer to a live `Job` before anybody could enter, stores no other one before this run is
+        // over (`begin`), and does not return (nor unwind) before this worker has called `finish`.
         let job = unsafe { &*job };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.call)(worker))) {
             shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
