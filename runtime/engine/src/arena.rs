@@ -303,6 +303,11 @@ impl<T: Pod> Slab<T> {
         Self { first, elements, mapping: Arc::clone(&self.mapping), owned: PhantomData }
     }
 
+    /// Whether both are parts of one arena.
+    pub(crate) fn shares_arena(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.mapping, &other.mapping)
+    }
+
     /// Joins this slab and `tail`, which [`Slab::split_off`] cut from it.
     ///
     /// # Panics
@@ -311,7 +316,7 @@ impl<T: Pod> Slab<T> {
     pub fn join(mut self, tail: Self) -> Self {
         // SAFETY: one behind the last element is inside the mapping or one behind it.
         let end = unsafe { self.first.add(self.elements) };
-        assert!(end == tail.first && Arc::ptr_eq(&self.mapping, &tail.mapping), "slabs that do not touch");
+        assert!(end == tail.first && self.shares_arena(&tail), "slabs that do not touch");
         self.elements += tail.elements;
         self
     }
