@@ -63,11 +63,11 @@ impl Contents {
             Self { version, powerinfer, keys: BTreeMap::new(), tensors: Vec::new(), places: BTreeMap::new() };
         for index in 0..key_count {
             let key = reader.string(&format_args!("the name of key {index}"))?;
-            if contents.keys.contains_key(key) {
-                return Err(GgufError::DuplicateKey { key: key.to_owned() });
+            if contents.keys.contains_key(&key) {
+                return Err(GgufError::DuplicateKey { key });
             }
-            let value = reader.value(key)?;
-            contents.keys.insert(key.to_owned(), value);
+            let value = reader.value(&key)?;
+            contents.keys.insert(key, value);
         }
         reader.holds(&"tensors", tensor_count, TENSOR_BYTES_MIN)?;
         for index in 0..tensor_count {
@@ -154,6 +154,9 @@ fn read_magic(bytes: &[u8]) -> Result<bool, GgufError> {
 
 /// A place in the bytes of a file, and what can be read there.
 ///
+/// The bytes may be a memory map of a file that somebody writes to. Every method that checks bytes copies them first, so that
+/// what was checked is what is used; no byte is read twice.
+///
 /// `what` is only made into text when something is wrong with it.
 struct Reader<'a> {
     bytes: &'a [u8],
@@ -206,10 +209,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn string(&mut self, what: &dyn Display) -> Result<&'a str, GgufError> {
+    fn string(&mut self, what: &dyn Display) -> Result<String, GgufError> {
         let count = self.u64(&format_args!("the length of {what}"))?;
         let offset = self.at as u64;
-        std::str::from_utf8(self.take(count, what)?)
+        String::from_utf8(self.take(count, what)?.to_vec())
             .map_err(|_| GgufError::NotUtf8 { what: what.to_string(), offset })
     }
 
@@ -225,7 +228,7 @@ impl<'a> Reader<'a> {
             5 => Value::Integer(i32::from_le_bytes(self.fixed(what)?).into()),
             6 => Value::Float(f32::from_le_bytes(self.fixed(what)?).into()),
             7 => Value::Boolean(self.boolean(what)?),
-            8 => Value::String(self.string(what)?.to_owned()),
+            8 => Value::String(self.string(what)?),
             9 => Value::Array(self.array(what, 1)?),
             10 => Value::Integer(u64::from_le_bytes(self.fixed(what)?).into()),
             11 => Value::Integer(i64::from_le_bytes(self.fixed(what)?).into()),
@@ -251,9 +254,7 @@ impl<'a> Reader<'a> {
             5 => Array::I32(self.numbers(what, count, i32::from_le_bytes)?),
             6 => Array::F32(self.numbers(what, count, f32::from_le_bytes)?),
             7 => Array::Boolean(self.elements(what, count, 1, |reader, what| reader.boolean(what))?),
-            8 => Array::String(
-                self.elements(what, count, 8, |reader, what| Ok(reader.string(what)?.to_owned()))?,
-            ),
+            8 => Array::String(self.elements(what, count, 8, |reader, what| reader.string(what))?),
             9 => Array::Array(self.elements(what, count, 12, |reader, what| reader.array(what, depth + 1))?),
             10 => Array::U64(self.numbers(what, count, u64::from_le_bytes)?),
             11 => Array::I64(self.numbers(what, count, i64::from_le_bytes)?),
@@ -292,7 +293,7 @@ impl<'a> Reader<'a> {
     /// A tensor's description; its offset is still within the data.
     fn tensor(&mut self, index: u64) -> Result<TensorInfo, GgufError> {
         let text = self.string(&format_args!("the name of tensor {index}"))?;
-        let (name, shown) = (text.to_owned(), quote(text));
+        let (name, shown) = (text.clone(), quote(&text));
         let found = self.u32(&format_args!("the number of dimensions of tensor {shown}"))?;
         if !(1..=4).contains(&found) {
             return Err(GgufError::DimensionCount { name, found });

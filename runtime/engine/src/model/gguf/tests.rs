@@ -495,3 +495,39 @@ fn one_changed_byte_anywhere_makes_no_panic() {
         }
     }
 }
+
+#[test]
+fn text_is_valid_where_the_file_changes_while_it_is_read() {
+    use std::os::unix::fs::FileExt as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Long enough for a change to fall between a check and a later use.
+    const LENGTH: usize = 1 << 20;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), Writer::new().text("a", &"b".repeat(LENGTH)).bytes()).unwrap();
+    // the last byte of the text: what follows is padding
+    let bytes = fs::read(file.path()).unwrap();
+    let last = bytes.iter().rposition(|&byte| byte == b'b').unwrap() as u64;
+    let ended = AtomicBool::new(false);
+    let (mut valid, mut refused) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                for byte in [b"\xff", b"b"] {
+                    file.as_file().write_all_at(byte, last).unwrap();
+                }
+            }
+        });
+        for _ in 0..300 {
+            match Gguf::open(file.path()) {
+                Err(_) => refused += 1,
+                Ok(gguf) => {
+                    let text = gguf.text("a").unwrap().unwrap();
+                    valid += usize::from(std::str::from_utf8(text.as_bytes()).is_ok());
+                }
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(valid + refused, 300, "text that is not UTF-8 was believed");
+}
