@@ -25,11 +25,20 @@ pub struct Strided<'a> {
 impl<'a> Strided<'a> {
     /// A matrix that fills its slice: `[rows, columns]`, or `[columns, rows]` transposed.
     fn whole(values: &'a [f32], rows: usize, columns: usize, how: Use) -> Self {
-        assert_eq!(values.len(), rows * columns, "product: a length is not its shape's");
+        assert_eq!(Some(values.len()), rows.checked_mul(columns), "product: a length is not its shape's");
         match how {
             Use::Plain => Self { values, row: columns, column: 1 },
             Use::Transposed => Self { values, row: 1, column: rows },
         }
+    }
+
+    /// Whether the slice has every element of `[rows, columns]`.
+    fn holds(self, rows: usize, columns: usize) -> bool {
+        let (Some(last_row), Some(last_column)) = (rows.checked_sub(1), columns.checked_sub(1)) else {
+            return true;
+        };
+        let last = || last_row.checked_mul(self.row)?.checked_add(last_column.checked_mul(self.column)?);
+        last().is_some_and(|last| last < self.values.len())
     }
 }
 
@@ -54,10 +63,10 @@ pub fn product(
     b_use: Use,
     c: &mut [f32],
 ) {
-    assert_eq!(c.len(), m * n, "product: a length is not its shape's");
+    assert_eq!(Some(c.len()), m.checked_mul(n), "product: a length is not its shape's");
     let (a, b) = (Strided::whole(a, m, k, a_use), Strided::whole(b, k, n, b_use));
-    let rows = (WORK_OF_A_PIECE / (k * n).max(1)).max(m / 16).max(ROWS_OF_A_PIECE);
-    c.par_chunks_mut((rows * n).max(1)).enumerate().for_each(|(piece, c)| {
+    let rows = (WORK_OF_A_PIECE / k.saturating_mul(n).max(1)).max(m / 16).max(ROWS_OF_A_PIECE);
+    c.par_chunks_mut(rows.saturating_mul(n).max(1)).enumerate().for_each(|(piece, c)| {
         let a = Strided { values: &a.values[piece * rows * a.row..], ..a };
         product_strided((c.len() / n, k, n), a, b, c);
     });
@@ -70,12 +79,13 @@ pub fn product(
 /// # Panics
 /// If a slice ends before its matrix.
 pub fn product_strided((m, k, n): (usize, usize, usize), a: Strided<'_>, b: Strided<'_>, c: &mut [f32]) {
-    let holds = |x: Strided<'_>, rows: usize, columns: usize| {
-        rows == 0 || columns == 0 || (rows - 1) * x.row + (columns - 1) * x.column < x.values.len()
-    };
-    assert!(holds(a, m, k) && holds(b, k, n) && c.len() == m * n, "product: a slice ends before its matrix");
+    assert!(
+        a.holds(m, k) && b.holds(k, n) && m.checked_mul(n) == Some(c.len()),
+        "product: a slice ends before its matrix"
+    );
     #[allow(unsafe_code, reason = "the product takes pointers and strides")]
-    // SAFETY: the last element that each matrix addresses was checked to lie in its slice, and `c` is another slice.
+    // SAFETY: the last element that each matrix addresses was checked, without overflow, to lie in its slice, and `c`, which is
+    // borrowed mutably, is another slice. A stride is a distance inside a slice, which fits an `isize`, or is not used.
     unsafe {
         matrixmultiply::sgemm(
             m,
@@ -142,5 +152,24 @@ mod tests {
         let x = [0.0; 5];
         let x = Strided { values: &x, row: 3, column: 1 };
         product_strided((2, 3, 1), x, x, &mut [0.0; 2]);
+    }
+
+    #[test]
+    fn shapes_whose_sizes_overflow_are_refused() {
+        let refused = |shape, a, b, length: usize| {
+            let product = || product_strided(shape, a, b, &mut vec![0.0; length]);
+            std::panic::catch_unwind(product).is_err()
+        };
+        let at = |row, column| Strided { values: &[1.0], row, column };
+        // 2^64 elements of an output that has none
+        assert!(refused((1 << 32, 1, 1 << 32), at(0, 0), at(0, 0), 0));
+        // the last element of a factor at 2^64, which is 0
+        assert!(refused((3, 1, 1), at(1 << 63, 0), at(0, 0), 3));
+        assert!(refused((1, 3, 1), at(0, 1 << 63), at(0, 0), 1));
+        assert!(refused((2, 2, 1), at(1 << 63, 1 << 63), at(0, 0), 2));
+        let whole =
+            |shape| std::panic::catch_unwind(|| product(shape, &[], Use::Plain, &[], Use::Plain, &mut []));
+        assert!(whole((1 << 32, 1 << 32, 1 << 32)).is_err());
+        assert!(whole((0, 0, 0)).is_ok());
     }
 }
