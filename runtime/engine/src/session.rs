@@ -11,9 +11,10 @@
 //! The plan's cores are taken by threads that the engine makes: the caller's thread keeps its own. A command and its
 //! reply carry one vector to and fro, so that a token allocates nothing.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -47,6 +48,8 @@ pub struct Engine {
     replies: Receiver<Reply>,
     thread: Option<JoinHandle<()>>,
     stop: StopHandle,
+    /// Ends a prompt whose rows nobody hears any more.
+    abandon: StopHandle,
     facts: Facts,
     /// Where the plan's rates are measured again, if it says so.
     points: Option<Points>,
@@ -199,11 +202,16 @@ impl Engine {
         let (answers, replies) = sync_channel(1);
         let points = Points::of(keys, model.container.weights());
         let (container, plan, handle) = (Arc::clone(&model.container), keys.clone(), stop.clone());
+        let abandon = StopHandle::default();
+        let abandoned = abandon.clone();
         let work = move || {
             let started = Transformer::start(&container, &plan, handle);
             drop((container, plan));
             match started {
-                Ok(transformer) => serve(transformer, &received, &answers),
+                Ok(mut transformer) => {
+                    transformer.stop.abandon = abandoned;
+                    serve(transformer, &received, &answers);
+                }
                 Err(error) => drop(answers.send(Reply::Started(Err(error.into())))),
             }
         };
@@ -230,6 +238,7 @@ impl Engine {
             replies,
             thread: Some(thread),
             stop,
+            abandon,
             facts: nothing,
             points,
             counters: Counters::default(),
@@ -305,21 +314,35 @@ impl Engine {
     }
 
     /// Sends work with the vector for its logits and hears of every row until it is done.
+    ///
+    /// Where `each` panics, the work is ended and waited for: the next command meets an engine that owes no replies.
     fn work(
         &mut self,
         command: impl FnOnce(Vec<f32>) -> Command,
         mut each: impl FnMut(&[f32]),
-    ) -> Result<&[f32], Error> {
+    ) -> Result<(), Failure> {
         let logits = std::mem::take(&mut self.logits);
         self.order(command(logits));
+        let mut panic = None;
         loop {
             match self.reply() {
-                Reply::Row(logits) => each(&logits),
+                Reply::Row(logits) if panic.is_none() => {
+                    // the panic goes on in the caller, once the engine is in order
+                    panic = catch_unwind(AssertUnwindSafe(|| each(&logits))).err();
+                    if panic.is_some() {
+                        self.abandon.stop();
+                    }
+                }
                 Reply::Done { result, counters, logits } => {
                     (self.counters, self.logits) = (counters, logits);
-                    return result.map(|()| &self.logits[..]);
+                    self.abandon.resume();
+                    return match panic {
+                        Some(panic) => Err(Failure::Panic { panic, done: result.is_ok() }),
+                        None => Ok(result?),
+                    };
                 }
-                Reply::Started(_)
+                Reply::Row(_)
+                | Reply::Started(_)
                 | Reply::Acknowledged
                 | Reply::Copied(_)
                 | Reply::Replayed(_)
@@ -329,26 +352,46 @@ impl Engine {
     }
 }
 
+/// Why work was not done.
+enum Failure {
+    Error(Error),
+    /// The callback that heard of rows has panicked; the work may be done all the same.
+    Panic {
+        panic: Box<dyn Any + Send>,
+        done: bool,
+    },
+}
+
 impl Engine {
-    /// Takes tokens of a prompt from a place of a sequence on; the position after them.
+    /// Takes tokens of a prompt into a sequence; `standing` is where it stands before and after. Where `heard` panics, the sequence
+    /// goes back to where it was, or before that where a recurrent state asks for it.
     fn prompt(
         &mut self,
-        at: At,
+        sequence: usize,
+        standing: &mut Standing,
         tokens: &[u32],
         rows: Heard,
         heard: impl FnMut(&[f32]),
-    ) -> Result<usize, Error> {
-        let vocabulary = self.vocabulary();
+    ) -> Result<(), Failure> {
+        let (vocabulary, at) = (self.vocabulary(), At { sequence, position: standing.position });
         if tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
+            return Err(Error::EmptyPrompt.into());
         }
         if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
-            return Err(Error::Token { token, vocabulary });
+            return Err(Error::Token { token, vocabulary }.into());
         }
         let count = self.fitting(at, tokens.len())?;
         let tokens = tokens.to_vec();
-        self.work(|logits| Command::Prefill { tokens, at, rows, logits }, heard)?;
-        Ok(count)
+        let done = self.work(|logits| Command::Prefill { tokens, at, rows, logits }, heard);
+        *standing = match &done {
+            Ok(()) => Standing::prefilled(count),
+            Err(Failure::Error(error)) => standing.failed(error, self.is_recurrent()),
+            Err(Failure::Panic { done: true, .. }) => {
+                Standing::prefilled(count).back(standing.position, self.is_recurrent())
+            }
+            Err(Failure::Panic { done: false, .. }) => standing.failed(&Error::Stopped, self.is_recurrent()),
+        };
+        done
     }
 
     /// The position after so many tokens more, if there is room for them.
@@ -368,9 +411,27 @@ impl Engine {
     }
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl Failure {
+    /// The error; a panic goes on.
+    fn into_error(self) -> Error {
+        match self {
+            Self::Error(error) => error,
+            Self::Panic { panic, .. } => resume_unwind(panic),
+        }
+    }
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
         self.commands = None;
+        // a thread that has a reply to hand over does not wait for anybody to take it
+        self.replies = sync_channel(1).1;
         if let Some(thread) = self.thread.take() {
             // a panic of the thread was told to whoever waited for it
             let _ = thread.join();
@@ -529,8 +590,8 @@ impl Session<'_> {
         for (position, &token) in (self.standing.position..).zip(tokens) {
             rows.push(Token { token, sequence: 0, position });
         }
-        let done = self.engine.work(|logits| Command::Decode { rows, logits }, |_| ()).map(drop);
-        done.map_err(|error| self.failed(error))?;
+        let done = self.engine.work(|logits| Command::Decode { rows, logits }, |_| ());
+        done.map_err(Failure::into_error).map_err(|error| self.failed(error))?;
         self.standing.position += tokens.len();
         Ok(&self.engine.logits[..tokens.len() * self.engine.facts.vocabulary])
     }
@@ -573,8 +634,8 @@ impl Session<'_> {
     }
 
     fn prompt(&mut self, tokens: &[u32], rows: Heard, heard: impl FnMut(&[f32])) -> Result<&[f32], Error> {
-        let done = self.engine.prompt(At { sequence: 0, position: self.position() }, tokens, rows, heard);
-        self.standing = Standing::prefilled(done.map_err(|error| self.failed(error))?);
+        let done = self.engine.prompt(0, &mut self.standing, tokens, rows, heard);
+        done.map_err(Failure::into_error)?;
         Ok(self.logits())
     }
 

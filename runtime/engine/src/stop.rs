@@ -27,3 +27,19 @@ impl StopHandle {
         self.0.load(Ordering::Relaxed)
     }
 }
+
+/// All that can end what an engine's thread is doing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stops {
+    /// The embedder's handle.
+    pub engine: StopHandle,
+    /// Set while nobody wants the rest of a prompt's rows: a callback has panicked.
+    pub abandon: StopHandle,
+}
+
+impl Stops {
+    /// Whether any of them has been used.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.engine.is_stopped() || self.abandon.is_stopped()
+    }
+}

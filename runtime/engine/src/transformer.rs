@@ -30,7 +30,7 @@ use crate::recurrent::States;
 use crate::rotary::Rotary;
 use crate::routes::Routes;
 use crate::stage::{Stage, Traffic};
-use crate::stop::StopHandle;
+use crate::stop::Stops;
 use crate::weights::Weights;
 use kernels::{Form, Input, Kernels, Matrix, Packed, Rotation, dequantise, rms_norm};
 
@@ -188,7 +188,7 @@ pub(crate) struct Transformer {
     /// The frequencies of [`Config::ropes`].
     rotaries: Vec<Rotary>,
     /// Set by whoever wants an end; looked at before each layer.
-    stop: StopHandle,
+    pub(crate) stop: Stops,
     /// Whether the arena is locked in memory.
     lock: Result<(), LockError>,
     kernels: &'static dyn Kernels,
@@ -421,7 +421,7 @@ impl Transformer {
         let [hot, cold] = self.slots.bytes();
         let regions = [self.weights.bytes(), hot, cold];
         let memory = regions.into_iter().max_by_key(|region| region.len()).unwrap_or_default();
-        probe::measure(points, self.kernels, &self.pool, memory, &mut self.fetcher, &self.stop)
+        probe::measure(points, self.kernels, &self.pool, memory, &mut self.fetcher, &self.stop.engine)
     }
 
     /// Empties the cold slots, as at start.

@@ -1,6 +1,6 @@
 //! Several sequences, of which any may go on together.
 
-use super::{Command, Engine, Few, Heard, Standing};
+use super::{Command, Engine, Failure, Few, Heard, Standing};
 use crate::error::Error;
 use crate::kv::At;
 use crate::transformer::Token;
@@ -54,7 +54,8 @@ impl<'engine> Batch<'engine> {
             }
             rows.push(Token { token, sequence: sequence as u32, position: position + before });
         }
-        let done = self.engine.work(|logits| Command::Decode { rows, logits }, |_| ()).map(drop);
+        let done = self.engine.work(|logits| Command::Decode { rows, logits }, |_| ());
+        let done = done.map_err(Failure::into_error);
         for &(sequence, _) in tokens {
             let standing = self.standings[sequence];
             self.stand(
@@ -129,14 +130,11 @@ impl<'engine> Batch<'engine> {
         rows: Heard,
         heard: impl FnMut(&[f32]),
     ) -> Result<(), Error> {
-        let at = self.at(sequence)?;
-        let done = self.engine.prompt(at, tokens, rows, heard);
-        let standing = match &done {
-            Ok(position) => Standing::prefilled(*position),
-            Err(error) => self.standings[sequence].failed(error, self.engine.is_recurrent()),
-        };
+        self.at(sequence)?;
+        let mut standing = self.standings[sequence];
+        let done = self.engine.prompt(sequence, &mut standing, tokens, rows, heard);
         self.stand(sequence, standing);
-        done.map(drop)
+        done.map_err(Failure::into_error)
     }
 
     fn wrong(&self, problem: String) -> Error {

@@ -441,6 +441,80 @@ fn a_stop_ends_the_call_and_the_token_can_be_decoded_again() {
     assert!(matches!(Engine::start_with(&model, &plan, stop), Err(Error::Stopped)));
 }
 
+/// What `work` gives, if it ends in time.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = sync_channel(1);
+    let worker = thread::spawn(move || done.send(work()));
+    match result.recv_timeout(Duration::from_secs(60)) {
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("nothing for a minute"),
+        // a panic of the work is the test's
+        ended => worker.join().map_or_else(|panic| resume_unwind(panic), |_| ended.unwrap()),
+    }
+}
+
+#[test]
+fn an_engine_is_dropped_while_a_callback_panics() {
+    for rows in [1, 3, TOKENS.len()] {
+        let panic = in_time(move || {
+            catch_unwind(|| {
+                let mut engine = engine(|_| ()).unwrap();
+                engine.session().prefill_each(&TOKENS[..rows], |_, _| panic!("a callback")).unwrap();
+            })
+        });
+        assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"a callback"), "{rows} rows");
+    }
+}
+
+#[test]
+fn a_callback_that_panics_leaves_the_sequence_where_it_was() {
+    const RECURRENT: &str =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures/lfm2.gguf");
+    let recurrent = || {
+        let (source, folder) = (SourceModel::open(RECURRENT).unwrap(), tempfile::tempdir().unwrap());
+        let knobs = Knobs { hot: 3, cold: 5, buffers: 9, ..Knobs::default() };
+        let (model, plan) = files_of(folder.path(), &source, "dense", &knobs, |_| ());
+        Engine::start(&model, &plan).unwrap()
+    };
+    let engines: [fn() -> Engine; 2] = [|| engine(|_| ()).unwrap(), recurrent];
+    for start in engines {
+        in_time(move || {
+            let mut engine = start();
+            let mut session = engine.session();
+            session.prefill(&TOKENS[..5]).unwrap();
+            let (last, next) = (session.logits().to_vec(), session.decode(7).unwrap().to_vec());
+            let prompt = session.prefill(&TOKENS[5..]).unwrap().to_vec();
+            for (fallen, decoded) in [(0, 0), (3, 0), (6, 0), (0, 1), (5, 1)] {
+                session.reset();
+                session.prefill(&TOKENS[..5]).unwrap();
+                assert_eq!(session.logits(), last);
+                if decoded > 0 {
+                    assert_eq!(session.decode(7).unwrap(), next);
+                }
+                let each = |index, _: &[f32]| assert_ne!(index, fallen, "a callback");
+                let caught = catch_unwind(AssertUnwindSafe(|| session.prefill_each(&TOKENS[5..], each)));
+                assert!(caught.is_err());
+                // a recurrent state goes back to the end of its last prompt; of the one that fell to its beginning, if it was done
+                let stands = session.position();
+                let right = if session.engine().is_recurrent() { [5, 0] } else { [5 + decoded; 2] };
+                assert!(right.contains(&stands), "{stands}: row {fallen} behind {decoded}");
+                session.rewind(5);
+                session.prefill(&TOKENS[session.position()..5]).ok();
+                assert_eq!(session.decode(7).unwrap(), next, "row {fallen} behind {decoded}");
+                assert_eq!(session.prefill(&TOKENS[5..]).unwrap(), prompt, "row {fallen} behind {decoded}");
+            }
+            let mut batch = engine.batch();
+            batch.prefill(0, &TOKENS[..5]).unwrap();
+            let each = |_: usize, _: &[f32]| panic!("a callback");
+            let caught = catch_unwind(AssertUnwindSafe(|| batch.prefill_each(0, &TOKENS[5..], each)));
+            assert!(caught.is_err());
+            let stands = batch.positions()[0];
+            assert!(stands == 5 || stands == 0 && batch.engine().is_recurrent(), "{stands}");
+            batch.prefill(0, &TOKENS[stands..5]).ok();
+            assert_eq!(batch.decode(&[(0, 7)]).unwrap(), next);
+        });
+    }
+}
+
 #[test]
 fn an_engine_moves_between_threads_and_pins_none_of_them() {
     let before = sched_getaffinity(None).unwrap();

@@ -20,7 +20,7 @@ use crate::neurons::{LayerNeurons, Shape, Slots};
 use crate::pool::Pool;
 use crate::recurrent::States;
 use crate::rotary::Rotary;
-use crate::stop::StopHandle;
+use crate::stop::{StopHandle, Stops};
 use crate::weights::Weights;
 
 impl Transformer {
@@ -100,7 +100,7 @@ impl Transformer {
         let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
         let How { kernels, form, shapes, transposes_down } = how;
         Ok(Self {
-            stop,
+            stop: Stops { engine: stop, ..Stops::default() },
             lock,
             pool: Pool::new(&cores[0])?,
             cores,

@@ -83,10 +83,10 @@ fn a_sequence_goes_back_to_the_end_of_its_prompt_and_to_its_beginning() {
         }
         assert!(told(&mut engine, 0, &[4]) == expected, "from the beginning");
         // work that is stopped leaves layers apart: it is done again from the end of the prompt
-        engine.stop.stop();
+        engine.stop.engine.stop();
         assert!(matches!(engine.decode(&[rows[10]]), Err(TransformerError::Stopped)));
         assert!(matches!(engine.prefill(&rows[10..], None), Err(TransformerError::Stopped)));
-        engine.stop.resume();
+        engine.stop.engine.resume();
         let again = [10, 11].map(|at| engine.decode(&rows[at..at + 1]).unwrap().to_vec());
         assert_eq!(again[..], expected[1..]);
     });
