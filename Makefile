@@ -51,7 +51,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -117,8 +117,13 @@ man: build ## man pages in target/man; for completions see any program's --help
 	@for program in profile plan run; do $(BIN)/$$program --man >target/man/$$program.1 || exit 1; done; ls target/man/*.1
 
 # cargo builds the programs that the tests start before it runs the first of them
-test: setup ## every test, the committed plans included
+test: setup ## every test, the committed plans included; FLASHPLAN_REQUIRE=io_uring,avx512 or all refuses to skip what needs them
+	@rm -f target/skipped.txt
 	$(CARGO) test --locked
+	@$(MAKE) --no-print-directory skipped
+
+skipped: ## which tests the last run left out, for what they need of a machine
+	@sort -u target/skipped.txt 2>/dev/null | awk '{ print } END { print "skipped tests, or parts of tests: " NR }'
 
 exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours (PROFILES=oneplus-12 for some of them)
 	$(CARGO) test --locked --release -p planner --test it -- grid:: independent:: --ignored --nocapture

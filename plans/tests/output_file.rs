@@ -98,7 +98,7 @@ fn null(folder: &Path) -> Option<std::path::PathBuf> {
 fn a_device_is_written_to_and_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let Some(device) = null(folder.path()) else {
-        eprintln!("skipped: only root can make a device");
+        skipped::skipped("root", "only root can make a device");
         return;
     };
     let link = folder.path().join("link");

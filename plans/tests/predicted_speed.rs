@@ -1,5 +1,4 @@
-//! The speed that a committed plan predicts: put together again from its parts by a few lines of this file, and changed by the
-//! rates of the machine as it must be.
+//! The predicted speed of committed plans: this file computes it again from the plan's terms, and checks how it follows the rates.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::path::{Path, PathBuf};

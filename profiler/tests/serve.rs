@@ -569,7 +569,6 @@ fn a_long_prompt_leaves_others_half_of_the_time() {
 }
 
 /// `curl -N` at a server, if there is a curl.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn curl(server: &Server, path: &str, body: &Value) -> Option<Child> {
     let url = format!("http://{}{path}", server.address);
     let mut curl = Command::new("curl");
@@ -578,7 +577,7 @@ fn curl(server: &Server, path: &str, body: &Value) -> Option<Child> {
         Ok(child) => Some(child),
         Err(error) => {
             assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
-            eprintln!("skipped: there is no curl here");
+            skipped::skipped("curl", "there is none here");
             None
         }
     }

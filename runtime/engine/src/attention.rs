@@ -360,8 +360,9 @@ mod tests {
 
     use super::*;
     use crate::arena::{Align, Arena};
+    use crate::transformer::tests::kernels_of_all_sets;
     use kernels::Format;
-    use kernels::{available, dequantise};
+    use kernels::dequantise;
 
     /// Attention of one head of one row, by definition.
     fn by_definition(
@@ -444,7 +445,7 @@ mod tests {
             let projections: Vec<f32> = (0..CONTEXT * stride).map(|_| 2.0 * number()).collect();
             for (config, sinks) in kinds(heads_count, kv_heads, width) {
                 let sinks = sinks.as_deref();
-                for kernels in available() {
+                for kernels in kernels_of_all_sets() {
                     let run = |threads: usize, rows: std::ops::Range<usize>, tiling: Tiling| {
                         let pool = Pool::new(&vec![0; threads]).expect("threads");
                         let mut out = vec![f32::NAN; rows.len() * config.query_width()];

@@ -209,8 +209,9 @@ pub fn sign_bits(x: &[f32], out: &mut [u64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transformer::tests::kernels_of_all_sets;
     use kernels::Format;
-    use kernels::{available, quantise};
+    use kernels::quantise;
 
     #[test]
     fn sign_bits_mark_the_negative_values_and_fill_with_zeros() {
@@ -238,7 +239,7 @@ mod tests {
         let mut input = [0u64];
         sign_bits(&x, &mut input);
         let differences: Vec<u32> = signs.iter().map(|row| (row ^ input[0]).count_ones()).collect();
-        for kernels in available() {
+        for kernels in kernels_of_all_sets() {
             let scores = |predictor: Predictor<'_>, signs: &[u64]| -> Vec<f32> {
                 let (x, none) = (Input::plain(&x), Input::plain(&[]));
                 let one_by_one: Vec<f32> =

@@ -177,6 +177,13 @@ fn check_axpy(kernels: &dyn Kernels, a: f32, weights: &Weights, y: &[f32]) {
     }
 }
 
+/// Every kernel set that this processor can run, the reference first. The test is skipped for the other sets.
+fn available() -> Vec<&'static dyn Kernels> {
+    let available = super::available();
+    skipped::absent_instruction_sets(available.iter().map(|kernels| kernels.instruction_set().name()));
+    available
+}
+
 /// Every instruction set here with every format.
 fn pairs() -> impl Iterator<Item = (&'static dyn Kernels, Format)> {
     available().into_iter().flat_map(|kernels| Format::ALL.map(|format| (kernels, format)))

@@ -260,7 +260,7 @@ mod tests {
             };
             if let Some(why) = super::super::refused(readers) {
                 assert_eq!(backend, Backend::IoUring, "{why}");
-                eprintln!("reads_are_counted: not tested with io_uring, which is refused here: {why}");
+                skipped::skipped("io_uring", format_args!("refused here: {why}"));
                 continue;
             }
             let outcome = readers.run(point, timing).unwrap();

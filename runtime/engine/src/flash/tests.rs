@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use skipped::skipped;
+
 use super::faulty::{Fault, Faulty};
 use super::uring::Uring;
 use super::*;
@@ -32,12 +34,11 @@ pub(crate) fn buffers(count: usize) -> (Arena, Vec<Buffer>) {
     (arena, buffers)
 }
 
-/// Whether a test of `io_uring` has to be left out, and says so, since this kernel or container refuses it.
+/// Whether this kernel or container refuses `io_uring`; the test that needs it is skipped then.
 pub(crate) fn refused(error: &io::Error) -> bool {
     let refused = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES));
     if refused {
-        let name = std::thread::current().name().unwrap_or_default().to_owned();
-        eprintln!("{name}: not tested with io_uring, which is refused here: {error}");
+        skipped("io_uring", format_args!("refused here: {error}"));
     }
     refused
 }
@@ -56,7 +57,13 @@ fn devices(path: &Path, depth: usize) -> Vec<Box<dyn Flash>> {
     let mut devices: Vec<Box<dyn Flash>> = Vec::new();
     for backend in Backend::ALL {
         for direct in [false, true] {
-            let Ok(file) = open(path, direct) else { continue };
+            let file = match open(path, direct) {
+                Err(error) if direct => {
+                    skipped("direct reads", error);
+                    continue;
+                }
+                opened => opened.unwrap(),
+            };
             match open_backend(backend, file, direct, depth, 6, &[0]) {
                 Err(error) if backend == Backend::IoUring && refused(&error) => {}
                 made => devices.push(made.unwrap()),

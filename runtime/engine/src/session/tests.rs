@@ -441,7 +441,7 @@ fn a_stop_ends_the_call_and_the_token_can_be_decoded_again() {
     assert!(matches!(Engine::start_with(&model, &plan, stop), Err(Error::Stopped)));
 }
 
-/// What `work` gives, if it ends in time.
+/// The result of `work`, which must end within a minute.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = sync_channel(1);
     let worker = thread::spawn(move || done.send(work()));

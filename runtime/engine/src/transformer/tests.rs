@@ -56,6 +56,13 @@ mod ungated;
 
 use rounded::{Rounding, What};
 
+/// Every kernel set that this processor can run. The test is skipped for the other sets.
+pub(crate) fn kernels_of_all_sets() -> Vec<&'static dyn Kernels> {
+    let available = kernels::available();
+    skipped::absent_instruction_sets(available.iter().map(|kernels| kernels.instruction_set().name()));
+    available
+}
+
 const WIDTH: usize = 64;
 const NEURONS: usize = 96;
 const LAYERS: usize = 2;
@@ -932,7 +939,10 @@ fn a_container_that_changes_while_it_is_read_gives_the_right_answer_or_a_sentenc
                 let mut plan = plan(&container, "low-rank", &knobs);
                 plan.read.direct = direct;
                 let mut engine = match Transformer::start(&container, &plan, StopHandle::default()) {
-                    Err(TransformerError::Open { .. }) if direct => continue, // not on this file system
+                    Err(error @ TransformerError::Open { .. }) if direct => {
+                        skipped::skipped("direct reads", error);
+                        continue;
+                    }
                     started => started.unwrap(),
                 };
                 let mut failures = Vec::new();

@@ -80,14 +80,17 @@ fn logits_of_the_fixture_models_are_those_that_are_committed() {
             _ => container(folder.path(), &source),
         };
         for (kernels, level) in
-            kernels::available().into_iter().flat_map(|k| levels.iter().map(move |l| (k, l)))
+            kernels_of_all_sets().into_iter().flat_map(|k| levels.iter().map(move |l| (k, l)))
         {
             let set = kernels.instruction_set();
             let committed = match set {
                 InstructionSet::Scalar => scalar,
                 InstructionSet::Avx2 => avx2,
                 InstructionSet::Avx512 => avx512,
-                InstructionSet::Neon | InstructionSet::Dotprod | InstructionSet::I8mm => continue,
+                InstructionSet::Neon | InstructionSet::Dotprod | InstructionSet::I8mm => {
+                    skipped::skipped("a committed hash", format_args!("none for {set}"));
+                    continue;
+                }
             };
             found.push((model, level, set, hash(&container, level, set)));
             expected.push((model, level, set, committed.to_owned()));

@@ -10,8 +10,6 @@
 
 use std::collections::BTreeMap;
 
-use kernels::available;
-
 use super::architectures::{GOLDEN, npy};
 use super::*;
 use crate::model::gguf::TensorInfo;
@@ -98,7 +96,7 @@ fn agrees(
 
     let in_place = index::index(&path);
     let packed = container_in_pieces(temporary.path(), &source, source.config().ffn_width());
-    for kernels in available() {
+    for kernels in kernels_of_all_sets() {
         let name = format!("{name} {}", kernels.instruction_set());
         let mut reference = Reference::new(&source, kernels);
         let logits: Vec<Vec<f32>> =

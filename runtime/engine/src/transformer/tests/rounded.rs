@@ -19,7 +19,7 @@
 
 use std::collections::BTreeMap;
 
-use kernels::{Kernels, available, rms_norm, softmax};
+use kernels::{Kernels, rms_norm, softmax};
 
 use super::*;
 use crate::container::Directory;
@@ -468,7 +468,7 @@ fn vectors_of_eight_bits_meet_the_containers_own_rows_as_the_plan_says() {
         };
         let most = if family == "deepseek2" { ROUNDED_LATENT } else { ROUNDED };
         let interleaved = slice == 0 && container.directory.down_format == Format::Q4_0X4;
-        for kernels in available() {
+        for kernels in kernels_of_all_sets() {
             let plain = Rounding::logits(&container, kernels, What::Nothing);
             let [decode_rounds, prompt_rounds] = [What::Decode, What::Prompt].map(|what| {
                 [Rounding::logits, Rounding::logits_alone].map(|logits| logits(&container, kernels, what))
