@@ -319,11 +319,29 @@ serve-load: $(BUILT) ## 10,000 requests of 8 clients under the plan's memory, an
 	$(PYTHON) $(CLIENTS)/load.py soak --run $(BIN)/run --plan $(DEMO)/load.toml
 	$(PYTHON) $(CLIENTS)/load.py fuzz --run $(BIN)/run --plan $(DEMO)/load.toml $(PLAIN)
 
-browser: $(BUILT) ## a real browser on the page of `run --serve`: Debian's chromium, driven by playwright (too big for CI)
+# the page's sources, its bundler and its tests
+.PHONY: page page-check page-pictures
+PAGE := runtime/run/page
+
+$(PAGE)/node_modules: $(PAGE)/package-lock.json
+	@command -v npm >/dev/null || { echo "this needs node 20 or later with npm, for example: sudo apt-get install --no-install-recommends npm"; exit 1; }
+	npm --prefix $(PAGE) ci --no-audit --no-fund && touch $@
+
+page: $(PAGE)/node_modules ## bundles the page of `run --serve` into runtime/run/src/serve/page.html.gz, which is committed
+	npm --prefix $(PAGE) --silent run build
+
+page-check: $(PAGE)/node_modules ## that the committed page is what its sources make, and tests of its parts that need no browser
+	npm --prefix $(PAGE) --silent run check
+	npm --prefix $(PAGE) --silent test
+
+browser: $(PAGE)/node_modules $(BUILT) ## the page in a real browser, Debian's chromium, at a scripted server and at `run --serve` (too big for CI)
 	@command -v chromium >/dev/null || { echo "this needs chromium: sudo apt-get install --no-install-recommends chromium"; exit 1; }
-	@target/browser/bin/python -c 'import playwright' 2>/dev/null || { $(PYTHON) -m venv target/browser && target/browser/bin/pip -q install playwright; }
 	@$(call client_plan,$(MODEL),$(DEMO),client.toml,)
-	@target/browser/bin/python $(SERVE) --plan $(DEMO)/client.toml $(PLAIN) $(CLIENTS)/browser.py ADDRESS target/browser/page.png
+	RUN='$(abspath $(BIN))/run' RUN_PLAN='$(abspath $(DEMO))/client.toml' RUN_OPTIONS='--template $(abspath $(CLIENTS))/plain.jinja' \
+	  npm --prefix $(PAGE) --silent run browser
+
+page-pictures: $(PAGE)/node_modules ## pictures of the page for the guide, in docs; needs chromium and optipng
+	cd $(PAGE) && node tests/pictures.mjs ../../../docs
 
 vectors: setup ## tokenizers against the vectors in LLAMA_CPP=folder of llama.cpp's source: no difference
 	@test -d '$(LLAMA_CPP)/models' || { echo "name llama.cpp's source: make vectors LLAMA_CPP=folder"; exit 1; }

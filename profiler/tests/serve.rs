@@ -32,8 +32,8 @@ impl Server {
         let out = std::fs::File::create(here.path("served.txt")).unwrap();
         let mut child = run.stdout(out).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let listens = lines.find(|line| line.contains(" on http://")).expect("it listens");
-        let address = listens.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+        let listens = lines.find(|line| line.starts_with("open http://")).expect("it listens");
+        let address = listens.split(['/', ' ']).nth(3).unwrap().to_owned();
         let told = Some(thread::spawn(move || lines.collect()));
         Self { child, address, told }
     }
@@ -139,10 +139,6 @@ fn clients_are_answered_under_the_plan() {
     assert_eq!(server.get("/health"), r#"{"status":"ok"}"#);
     let models: Value = serde_json::from_str(&server.get("/v1/models")).unwrap();
     assert_eq!(models["data"][0]["id"], "oxide-dense");
-    let page = server.get("/");
-    assert!(
-        page.contains("<title>flashplan</title>") && !page.contains("http://") && !page.contains("https://")
-    );
     answers(&server, first, &one);
     let answer = server.post("/v1/completions", &json!({ "prompt": second, "max_tokens": 12 }));
     assert_eq!(answer["choices"][0]["text"], plain(second).as_str());

@@ -27,7 +27,7 @@ Examples:
   run --plan plan.toml --chat
       talks with the model
   run --plan plan.toml --serve
-      answers OpenAI's clients on http://127.0.0.1:8080/v1
+      a page to chat on http://127.0.0.1:8080, and OpenAI's API under /v1
   run --plan plan.toml --bench --json
       measures speed, reads and memory beside what the plan predicts
   run --model model.gguf --tokenize \"Hello, world!\"

@@ -329,13 +329,23 @@ async fn no_method(request: HttpRequest<Body>) -> Refusal {
     Refusal::of(405, "invalid_request_error", message)
 }
 
-/// A page to talk with the model, which asks for nothing from elsewhere.
-async fn page() -> Response {
-    const POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
-                          base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-    let headers =
-        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, POLICY)];
-    (headers, include_str!("page.html")).into_response()
+/// The page to talk with the model. `make page` bundles it, with the policy that lets only its own script and style run.
+async fn page(headers: HeaderMap) -> Result<Response, Refusal> {
+    let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
+    if !accepted.is_some_and(|encodings| encodings.contains("gzip")) {
+        let message = "the page is compressed; open it in a browser, or ask with `curl --compressed`";
+        return Err(Refusal::of(406, "invalid_request_error", message));
+    }
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_ENCODING, "gzip"),
+        (header::CONTENT_SECURITY_POLICY, include_str!("page.csp")),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // another version of the server has another page
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    Ok((headers, include_bytes!("page.html.gz").as_slice()).into_response())
 }
 
 async fn health() -> Response {

@@ -3,7 +3,7 @@
 //!
 //! What is said in a request or in its answer stands in neither.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use axum::http::Method;
@@ -42,10 +42,12 @@ impl Log {
         let (model, level) = (session.model.name(), &session.plan.quality.level);
         let speed = session.plan.expected.decode_tokens_per_second;
         let (context, sequences) = (session.context(), session.sequences());
+        let page = page_url(address);
         terminal::say(format_args!(
-            "{model} on http://{address}/v1: level `{level}`, {} of {context} tokens, {speed:.1} tok/s planned; Ctrl-C ends",
+            "{model}: level `{level}`, {} of {context} tokens, {speed:.1} tok/s planned",
             if sequences == 1 { "a context".to_owned() } else { format!("{sequences} contexts") },
         ));
+        terminal::say(format_args!("open {page} in a browser; programs use {page}/v1; Ctrl-C ends"));
         if let Some(reason) = session.unlocked() {
             terminal::say(format_args!("warning: the memory may be paged out: {reason}"));
         }
@@ -133,6 +135,18 @@ impl Log {
     }
 }
 
+/// The URL of the page from this machine. A server that listens on all addresses is asked for by the loopback one.
+fn page_url(mut address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        address.set_ip(if address.is_ipv4() {
+            Ipv4Addr::LOCALHOST.into()
+        } else {
+            Ipv6Addr::LOCALHOST.into()
+        });
+    }
+    format!("http://{address}")
+}
+
 /// What is told of a refusal: of the client's own words none, be it as a method, a path or a key.
 fn refused(method: &Method, route: Option<&str>, refusal: &Refusal) -> Value {
     let known = [
@@ -158,6 +172,15 @@ fn refused(method: &Method, route: Option<&str>, refusal: &Refusal) -> Value {
 mod tests {
     use super::super::request::Keys;
     use super::*;
+
+    #[test]
+    fn the_page_has_an_address_that_a_browser_opens() {
+        let url = |address: &str| page_url(address.parse().expect("an address"));
+        assert_eq!(url("127.0.0.1:8080"), "http://127.0.0.1:8080");
+        assert_eq!(url("0.0.0.0:80"), "http://127.0.0.1:80");
+        assert_eq!(url("[::]:8080"), "http://[::1]:8080");
+        assert_eq!(url("192.168.1.7:8080"), "http://192.168.1.7:8080");
+    }
 
     #[test]
     fn no_words_of_a_client_are_in_what_is_told_of_a_refusal() {

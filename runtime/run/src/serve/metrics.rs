@@ -18,6 +18,7 @@ pub(super) struct Metrics {
     planned_tokens_per_second: f64,
     planned_hit_fraction: f64,
     limit_bytes: u64,
+    context_tokens: u32,
     numbers: Mutex<Numbers>,
 }
 
@@ -51,6 +52,7 @@ impl Metrics {
             planned_tokens_per_second: plan.expected.decode_tokens_per_second,
             planned_hit_fraction: plan.expected.hit_fraction,
             limit_bytes: plan.memory.limit_bytes,
+            context_tokens: plan.context.tokens,
             numbers: Mutex::default(),
         }
     }
@@ -199,6 +201,11 @@ impl Metrics {
             ("queue_requests", "Requests that wait.", n.waiting as f64),
             ("memory_peak_bytes", "The most that the process has held.", n.peak_bytes as f64),
             ("memory_limit_bytes", "The most that it may hold, by the plan.", self.limit_bytes as f64),
+            (
+                "context_tokens",
+                "Tokens of a context, prompt and answer together.",
+                f64::from(self.context_tokens),
+            ),
             ("planned_tokens_per_second", "Decoding speed, by the plan.", self.planned_tokens_per_second),
             (
                 "planned_hit_fraction",

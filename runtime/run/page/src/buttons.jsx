@@ -1,0 +1,41 @@
+// Buttons.
+
+import { useEffect, useState } from "preact/hooks";
+import { Icon } from "./icons.jsx";
+import { set } from "./store.js";
+
+/** A button with an icon, and its name for those who do not see it. */
+export const IconButton = ({ icon, name, keys, ...others }) => (
+  <button type="button" class="icon-button" aria-label={name} title={keys ? `${name} (${keys})` : name} {...others}>
+    <Icon name={icon} />
+  </button>
+);
+
+/** Copies a text, and shows for a moment that it has. */
+export function CopyButton({ text, what = "message" }) {
+  const [copied, setCopied] = useState(false);
+  useEffect(() => {
+    const timer = copied && setTimeout(() => setCopied(false), 1500);
+    return () => clearTimeout(timer);
+  }, [copied]);
+  const copy = async () => {
+    const done = await toClipboard(text);
+    setCopied(done);
+    set({ announced: done ? "Copied" : "The browser does not let this page copy" });
+  };
+  return <IconButton icon={copied ? "check" : "copy"} name={copied ? "Copied" : `Copy ${what}`} onClick={copy} />;
+}
+
+async function toClipboard(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  // browsers keep the clipboard from pages without encryption, and still obey this
+  const area = document.createElement("textarea");
+  const focused = document.activeElement;
+  area.value = text;
+  (document.querySelector("dialog[open]") ?? document.body).append(area);
+  area.select();
+  const done = document.execCommand("copy");
+  area.remove();
+  focused?.focus();
+  return done;
+}

@@ -1,0 +1,87 @@
+// The conversation: its messages, and a view that follows a growing answer until somebody scrolls away from its end.
+
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { Icon } from "./icons.jsx";
+import { Message } from "./message.jsx";
+import { path } from "./tree.js";
+
+/** Pixels from the end within which a view counts as being there. */
+const NEAR = 32;
+
+const EXAMPLES = [
+  ["Explain", "Explain how a hash map works, with a small example."],
+  ["Write code", "Write a function in Rust that reverses the words of a sentence."],
+  ["Compare", "Compare SSDs and hard disks in a table."],
+];
+
+export function Thread({ state, conversation, onExample }) {
+  const view = useRef();
+  const follows = useRef(true);
+  const [isAway, setAway] = useState(false);
+  const answering = state.answering[conversation.id];
+
+  const toEnd = () => {
+    follows.current = true;
+    setAway(false);
+    view.current.scrollTop = view.current.scrollHeight;
+  };
+  // another conversation and a message of one's own are seen from their end
+  useLayoutEffect(toEnd, [conversation.id, answering?.node]);
+  useLayoutEffect(() => {
+    if (follows.current) view.current.scrollTop = view.current.scrollHeight;
+  });
+  // pictures of what is drawn later, and a keyboard on the screen, change heights
+  useEffect(() => {
+    const observer = new ResizeObserver(() => follows.current && toEnd());
+    observer.observe(view.current);
+    return () => observer.disconnect();
+  }, []);
+
+  const last = useRef(0);
+  const scrolled = () => {
+    const { scrollTop, scrollHeight, clientHeight } = view.current;
+    const isAtEnd = scrollHeight - scrollTop - clientHeight < NEAR;
+    // only a person scrolls up
+    if (isAtEnd) follows.current = true;
+    else if (scrollTop < last.current) follows.current = false;
+    last.current = scrollTop;
+    setAway(!isAtEnd && !follows.current);
+  };
+
+  const messages = path(conversation);
+  return (
+    <div class="thread-frame">
+      <div class="thread" ref={view} onScroll={scrolled} tabIndex={-1}>
+        {messages.length ? (
+          <div class="messages">
+            {messages.map(node => (
+              <Message key={node.id} node={node} conversation={conversation} answering={answering?.node === node.id ? answering : undefined} isBusy={Boolean(answering)} />
+            ))}
+          </div>
+        ) : (
+          <Welcome model={state.model} onExample={onExample} />
+        )}
+      </div>
+      {isAway && (
+        <button type="button" class="to-end" onClick={toEnd}>
+          <Icon name="down" /> {answering ? "Follow the answer" : "To the end"}
+        </button>
+      )}
+    </div>
+  );
+}
+
+const Welcome = ({ model, onExample }) => (
+  <div class="welcome">
+    <h2>{model || "flashplan"}</h2>
+    <p>What you write goes to this server alone, and only this browser keeps it.</p>
+    <div class="examples">
+      {EXAMPLES.map(([name, text]) => (
+        <button type="button" key={name} onClick={() => onExample(text)}>
+          <strong>{name}</strong>
+          <span>{text}</span>
+        </button>
+      ))}
+    </div>
+  </div>
+);
