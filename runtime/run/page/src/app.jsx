@@ -17,7 +17,7 @@ import { titleOf } from "./tree.js";
 
 /** Below these widths a panel covers the conversation instead of standing beside it. */
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches;
-const isMedium = () => matchMedia("(max-width: 80rem)").matches;
+const isMedium = () => matchMedia("(max-width: 72rem)").matches;
 
 /** Learns the model's name and the plan's figures. */
 export async function greet() {

@@ -8,6 +8,9 @@ import * as tree from "./tree.js";
 /** Drafts of conversations without a message share a name, so that one outlives a reload. */
 export const draftId = conversation => (Object.keys(conversation.nodes).length ? conversation.id : "new");
 
+/** Milliseconds after which a draft is kept: not each letter by itself. */
+const WRITE_MS = 150;
+
 export const current = () => get().conversations[get().open];
 
 /** Replaces a conversation in the state. */
@@ -31,7 +34,7 @@ export async function save(id, dropped = []) {
   try {
     const merged = await storage.saveConversation(conversation, dropped);
     const now = get().conversations[id];
-    if (now) update(tree.merge(merged, now));
+    if (now) update({ ...tree.merge(merged, now), leaf: now.leaf });
     storage.tell(id);
     if (get().problem) set({ problem: "" });
   } catch (error) {
@@ -77,6 +80,7 @@ export function address(id) {
   if (get().open === id) history.replaceState(null, "", `#${id}`);
 }
 
+/** Drafts that are not kept yet, each with the timer that will. */
 const writes = {};
 
 /** Keeps a message that is being written. */
@@ -84,8 +88,19 @@ export function write(draft, id = draftId(current())) {
   const isEmpty = !draft.text && !draft.files.length;
   setIn("drafts", id, isEmpty ? undefined : { id, ...draft });
   clearTimeout(writes[id]);
-  const keep = () => (isEmpty ? storage.remove("drafts", id) : storage.put("drafts", { id, ...draft })).catch(failed);
-  writes[id] = setTimeout(keep, isEmpty ? 0 : 150);
+  writes[id] = setTimeout(() => keepDraft(id), WRITE_MS);
+}
+
+function keepDraft(id) {
+  delete writes[id];
+  const draft = get().drafts[id];
+  (draft ? storage.put("drafts", draft) : storage.remove("drafts", id)).catch(failed);
+}
+
+/** Keeps what would be lost with the page: drafts, and what has come of answers. */
+export function keepNow() {
+  for (const id of Object.keys(writes)) storage.putNow("drafts", get().drafts[id] ?? { id, text: "", files: [] });
+  for (const id of Object.keys(get().answering)) storage.putNow("conversations", get().conversations[id]);
 }
 
 export function rename(id, title) {
@@ -137,7 +152,10 @@ export function undelete() {
 export async function heard(id) {
   const kept = await storage.get("conversations", id).catch(failed);
   const ours = get().conversations[id];
-  if (kept) update(ours ? tree.merge(kept, ours) : kept);
+  if (kept && ours) {
+    const merged = tree.merge(kept, ours);
+    update(get().answering[id] ? { ...merged, leaf: ours.leaf } : merged);
+  } else if (kept) update(kept);
   else if (ours && !get().answering[id]) {
     setIn("conversations", id, undefined);
     if (get().open === id) fresh();

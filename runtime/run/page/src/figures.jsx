@@ -4,7 +4,7 @@ import { useEffect } from "preact/hooks";
 import { TRACE_MAX } from "./answers.js";
 import { IconButton } from "./buttons.jsx";
 import { metrics } from "./server.js";
-import { set } from "./store.js";
+import { get, set } from "./store.js";
 import { path } from "./tree.js";
 
 /** Milliseconds between two looks at the server's metrics. */
@@ -12,12 +12,14 @@ const POLL_MS = 2000;
 
 const MIB = 2 ** 20;
 const size = bytes => (bytes < 1024 * MIB ? `${(bytes / MIB).toFixed(1)} MiB` : `${(bytes / MIB / 1024).toFixed(2)} GiB`);
+const tokens = count => `${count} token${count === 1 ? "" : "s"}`;
 const percent = fraction => `${(100 * fraction).toFixed(1)} %`;
 const duration = seconds => (seconds < 1 ? `${(1000 * seconds).toFixed(0)} ms` : `${seconds.toFixed(1)} s`);
 
 export function Figures({ state, conversation, onClose }) {
   useEffect(() => {
-    const look = () => document.hidden || metrics().then(metrics => set({ metrics }), () => {});
+    // a server that wants a key is not asked again and again without one
+    const look = () => !document.hidden && get().model && metrics().then(metrics => set({ metrics }), () => {});
     look();
     const timer = setInterval(look, POLL_MS);
     return () => clearInterval(timer);
@@ -97,17 +99,17 @@ function Tokens({ figures, context }) {
           </>
         )}
         <dt>Answer</dt>
-        <dd>{figures.tokens} tokens</dd>
+        <dd>{tokens(figures.tokens)}</dd>
         {figures.prompt !== undefined && (
           <>
             <dt>Prompt</dt>
-            <dd>{figures.prompt} tokens</dd>
+            <dd>{tokens(figures.prompt)}</dd>
             <dt>Reused from before</dt>
-            <dd>{figures.cached ?? 0} tokens</dd>
+            <dd>{tokens(figures.cached ?? 0)}</dd>
           </>
         )}
       </dl>
-      {context > 0 && figures.prompt !== undefined && <Meter name="Context, in tokens" value={used} limit={context} show={tokens => `${tokens}`} />}
+      {context > 0 && figures.prompt !== undefined && <Meter name="Context, in tokens" value={used} limit={context} show={String} />}
     </section>
   );
 }

@@ -2,17 +2,15 @@
 
 import { render } from "preact";
 import { App, greet } from "./app.jsx";
-import { heard, load, navigateTo } from "./conversations.js";
+import { heard, keepNow, load, navigateTo } from "./conversations.js";
 import { theme, useTheme } from "./preferences.js";
-import { hear, saveNow } from "./storage.js";
-import { get } from "./store.js";
+import { hear } from "./storage.js";
 
 useTheme(theme());
 hear(heard);
 addEventListener("popstate", () => navigateTo(location.hash));
 addEventListener("hashchange", () => navigateTo(location.hash));
-// what has come of an answer outlives the page
-addEventListener("pagehide", () => Object.keys(get().answering).forEach(id => saveNow(get().conversations[id])));
+addEventListener("pagehide", keepNow);
 load().then(() => {
   render(<App />, document.getElementById("page"));
   greet();

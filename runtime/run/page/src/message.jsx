@@ -6,21 +6,17 @@ import { edit, regenerate } from "./answers.js";
 import { CopyButton, IconButton } from "./buttons.jsx";
 import { branch, show } from "./conversations.js";
 import { Markdown } from "./markdown.jsx";
-import { siblings } from "./tree.js";
 
-/** Drawn again only if the message or what stands beside it has changed. */
+/** Drawn again only if the message or what stands beside it has changed: an answer grows below hundreds of others. */
 export class Message extends Component {
-  shouldComponentUpdate({ node, answering, isBusy, conversation }) {
+  shouldComponentUpdate({ node, phase, isBusy, versions }) {
     const before = this.props;
-    return (
-      node !== before.node || answering?.phase !== before.answering?.phase || isBusy !== before.isBusy || conversation.nodes !== before.conversation.nodes
-    );
+    return node !== before.node || phase !== before.phase || isBusy !== before.isBusy || versions.join() !== before.versions.join();
   }
 
-  render({ node, conversation, answering, isBusy }) {
-    const alike = siblings(conversation, node.parent);
-    const branches = alike.length > 1 && <Branches ids={alike.map(({ id }) => id)} shown={node.id} />;
-    return node.role === "user" ? <Said node={node} branches={branches} isBusy={isBusy} /> : <Answer node={node} branches={branches} answering={answering} isBusy={isBusy} />;
+  render({ node, versions, phase, since, isBusy }) {
+    const branches = versions.length > 1 && <Branches ids={versions} shown={node.id} />;
+    return node.role === "user" ? <Said node={node} branches={branches} isBusy={isBusy} /> : <Answer node={node} branches={branches} phase={phase} since={since} isBusy={isBusy} />;
   }
 }
 
@@ -83,14 +79,15 @@ function Editor({ text, onInput, onCancel, onSend }) {
 
 const ENDED = { stopped: "Stopped.", cut: "Cut off: the context or the longest answer is full." };
 
-function Answer({ node, branches, answering, isBusy }) {
-  const isThinking = answering && !node.text;
+/** The phase is that of an answer in progress. */
+function Answer({ node, branches, phase, since, isBusy }) {
+  const isThinking = phase && !node.text;
   return (
-    <article class="answer" aria-busy={Boolean(answering)}>
+    <article class="answer" aria-busy={Boolean(phase)}>
       <h2 class="unseen">The model said</h2>
       {node.thought && <Thought text={node.thought} isOpen={isThinking} />}
       {node.text && <Markdown text={node.text} />}
-      {answering && answering.phase !== "writing" && <Waiting phase={answering.phase} since={answering.since} />}
+      {phase && phase !== "writing" && <Waiting phase={phase} since={since} />}
       {node.end === "done" && !node.text && <p class="ended">The model answered nothing.</p>}
       {ENDED[node.end] && <p class="ended">{ENDED[node.end]}</p>}
       {node.error && (
@@ -98,7 +95,7 @@ function Answer({ node, branches, answering, isBusy }) {
           {node.error}
         </p>
       )}
-      <div class={answering ? "actions held" : "actions"}>
+      <div class={phase ? "actions held" : "actions"}>
         {branches}
         <CopyButton text={node.text} />
         <IconButton icon="regenerate" name="Ask again" disabled={isBusy} onClick={() => regenerate(node.id)} />

@@ -17,6 +17,7 @@ function dayOf(time) {
 }
 
 function matches(conversation, words) {
+  if (!words.length) return true;
   const text = [titleOf(conversation), ...Object.values(conversation.nodes).map(node => node.text)].join("\n").toLowerCase();
   return words.every(word => text.includes(word));
 }

@@ -54,10 +54,10 @@ export function saveConversation(conversation, dropped) {
   });
 }
 
-/** Saves a conversation without waiting for anything, for a page that has no time left. */
-export function saveNow(conversation) {
-  const transaction = opened?.transaction("conversations", "readwrite");
-  transaction?.objectStore("conversations").put(conversation);
+/** Puts an object into a store without waiting for anything, for a page that has no time left. */
+export function putNow(store, object) {
+  const transaction = opened?.transaction(store, "readwrite");
+  transaction?.objectStore(store).put(object);
   transaction?.commit();
 }
 

@@ -3,7 +3,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "./icons.jsx";
 import { Message } from "./message.jsx";
-import { path } from "./tree.js";
+import { path, siblings } from "./tree.js";
 
 /** Pixels from the end within which a view counts as being there. */
 const NEAR = 32;
@@ -30,21 +30,27 @@ export function Thread({ state, conversation, onExample }) {
   useLayoutEffect(() => {
     if (follows.current) view.current.scrollTop = view.current.scrollHeight;
   });
-  // pictures of what is drawn later, and a keyboard on the screen, change heights
   useEffect(() => {
-    const observer = new ResizeObserver(() => follows.current && toEnd());
+    const { style } = document.documentElement;
+    const observer = new ResizeObserver(() => {
+      // a message, a notice or a keyboard on the screen takes its room
+      if (follows.current) toEnd();
+      // where one writes is as wide as what one reads
+      style.setProperty("--bar", `${(view.current.offsetWidth - view.current.clientWidth) / 2}px`);
+    });
     observer.observe(view.current);
     return () => observer.disconnect();
   }, []);
 
-  const last = useRef(0);
+  const last = useRef({});
   const scrolled = () => {
     const { scrollTop, scrollHeight, clientHeight } = view.current;
     const isAtEnd = scrollHeight - scrollTop - clientHeight < NEAR;
-    // only a person scrolls up
+    // shorter contents and a higher view move it up, too; otherwise only a person does
+    const isPushed = scrollHeight < last.current.scrollHeight || clientHeight > last.current.clientHeight;
     if (isAtEnd) follows.current = true;
-    else if (scrollTop < last.current) follows.current = false;
-    last.current = scrollTop;
+    else if (!isPushed && scrollTop < last.current.scrollTop) follows.current = false;
+    last.current = { scrollTop, scrollHeight, clientHeight };
     setAway(!isAtEnd && !follows.current);
   };
 
@@ -55,7 +61,14 @@ export function Thread({ state, conversation, onExample }) {
         {messages.length ? (
           <div class="messages">
             {messages.map(node => (
-              <Message key={node.id} node={node} conversation={conversation} answering={answering?.node === node.id ? answering : undefined} isBusy={Boolean(answering)} />
+              <Message
+                key={node.id}
+                node={node}
+                versions={siblings(conversation, node.parent).map(({ id }) => id)}
+                phase={answering?.node === node.id ? answering.phase : undefined}
+                since={answering?.since}
+                isBusy={Boolean(answering)}
+              />
             ))}
           </div>
         ) : (

@@ -73,6 +73,15 @@ function isWell(page) {
   assert.deepEqual(elsewhere, []);
 }
 
+/** Waits until a list of elements has these texts. */
+async function reads(locator, expected) {
+  for (let tries = 0; tries < 40; tries += 1) {
+    if (JSON.stringify(await locator.allTextContents()) === JSON.stringify(expected)) return;
+    await sleep(50);
+  }
+  assert.deepEqual(await locator.allTextContents(), expected);
+}
+
 const script = (...pieces) =>
   async function* () {
     yield* pieces;
@@ -401,7 +410,7 @@ test("conversations, drafts and an interrupted answer outlive a reload", async (
   await page.getByText("half an answer").waitFor();
   await page.getByText("Stopped.", { exact: true }).waitFor();
   assert.equal(await box(page).inputValue(), "a draft");
-  assert.deepEqual(await page.locator(".entry a").allTextContents(), ["second", "first"]);
+  await reads(page.locator(".entry a"), ["second", "first"]);
   await page.getByRole("link", { name: "first" }).click();
   await page.getByText("An answer.").waitFor();
   assert.equal(await box(page).inputValue(), "");
@@ -444,7 +453,7 @@ test("editing and asking again make branches, each of which is there", async () 
   await page.getByText("answer 3").waitFor();
   assert.equal(await page.locator(".said").count(), 2);
   await button(page, "Go on in a new conversation").first().click();
-  assert.deepEqual(await page.locator(".bubble").allTextContents(), ["first"]);
+  await reads(page.locator(".bubble"), ["first"]);
   assert.equal(await page.locator(".entry").count(), 2);
   isWell(page);
 });
@@ -462,17 +471,17 @@ test("conversations are renamed, found, deleted and brought back", async () => {
   await page.keyboard.press("Enter");
   await page.keyboard.press("Control+k");
   await page.keyboard.type("giraffes");
-  assert.deepEqual(await page.locator(".entry a").allTextContents(), ["animals"]);
+  await reads(page.locator(".entry a"), ["animals"]);
   await page.keyboard.press("Control+a");
   await page.keyboard.press("Delete");
-  assert.deepEqual(await page.locator(".entry a").allTextContents(), ["Rocks", "animals"]);
+  await reads(page.locator(".entry a"), ["Rocks", "animals"]);
   await page.locator(".entry").first().hover();
   await button(page, "Delete Rocks").click();
   assert.equal(await answers(page).count(), 0);
   await button(page, "Undo").click();
   await page.getByText("about granite").waitFor();
   await page.reload();
-  assert.deepEqual(await page.locator(".entry a").allTextContents(), ["Rocks", "animals"]);
+  await reads(page.locator(".entry a"), ["Rocks", "animals"]);
   await page.getByText("about granite").waitFor();
   isWell(page);
 });
