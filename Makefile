@@ -340,7 +340,7 @@ browser: $(PAGE)/node_modules $(BUILT) ## the page in a real browser, Debian's c
 	RUN='$(abspath $(BIN))/run' RUN_PLAN='$(abspath $(DEMO))/client.toml' RUN_OPTIONS='--template $(abspath $(CLIENTS))/plain.jinja' \
 	  npm --prefix $(PAGE) --silent run browser
 
-page-pictures: $(PAGE)/node_modules ## pictures of the page for the guide, in docs; needs chromium and optipng
+page-pictures: $(PAGE)/node_modules ## docs/page.png and docs/page-phone.png; needs chromium and optipng
 	cd $(PAGE) && node tests/pictures.mjs ../../../docs
 
 vectors: setup ## tokenizers against the vectors in LLAMA_CPP=folder of llama.cpp's source: no difference

@@ -46,16 +46,16 @@ async function picture(name, options, show) {
   await page.locator(".thread").evaluate(thread => (thread.scrollTop = 0));
   await show?.(page);
   await sleep(300);
-  const path = join(folder, `page-${name}.png`);
+  const path = join(folder, `${name}.png`);
   await page.screenshot({ path });
   execFileSync("optipng", ["-quiet", "-o4", path]);
   await context.close();
 }
 
-await picture("light", { viewport: { width: 1280, height: 800 }, colorScheme: "light" }, async page => {
+await picture("page", { viewport: { width: 1280, height: 800 }, colorScheme: "light" }, async page => {
   await page.locator(".to-end").evaluate(button => (button.hidden = true));
 });
-await picture("phone", { viewport: { width: 390, height: 780 }, colorScheme: "dark", isMobile: true, hasTouch: true }, async page => {
+await picture("page-phone", { viewport: { width: 390, height: 780 }, colorScheme: "dark", isMobile: true, hasTouch: true }, async page => {
   await page.locator(".thread").evaluate(thread => (thread.scrollTop = thread.scrollHeight));
 });
 await browser.close();
