@@ -14,12 +14,14 @@ const OTHERS = ["Why is the sky dark at night?", "Rhymes with “plan”", "Expl
 const fake = await new Fake().listen();
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
 
-/** An answer at about the planned pace. */
+/** An answer at about the planned pace, whatever else the machine does. */
 async function* paced() {
   yield { thought: "Words are split at spaces; each is reversed by characters." };
+  let due = Date.now();
   for (const word of SHOWPIECE.split("### See also")[0].match(/\s*\S+/g)) {
+    due += 33 + 10 * Math.random() + (Math.random() < 0.05 ? 35 : 0);
+    yield Math.max(0, due - Date.now());
     yield word;
-    yield 33 + 14 * Math.random() + (Math.random() < 0.04 ? 45 : 0);
   }
 }
 

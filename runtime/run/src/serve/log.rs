@@ -135,7 +135,7 @@ impl Log {
     }
 }
 
-/// The URL of the page from this machine. A server that listens on all addresses is asked for by the loopback one.
+/// The URL of the page from this machine: the loopback address for a server that listens on all addresses.
 fn page_url(mut address: SocketAddr) -> String {
     if address.ip().is_unspecified() {
         address.set_ip(if address.is_ipv4() {
