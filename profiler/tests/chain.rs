@@ -129,6 +129,15 @@ fn embedded(here: &Profiled, prompt: &str, generated: &Value, perplexity: f64) {
     let written =
         text(&done(example.current_dir(here.folder.path()).args(["tight.toml", prompt, "48"])).stdout);
     assert_eq!(written.trim_end(), format!("{prompt}{}", generated["text"].as_str().unwrap()).trim_end());
+
+    // on an async runtime, two sequences at once say what each says alone
+    here.plan("two.toml", &[&["--slots", "2"][..], &QUALITY].concat());
+    let said = |name: &str, arguments: &[&str]| {
+        let mut example = program(name);
+        text(&done(example.current_dir(here.folder.path()).arg("two.toml").args(arguments)).stdout)
+    };
+    let alone = [prompt, "fn main() {"].map(|prompt| said("examples/embed", &[prompt, "12"]));
+    assert_eq!(said("examples/sequences", &["12", prompt, "fn main() {"]), alone.concat());
 }
 
 /// Ctrl-C ends a text early; what there is of it is reported as such.

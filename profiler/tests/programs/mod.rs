@@ -11,7 +11,10 @@ use serde_json::Value;
 pub(crate) fn program(name: &str) -> Command {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_BIN_EXE_profile")).parent().unwrap().to_owned();
-        if ["run", "plan", "score", "examples/embed"].iter().any(|name| !folder.join(name).exists()) {
+        if ["run", "plan", "score", "examples/embed", "examples/sequences"]
+            .iter()
+            .any(|name| !folder.join(name).exists())
+        {
             let mut cargo = Command::new(env!("CARGO"));
             cargo
                 .args(["build", "--locked", "--bins", "--examples"])

@@ -12,22 +12,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let plan = Plan::read(path)?;
     let model = Model::open_for(&plan)?;
-    let mut engine = Engine::start(&model, &plan)?;
+    let engine = Engine::start(&model, &plan)?;
 
     let tokenizer = model.tokenizer();
     let mut sampler = Sampler::new(Sampling::default())?;
     let mut text = tokenizer.stream();
-    let mut session = engine.session();
+    let mut session = engine.session()?;
 
     print!("{prompt}");
-    let mut token = sampler.sample(session.prefill(&tokenizer.encode(&prompt, true))?);
-    for _ in 0..count {
-        print!("{}", text.push(token));
-        std::io::stdout().flush()?;
-        if tokenizer.is_end(token) || session.position() == plan.context_tokens() {
+    session.prefill(&tokenizer.encode(&prompt, true))?;
+    for token in session.generate(&mut sampler).take(count) {
+        let token = token?;
+        if tokenizer.is_end(token) {
             break;
         }
-        token = sampler.sample(session.decode(token)?);
+        print!("{}", text.push(token));
+        std::io::stdout().flush()?;
     }
     println!("{}", text.finish());
     Ok(())

@@ -39,7 +39,7 @@ pub enum Error {
         /// The plan.
         path: PathBuf,
         /// The reason.
-        source: plans::ContractError,
+        source: Cause,
     },
     /// The plan is for another machine, model, container or schema.
     #[error("the plan does not fit: {0}")]
@@ -118,7 +118,7 @@ pub enum Error {
         /// The values that mean something.
         range: &'static str,
     },
-    /// A [`StopHandle`](crate::StopHandle) was used.
+    /// A [`StopHandle`](crate::StopHandle) of the engine or of the sequence was used.
     #[error("stopped on request")]
     Stopped,
 }
@@ -131,7 +131,7 @@ pub enum Mismatch {
     #[error("{source}")]
     Schema {
         /// The contract's sentence.
-        source: plans::ContractError,
+        source: Cause,
     },
     /// Another model.
     #[error(

@@ -9,16 +9,19 @@
 //! # fn main() -> Result<(), flashplan::Error> {
 //! let plan = Plan::read("plan.toml")?;
 //! let model = Model::open_for(&plan)?;
-//! let mut engine = Engine::start(&model, &plan)?;
+//! let engine = Engine::start(&model, &plan)?;
 //!
 //! let tokenizer = model.tokenizer();
 //! let mut sampler = Sampler::new(Sampling::default())?;
 //! let mut text = tokenizer.stream();
-//! let mut session = engine.session();
-//! let mut token = sampler.sample(session.prefill(&tokenizer.encode("Once upon a time", true))?);
-//! while !tokenizer.is_end(token) && session.position() < plan.context_tokens() {
+//! let mut session = engine.session()?;
+//! session.prefill(&tokenizer.encode("Once upon a time", true))?;
+//! for token in session.generate(&mut sampler) {
+//!     let token = token?;
+//!     if tokenizer.is_end(token) {
+//!         break;
+//!     }
 //!     print!("{}", text.push(token));
-//!     token = sampler.sample(session.decode(token)?);
 //! }
 //! # Ok(())
 //! # }
@@ -27,13 +30,15 @@
 //! [`Engine::start`] makes every check that the program `run` makes: a plan for another model, container, machine or schema
 //! is refused with a sentence that names the difference. All memory of the plan is taken then; a token allocates
 //! nothing. The engine computes and reads on threads of its own, on the cores that the plan names, and leaves the caller's
-//! thread where it is. A [`StopHandle`] ends a call from another thread.
+//! thread where it is. A [`StopHandle`] ends a call from another thread. Sessions own a handle of the engine: they may live in a
+//! struct beside it, or on threads of their own.
 //!
 //! Plans with equal quality keys give equal logits, bit for bit, whatever their memory, threads and reads.
 //!
 //! The parts that only the programs of flashplan and its tests use are in [`internals`]. It may change in any version.
 
 mod draft;
+mod engine;
 mod error;
 mod fit;
 mod open;
@@ -78,12 +83,13 @@ mod predictor;
 mod reference;
 mod rotary;
 
+pub use engine::Engine;
 pub use error::{Error, Mismatch};
 pub use model::tokenizer::{TextStream, Tokenizer};
 pub use open::Model;
 pub use plan::Plan;
 pub use sampler::{Sampler, Sampling};
-pub use session::{Batch, Engine, Session};
+pub use session::{Batch, Generation, Session};
 pub use stop::StopHandle;
 pub use transformer::Counters;
 
@@ -120,10 +126,11 @@ pub mod internals {
     }
     pub mod engine {
         //! A model, a plan, an engine and its sequences looked into deeper than embedders need to.
+        pub use crate::engine::EngineExt;
         pub use crate::open::container;
         pub use crate::plan::contract;
         pub use crate::probe::Probe;
-        pub use crate::session::{BatchExt, EngineExt};
+        pub use crate::session::BatchExt;
     }
     pub mod fetch {
         //! Demand reads and prefetch reads, and what they cost done again alone.

@@ -19,11 +19,18 @@ impl Plan {
     /// another schema.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let plan = plans::file::read(path).map_err(|source| match source {
-            source @ plans::ContractError::Schema { .. } => Mismatch::Schema { source }.into(),
-            source => Error::Plan { path: path.to_owned(), source },
-        })?;
+        let plan = plans::file::read(path).map_err(|source| refused(source, path))?;
         Ok(Self { plan: plan.value, path: path.to_owned() })
+    }
+
+    /// Reads a plan from the text of its file. [`Model::open_for`](crate::Model::open_for) looks for its container in the current folder.
+    ///
+    /// # Errors
+    /// Those of [`Plan::read`].
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let path = Path::new("plan.toml");
+        let plan = plans::file::parse(text, path).map_err(|source| refused(source, path))?;
+        Ok(Self { plan, path: path.to_owned() })
     }
 
     /// The plan's file.
@@ -34,6 +41,14 @@ impl Plan {
     /// Tokens that fit the context, the prompt included.
     pub fn context_tokens(&self) -> usize {
         self.plan.context.tokens as usize
+    }
+}
+
+/// Why a plan is not read.
+fn refused(source: plans::ContractError, path: &Path) -> Error {
+    match source {
+        source @ plans::ContractError::Schema { .. } => Mismatch::Schema { source: Box::new(source) }.into(),
+        source => Error::Plan { path: path.to_owned(), source: Box::new(source) },
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Ends what an engine is doing, from any thread.
+/// Ends what an engine is doing, from any thread: for all sequences, or for the one that the handle is of.
 ///
 /// The call that is under way returns [`Error::Stopped`](crate::Error::Stopped), and so does every later one until
 /// [`StopHandle::resume`]. What a session has finished stays: the token that was stopped can be decoded again. A recurrent state
@@ -31,8 +31,10 @@ impl StopHandle {
 /// All that can end what an engine's thread is doing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stops {
-    /// The embedder's handle.
+    /// The embedder's handle of the engine.
     pub engine: StopHandle,
+    /// The handle of the sequence that the current call works on.
+    pub call: Option<StopHandle>,
     /// Set while nobody wants the rest of a prompt's rows: a callback has panicked.
     pub abandon: StopHandle,
 }
@@ -40,6 +42,7 @@ pub(crate) struct Stops {
 impl Stops {
     /// Whether any of them has been used.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.engine.is_stopped() || self.abandon.is_stopped()
+        let call = self.call.as_ref().is_some_and(StopHandle::is_stopped);
+        self.engine.is_stopped() || call || self.abandon.is_stopped()
     }
 }

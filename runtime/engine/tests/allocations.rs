@@ -261,7 +261,7 @@ fn nothing_is_allocated_after_start() {
         let tokens: Vec<u32> = (0..24).map(|i| 5 + i * 37 % 900).collect();
         for choice in choices {
             let plan = plan(folder.path(), &container, choice, &cores());
-            let mut engine = match Engine::start(&opened, &plan) {
+            let engine = match Engine::start(&opened, &plan) {
                 Err(error) if error.to_string().contains("io_uring is refused here") => {
                     skipped::skipped("io_uring", error);
                     continue;
@@ -271,14 +271,14 @@ fn nothing_is_allocated_after_start() {
             // a channel allocates when a thread waits at it for the first time: the engine's for a command
             engine.clear_cache();
             std::thread::sleep(Duration::from_millis(50));
-            let mut session = engine.session();
-            let prefill = |session: &mut flashplan::Session<'_>, tokens: &[u32]| {
+            let mut session = engine.session().unwrap();
+            let prefill = |session: &mut flashplan::Session, tokens: &[u32]| {
                 let (done, [count, bytes]) = counted(|| session.prefill(tokens).map(|logits| logits[0]));
                 assert!(done.unwrap().is_finite(), "{model} {choice:?}");
                 // the copy of the prompt that goes to the engine's thread
                 assert_eq!((count, bytes), (1, 4 * tokens.len()), "{model} {choice:?}: a prompt");
             };
-            let decode = |session: &mut flashplan::Session<'_>, tokens: &[u32]| {
+            let decode = |session: &mut flashplan::Session, tokens: &[u32]| {
                 let work = || tokens.iter().try_fold(0.0, |sum, &token| Ok(sum + session.decode(token)?[0]));
                 let (done, [count, bytes]) = counted(work);
                 assert!(
@@ -292,20 +292,21 @@ fn nothing_is_allocated_after_start() {
             // what the first prompt has lent the slots is used again
             prefill(&mut session, &tokens[17..20]);
             decode(&mut session, &tokens[20..]);
-            assert!(session.counters().missing > 0, "{model} {choice:?}: neurons are read");
+            assert!(engine.counters().missing > 0, "{model} {choice:?}: neurons are read");
+            drop(session);
             if choice.sequences > 1 {
-                together(&mut engine, &tokens, &format!("{model} {choice:?}"));
+                together(&engine, &tokens, &format!("{model} {choice:?}"));
             }
         }
     }
 }
 
 /// Three sequences of other lengths, whose tokens begin at other places: they give what each gives alone, and allocate nothing.
-fn together(engine: &mut Engine, tokens: &[u32], told: &str) {
+fn together(engine: &Engine, tokens: &[u32], told: &str) {
     const STEPS: usize = 4;
     let prompts: [&[u32]; 3] = [&tokens[..3], &tokens[5..6], &tokens[8..16]];
     let next = |sequence: usize, step: usize| tokens[(7 * sequence + step) % tokens.len()];
-    let mut session = engine.session();
+    let mut session = engine.session().unwrap();
     let alone: Vec<Vec<f32>> = (0..3)
         .map(|sequence| {
             session.reset();
@@ -314,7 +315,8 @@ fn together(engine: &mut Engine, tokens: &[u32], told: &str) {
             (0..STEPS).flat_map(decode).collect()
         })
         .collect();
-    let (mut batch, mut found) = (engine.batch(), vec![Vec::new(); 3]);
+    drop(session);
+    let (mut batch, mut found) = (engine.batch().unwrap(), vec![Vec::new(); 3]);
     for (sequence, prompt) in prompts.into_iter().enumerate() {
         batch.prefill(sequence, prompt).unwrap();
     }

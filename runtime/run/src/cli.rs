@@ -211,7 +211,7 @@ impl Cli {
         let recording = recording.transpose().map_err(failure)?;
         let text = text.as_deref();
         let clock = Instant::now();
-        let mut engine = Engine::start_with(model, plan, stop.clone())?;
+        let engine = Engine::start_with(model, plan, stop.clone())?;
         let start_time = clock.elapsed();
         if let Some(recording) = &recording {
             engine.replay_routes(Some(recording.routes.clone())).map_err(failure)?;
@@ -219,7 +219,7 @@ impl Cli {
         // neither scores nor logits are compared with a speed
         let timed = self.score.is_none() && self.logits.is_none() && self.logits_prefill.is_none();
         let hour = (timed && !self.no_probe).then(|| Hour::new(engine.probe(), contract(plan)));
-        let mut session = RunningPlan::new(&mut engine, contract(plan), model, start_time, hour);
+        let mut session = RunningPlan::new(&engine, contract(plan), model, start_time, hour)?;
 
         let open = |folder: &PathBuf| Sessions::open(folder, self.sessions_size, &session);
         let sessions = self.sessions.as_ref().map(open).transpose()?;

@@ -61,7 +61,7 @@ impl LastStep {
 pub(super) struct RunningPlan<'engine> {
     pub(super) plan: &'engine Plan,
     pub(super) model: &'engine Model,
-    batch: Batch<'engine>,
+    batch: Batch,
     pub(super) start_time: Duration,
     /// Rates of this hour, if they were measured.
     pub(super) hour: Option<Hour>,
@@ -81,16 +81,16 @@ pub(super) struct RunningPlan<'engine> {
 impl<'engine> RunningPlan<'engine> {
     /// An engine that took `start_time` to start, in an `hour` that was looked into or not.
     pub(super) fn new(
-        engine: &'engine mut Engine,
+        engine: &Engine,
         plan: &'engine Plan,
         model: &'engine Model,
         start_time: Duration,
         hour: Option<Hour>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, Failure> {
+        Ok(Self {
             plan,
             model,
-            batch: engine.batch(),
+            batch: engine.batch()?,
             start_time,
             hour,
             started: CpuTimes::now(),
@@ -99,7 +99,7 @@ impl<'engine> RunningPlan<'engine> {
             logits: 0,
             last: LastStep::default(),
             drafts: false,
-        }
+        })
     }
 
     /// XXH3 of the logits after every decoded token of the sequence, each seeded with the one before, hexadecimal: plans with
@@ -115,7 +115,7 @@ impl<'engine> RunningPlan<'engine> {
 
     /// Totals since start.
     pub(super) fn counters(&self) -> Counters {
-        *self.batch.engine().counters()
+        self.batch.engine().counters()
     }
 
     /// Why the memory of the run may be paged out; `None`: it is locked.
@@ -150,22 +150,22 @@ impl<'engine> RunningPlan<'engine> {
 
     /// Empties the cache of neurons that come and go.
     pub(super) fn clear_cache(&mut self) {
-        self.batch.engine_mut().clear_cache();
+        self.batch.engine().clear_cache();
     }
 
     /// Measures the rates of this moment.
     pub(super) fn probe(&mut self) -> Hour {
-        Hour::new(self.batch.engine_mut().probe(), self.plan)
+        Hour::new(self.batch.engine().probe(), self.plan)
     }
 
     /// Records what is read from now on.
     pub(super) fn record_reads(&mut self) {
-        self.batch.engine_mut().record_reads();
+        self.batch.engine().record_reads();
     }
 
     /// The recorded reads once more, with nothing beside them.
     pub(super) fn replay_reads(&mut self) -> Result<Option<Replay>, Failure> {
-        Ok(self.batch.engine_mut().replay_reads(self.plan.read.depth as usize)?)
+        Ok(self.batch.engine().replay_reads(self.plan.read.depth as usize)?)
     }
 
     /// A new sequence without any tokens yet.

@@ -1,6 +1,8 @@
 //! What an embedder may rely on: refusals, positions, stops, and that threads of the caller stay where they are.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Duration;
 
@@ -8,11 +10,17 @@ use plans::Device;
 use rustix::thread::sched_getaffinity;
 
 use super::*;
+use crate::engine::EngineExt as _;
 use crate::error::Mismatch;
 use crate::machine::Machine;
 use crate::model::gguf::Gguf;
 use crate::model::source::SourceModel;
+use crate::open::Model;
+use crate::plan::{Plan, contract};
+use crate::pooling::Pooling;
 use crate::transformer::tests::{Knobs, TOKENS, container, model, plan};
+
+mod owned;
 
 /// A model of random weights and a plan of this machine for it, in files of `folder`.
 fn files(folder: &Path, change: impl FnOnce(&mut plans::Plan)) -> (Model, Plan) {
@@ -82,8 +90,8 @@ fn a_plan_for_something_else_never_starts_and_says_what_differs() {
 
 #[test]
 fn a_prompt_in_parts_is_the_prompt_and_decoding_goes_on_after_it() {
-    let mut engine = engine(|_| ()).unwrap();
-    let mut session = engine.session();
+    let engine = engine(|_| ()).unwrap();
+    let mut session = engine.session().unwrap();
     let whole = session.prefill(&TOKENS).unwrap().to_vec();
     let next = session.decode(7).unwrap().to_vec();
     assert_eq!(session.position(), TOKENS.len() + 1);
@@ -102,10 +110,10 @@ fn a_prompt_in_parts_is_the_prompt_and_decoding_goes_on_after_it() {
 
 #[test]
 fn what_is_rewound_leaves_no_trace() {
-    let mut engine = engine(|_| ()).unwrap();
-    let mut session = engine.session();
+    let engine = engine(|_| ()).unwrap();
+    let mut session = engine.session().unwrap();
     // a conversation that another answer was tried in, and one that knows of none
-    let told = |session: &mut Session<'_>| {
+    let told = |session: &mut Session| {
         session.prefill(&TOKENS[6..]).unwrap();
         [4, 2].map(|token| session.decode(token).unwrap().to_vec())
     };
@@ -139,9 +147,9 @@ fn an_embedding_is_that_of_the_reference_and_of_the_text_alone() {
     let mut slow = crate::reference::Reference::new(&source, kernels::best());
     let hidden: Vec<Vec<f32>> = TOKENS.iter().map(|&token| slow.hidden(token)).collect();
     // of a level that leaves neurons out, which a prompt does not
-    let mut engine = engine(|_| ()).unwrap();
+    let engine = engine(|_| ()).unwrap();
     assert_eq!((engine.pooling(), engine.width()), (Pooling::Last, hidden[0].len()));
-    let mut session = engine.session();
+    let mut session = engine.session().unwrap();
     let whole = session.embed(&TOKENS).unwrap();
     assert_eq!(session.position(), TOKENS.len());
     let length: f32 = whole.iter().map(|value| value * value).sum();
@@ -164,7 +172,8 @@ fn an_embedding_is_that_of_the_reference_and_of_the_text_alone() {
     assert!(matches!(session.embed(&[0; 33]), Err(Error::Context { tokens: 33, context: 32 })));
 
     // in parts, by any pooling
-    let mut batch = engine.batch();
+    drop(session);
+    let mut batch = engine.batch().unwrap();
     for pooling in [Pooling::Last, Pooling::First, Pooling::Mean] {
         let mut expected = Pooled::new(pooling);
         hidden.iter().for_each(|hidden| expected.add(hidden));
@@ -203,11 +212,12 @@ fn a_restored_prompt_is_the_prompt_to_the_bit_in_an_engine_that_never_read_it() 
 }
 
 fn restores(engine: impl Fn() -> Engine) {
-    let mut first = engine();
-    let mut session = first.session();
+    let first = engine();
+    let mut session = first.session().unwrap();
     let whole = session.prefill(&TOKENS).unwrap().to_vec();
     let next = session.decode(7).unwrap().to_vec();
-    let mut batch = first.batch();
+    drop(session);
+    let mut batch = first.batch().unwrap();
     batch.prefill(0, &TOKENS).unwrap();
     for (from, to) in [(0, 1), (0, 6), (4, 9)] {
         let mut kept = Vec::new();
@@ -216,9 +226,9 @@ fn restores(engine: impl Fn() -> Engine) {
             Ok(())
         };
         batch.keys_and_values(0, from..to, keep).unwrap();
-        let mut other = engine();
+        let other = engine();
         assert_eq!(kept.len(), (to - from) * other.kv_bytes_per_token());
-        let mut other = other.batch();
+        let mut other = other.batch().unwrap();
         if from > 0 {
             other.prefill(0, &TOKENS[..from]).unwrap();
         }
@@ -238,9 +248,9 @@ fn restores(engine: impl Fn() -> Engine) {
 
 #[test]
 fn a_restore_that_fails_leaves_the_sequence_where_it_was() {
-    let mut engine = engine(|_| ()).unwrap();
-    let context = engine.context();
-    let mut batch = engine.batch();
+    let engine = engine(|_| ()).unwrap();
+    let context = engine.facts().context;
+    let mut batch = engine.batch().unwrap();
     let expected = batch.prefill(0, &TOKENS).unwrap().to_vec();
     batch.rewind(0, 3).unwrap();
     let failed = batch.restore(0, 4, |bytes| {
@@ -272,16 +282,17 @@ fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
     let folder = tempfile::tempdir().unwrap();
     let (model, _) = files(folder.path(), |_| ());
     let (model, plan) = files(folder.path(), |plan| for_rows(plan, &model.container, 3, 0));
-    let mut engine = Engine::start(&model, &plan).unwrap();
+    let engine = Engine::start(&model, &plan).unwrap();
     let vocabulary = engine.vocabulary();
-    let mut session = engine.session();
+    let mut session = engine.session().unwrap();
     let prompt = session.prefill(&TOKENS).unwrap().to_vec();
     let mut expected = Vec::new();
     for token in [7, 9] {
         session.rewind(TOKENS.len());
         expected.extend_from_slice(session.decode(token).unwrap());
     }
-    let mut batch = engine.batch();
+    drop(session);
+    let mut batch = engine.batch().unwrap();
     assert_eq!((batch.positions().len(), batch.positions()[2]), (3, 0));
     assert_eq!(batch.prefill(2, &TOKENS).unwrap(), prompt);
     batch.share(2, 0, TOKENS.len()).unwrap();
@@ -321,7 +332,7 @@ fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
     };
     batch.restore(1, TOKENS.len(), restore).unwrap();
     assert_eq!(batch.decode(&[(1, 7)]).unwrap(), &expected[..vocabulary]);
-    while batch.positions()[1] < batch.engine().context() {
+    while batch.positions()[1] < batch.engine().facts().context {
         batch.decode(&[(1, 3)]).unwrap();
     }
     batch.rewind(0, TOKENS.len()).unwrap();
@@ -334,10 +345,10 @@ fn a_draft_in_one_step_gives_what_its_tokens_give_one_by_one_and_what_is_refused
     let folder = tempfile::tempdir().unwrap();
     let (model, _) = files(folder.path(), |_| ());
     let (model, plan) = files(folder.path(), |plan| for_rows(plan, &model.container, 2, 2));
-    let mut engine = Engine::start(&model, &plan).unwrap();
-    assert_eq!((engine.step_rows(), engine.sequences()), (4, 2));
+    let engine = Engine::start(&model, &plan).unwrap();
+    assert_eq!((engine.step_rows(), engine.facts().sequences), (4, 2));
     let stop = engine.stop_handle();
-    let mut session = engine.session();
+    let mut session = engine.session().unwrap();
     session.prefill(&TOKENS[..4]).unwrap();
     let expected: Vec<f32> =
         TOKENS[4..8].iter().flat_map(|&token| session.decode(token).unwrap().to_vec()).collect();
@@ -353,7 +364,8 @@ fn a_draft_in_one_step_gives_what_its_tokens_give_one_by_one_and_what_is_refused
     session.rewind(6);
     assert_eq!(session.decode_each(&[right, TOKENS[7]]).unwrap(), &expected[2 * vocabulary..]);
     // a batch has rows of both, in any order that keeps each one's
-    let mut batch = engine.batch();
+    drop(session);
+    let mut batch = engine.batch().unwrap();
     batch.prefill(0, &TOKENS[..4]).unwrap();
     batch.share(0, 1, 4).unwrap();
     let of = |row: usize| &expected[row * vocabulary..][..vocabulary];
@@ -368,7 +380,8 @@ fn a_draft_in_one_step_gives_what_its_tokens_give_one_by_one_and_what_is_refused
     stop.resume();
     assert_eq!(batch.positions(), [6, 6]);
     assert_eq!(batch.decode(&[(0, right)]).unwrap(), of(2));
-    let (mut session, context) = (engine.session(), contract(&plan).context.tokens as usize);
+    drop(batch);
+    let (mut session, context) = (engine.session().unwrap(), contract(&plan).context.tokens as usize);
     assert!(matches!(session.decode_each(&[]), Err(Error::EmptyPrompt)));
     assert!(matches!(session.decode_each(&[1; 5]), Err(Error::Rows { .. })));
     session.prefill(&vec![1; context - 2]).unwrap();
@@ -379,9 +392,9 @@ fn a_draft_in_one_step_gives_what_its_tokens_give_one_by_one_and_what_is_refused
 
 #[test]
 fn what_a_caller_gets_wrong_is_an_error_and_changes_nothing() {
-    let mut engine = engine(|_| ()).unwrap();
-    let (context, vocabulary) = (engine.context(), engine.vocabulary());
-    let mut session = engine.session();
+    let engine = engine(|_| ()).unwrap();
+    let (context, vocabulary) = (engine.facts().context, engine.vocabulary());
+    let mut session = engine.session().unwrap();
     let expected = session.prefill(&TOKENS).unwrap().to_vec();
     session.reset();
 
@@ -404,9 +417,9 @@ fn what_a_caller_gets_wrong_is_an_error_and_changes_nothing() {
 
 #[test]
 fn a_stop_ends_the_call_and_the_token_can_be_decoded_again() {
-    let mut engine = engine(|_| ()).unwrap();
+    let engine = engine(|_| ()).unwrap();
     let stop = engine.stop_handle();
-    let mut session = engine.session();
+    let mut session = engine.session().unwrap();
     session.prefill(&TOKENS).unwrap();
     let expected = session.decode(9).unwrap().to_vec();
 
@@ -457,8 +470,8 @@ fn an_engine_is_dropped_while_a_callback_panics() {
     for rows in [1, 3, TOKENS.len()] {
         let panic = in_time(move || {
             catch_unwind(|| {
-                let mut engine = engine(|_| ()).unwrap();
-                engine.session().prefill_each(&TOKENS[..rows], |_, _| panic!("a callback")).unwrap();
+                let engine = engine(|_| ()).unwrap();
+                engine.session().unwrap().prefill_each(&TOKENS[..rows], |_, _| panic!("a callback")).unwrap();
             })
         });
         assert_eq!(panic.unwrap_err().downcast_ref::<&str>(), Some(&"a callback"), "{rows} rows");
@@ -478,8 +491,8 @@ fn a_callback_that_panics_leaves_the_sequence_where_it_was() {
     let engines: [fn() -> Engine; 2] = [|| engine(|_| ()).unwrap(), recurrent];
     for start in engines {
         in_time(move || {
-            let mut engine = start();
-            let mut session = engine.session();
+            let engine = start();
+            let mut session = engine.session().unwrap();
             session.prefill(&TOKENS[..5]).unwrap();
             let (last, next) = (session.logits().to_vec(), session.decode(7).unwrap().to_vec());
             let prompt = session.prefill(&TOKENS[5..]).unwrap().to_vec();
@@ -502,7 +515,8 @@ fn a_callback_that_panics_leaves_the_sequence_where_it_was() {
                 assert_eq!(session.decode(7).unwrap(), next, "row {fallen} behind {decoded}");
                 assert_eq!(session.prefill(&TOKENS[5..]).unwrap(), prompt, "row {fallen} behind {decoded}");
             }
-            let mut batch = engine.batch();
+            drop(session);
+            let mut batch = engine.batch().unwrap();
             batch.prefill(0, &TOKENS[..5]).unwrap();
             let each = |_: usize, _: &[f32]| panic!("a callback");
             let caught = catch_unwind(AssertUnwindSafe(|| batch.prefill_each(0, &TOKENS[5..], each)));
@@ -518,11 +532,11 @@ fn a_callback_that_panics_leaves_the_sequence_where_it_was() {
 #[test]
 fn an_engine_moves_between_threads_and_pins_none_of_them() {
     let before = sched_getaffinity(None).unwrap();
-    let mut engine = engine(|_| ()).unwrap();
-    let here = engine.session().prefill(&TOKENS).unwrap().to_vec();
+    let engine = engine(|_| ()).unwrap();
+    let here = engine.session().unwrap().prefill(&TOKENS).unwrap().to_vec();
     assert_eq!(sched_getaffinity(None).unwrap(), before);
     let (there, after, engine) = thread::spawn(move || {
-        let logits = engine.session().prefill(&TOKENS).unwrap().to_vec();
+        let logits = engine.session().unwrap().prefill(&TOKENS).unwrap().to_vec();
         (logits, sched_getaffinity(None).unwrap(), engine)
     })
     .join()
@@ -547,13 +561,13 @@ fn rates() -> plans::terms::Rates {
 
 #[test]
 fn a_probe_finds_the_rates_that_the_plan_assumes_and_changes_no_result() {
-    let mut engine = engine(|plan| plan.rates = Some(rates())).unwrap();
-    let decoded = |engine: &mut Engine| {
-        let mut session = engine.session();
+    let engine = engine(|plan| plan.rates = Some(rates())).unwrap();
+    let decoded = |engine: &Engine| {
+        let mut session = engine.session().unwrap();
         session.prefill(&TOKENS).unwrap();
         session.decode(7).unwrap().to_vec()
     };
-    let before = decoded(&mut engine);
+    let before = decoded(&engine);
     // after a prompt, whose rows lie over the slots, and after a token
     let probe = engine.probe();
     for rate in [probe.flops_per_second, probe.random_reads_per_second, probe.ordered_reads_per_second] {
@@ -563,10 +577,10 @@ fn a_probe_finds_the_rates_that_the_plan_assumes_and_changes_no_result() {
     assert_eq!((probe.dense_bytes_per_second, probe.sparse_bytes_per_second), (None, None));
     assert!(probe.unmeasured.iter().any(|why| why.contains("beside a cache of")), "{probe:?}");
     assert!((0.4..5.0).contains(&probe.time.as_secs_f64()), "{probe:?}");
-    assert_eq!(decoded(&mut engine), before);
-    engine.session().prefill(&TOKENS).unwrap();
+    assert_eq!(decoded(&engine), before);
+    engine.session().unwrap().prefill(&TOKENS).unwrap();
     assert!(engine.probe().flops_per_second.is_some());
-    assert_eq!(decoded(&mut engine), before);
+    assert_eq!(decoded(&engine), before);
 }
 
 #[test]
@@ -578,7 +592,7 @@ fn a_probe_that_cannot_measure_says_why_and_fails_nothing() {
 
     let folder = tempfile::tempdir().unwrap();
     let (model, plan) = files(folder.path(), |plan| plan.rates = Some(rates()));
-    let mut engine = Engine::start(&model, &plan).unwrap();
+    let engine = Engine::start(&model, &plan).unwrap();
     let file = std::fs::File::options().write(true).open(&model.container.path).unwrap();
     let whole = std::fs::read(&model.container.path).unwrap();
     file.set_len(0).unwrap();
@@ -588,7 +602,7 @@ fn a_probe_that_cannot_measure_says_why_and_fails_nothing() {
     assert!(probe.flops_per_second.is_some(), "{probe:?}");
     // and once the file is back, everything goes on
     std::fs::write(&model.container.path, whole).unwrap();
-    engine.session().prefill(&TOKENS).unwrap();
+    engine.session().unwrap().prefill(&TOKENS).unwrap();
 
     engine.stop_handle().stop();
     assert!(engine.probe().time.as_secs_f64() < 0.4);
@@ -603,10 +617,10 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
         let speed = plan.expected.decode_tokens_per_second;
         plan.together = Some(plans::plan::Together { decode_tokens_per_second: vec![speed; 2] });
     });
-    let mut engine = Engine::start(&model, &plan).unwrap();
+    let engine = Engine::start(&model, &plan).unwrap();
     assert!(engine.is_recurrent());
     let stop = engine.stop_handle();
-    let mut session = engine.session();
+    let mut session = engine.session().unwrap();
     session.prefill(&TOKENS[..6]).unwrap();
     let first = session.decode(7).unwrap().to_vec();
     let second = session.decode(9).unwrap().to_vec();
@@ -635,7 +649,8 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
     assert!(several.starts_with("sequence 0 is named twice, and a recurrent state is not cut"), "{several}");
     assert_eq!(session.position(), 7);
 
-    let mut batch = engine.batch();
+    drop(session);
+    let mut batch = engine.batch().unwrap();
     batch.prefill(0, &TOKENS[..6]).unwrap();
     // the state is not cut: the tokens are all up to it, and a sequence begins with them
     for tokens in [0..3, 1..6, 6..6] {
