@@ -7,6 +7,9 @@ import { draftId, write } from "./conversations.js";
 import { Icon } from "./icons.jsx";
 import { setIn } from "./store.js";
 
+/** Whether fingers write on the screen: Enter then begins a line, as everywhere there, and the keyboard is not called up unasked. */
+const isTouched = () => matchMedia("(hover: none) and (pointer: coarse)").matches;
+
 const EMPTY = { text: "", files: [] };
 /** Longer files would fit into no context. */
 const FILE_BYTES_MAX = 4 << 20;
@@ -15,17 +18,19 @@ export function Composer({ state, conversation, area }) {
   const draft = state.drafts[draftId(conversation)] ?? EMPTY;
   const answering = state.answering[conversation.id];
   const notice = state.notices[conversation.id];
-  const [isOver, setOver] = useState(false);
+  const isOver = useDrops(files => attach(files));
   const picker = useRef();
   const canSend = !answering && (draft.text.trim() || draft.files.length);
 
   const warn = text => setIn("notices", conversation.id, text);
   const submit = event => {
     event?.preventDefault();
-    if (canSend) send(draft.text.trim(), draft.files);
+    if (!canSend) return;
+    send(draft.text.trim(), draft.files);
+    if (!isTouched()) area.current.focus();
   };
   const pressed = event => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !isTouched()) {
       event.preventDefault();
       submit();
     } else if (event.key === "ArrowUp" && !draft.text) {
@@ -44,14 +49,9 @@ export function Composer({ state, conversation, area }) {
     event.preventDefault();
     attach(event.clipboardData.files);
   };
-  const dropped = event => {
-    event.preventDefault();
-    setOver(false);
-    if (event.dataTransfer.files.length) attach(event.dataTransfer.files);
-  };
 
   useEffect(() => {
-    if (matchMedia("(hover: hover)").matches) area.current.focus();
+    if (!isTouched()) area.current.focus();
   }, [conversation.id]);
   useLayoutEffect(() => {
     area.current.style.height = "auto";
@@ -59,7 +59,7 @@ export function Composer({ state, conversation, area }) {
   }, [draft.text, conversation.id]);
 
   return (
-    <form class={isOver ? "composer over" : "composer"} onSubmit={submit} onDrop={dropped} onDragOver={event => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)}>
+    <form class={isOver ? "composer over" : "composer"} onSubmit={submit}>
       {notice && (
         <div class="notice" role="alert">
           <span>{notice}</span>
@@ -92,7 +92,7 @@ export function Composer({ state, conversation, area }) {
           <input ref={picker} type="file" multiple hidden aria-label="Text files" onChange={event => (attach(event.target.files), (event.target.value = ""))} />
           {/* two elements: a click that stops must not become one that sends */}
           {answering ? (
-            <button key="stop" type="button" class="send" aria-label="Stop" title="Stop (Esc)" onClick={() => (stop(conversation.id), area.current.focus())}>
+            <button key="stop" type="button" class="send" aria-label="Stop" title="Stop (Esc)" onClick={() => (stop(conversation.id), isTouched() || area.current.focus())}>
               <Icon name="stop" />
             </button>
           ) : (
@@ -104,6 +104,23 @@ export function Composer({ state, conversation, area }) {
       </div>
     </form>
   );
+}
+
+/** Takes files that are dropped anywhere: the browser would leave the page for them. Returns whether some are held above it. */
+function useDrops(take) {
+  const [isOver, setOver] = useState(false);
+  const taker = useRef();
+  taker.current = take;
+  useEffect(() => {
+    const hasFiles = event => event.dataTransfer?.types.includes("Files");
+    const over = event => hasFiles(event) && (event.preventDefault(), setOver(true));
+    const left = event => event.relatedTarget === null && setOver(false);
+    const dropped = event => hasFiles(event) && (event.preventDefault(), setOver(false), taker.current(event.dataTransfer.files));
+    const listeners = { dragover: over, dragleave: left, drop: dropped };
+    for (const [name, listener] of Object.entries(listeners)) addEventListener(name, listener);
+    return () => Object.entries(listeners).forEach(([name, listener]) => removeEventListener(name, listener));
+  }, []);
+  return isOver;
 }
 
 /** A file as text. Throws a sentence if it is none. */

@@ -58,7 +58,7 @@ const isDone = page => button(page, "Send").waitFor();
 
 async function say(page, text) {
   await box(page).fill(text);
-  await box(page).press("Enter");
+  await button(page, "Send").click();
 }
 
 async function chat(page, text) {
@@ -569,6 +569,51 @@ test("the key is asked for, and the message waits for it", async () => {
   assert.equal(await box(page).inputValue(), "hello");
   await box(page).press("Enter");
   await page.getByText("An answer.").waitFor();
+  isWell(page);
+});
+
+test("dropped and pasted files are attached, wherever they are dropped", async () => {
+  const page = await visit();
+  const give = (selector, type, name) =>
+    page.evaluate(
+      ([selector, type, name]) => {
+        const data = new DataTransfer();
+        data.items.add(new File(["text of a file"], name));
+        const event = type === "paste" ? new ClipboardEvent(type, { clipboardData: data, bubbles: true, cancelable: true }) : new DragEvent(type, { dataTransfer: data, bubbles: true, cancelable: true });
+        return !document.querySelector(selector).dispatchEvent(event);
+      },
+      [selector, type, name],
+    );
+  assert.ok(await give(".sidebar", "dragover", "a.txt"), "the browser would open it");
+  assert.ok(await give(".sidebar", "drop", "a.txt"), "the browser would open it");
+  await button(page, "Remove a.txt").waitFor();
+  assert.ok(await give(".box textarea", "paste", "b.txt"));
+  await button(page, "Remove b.txt").waitFor();
+  await button(page, "Remove a.txt").click();
+  await button(page, "Send").click();
+  await isDone(page);
+  assert.equal(fake.requests[0].messages[0].content, "b.txt:\n```\ntext of a file\n```\n\n");
+  isWell(page);
+});
+
+test("on a screen that is touched, Enter begins a line", async () => {
+  const page = await visit({ viewport: WIDTHS.phone, hasTouch: true, isMobile: true });
+  await box(page).tap();
+  await page.keyboard.type("two");
+  await page.keyboard.press("Enter");
+  await page.keyboard.type("lines");
+  await button(page, "Send").tap();
+  await page.getByText("An answer.").waitFor();
+  assert.equal(fake.requests[0].messages[0].content, "two\nlines");
+  isWell(page);
+});
+
+test("the focus stays where one writes", async () => {
+  const page = await visit();
+  await chat(page, "hello");
+  assert.equal(await page.evaluate(() => document.activeElement.ariaLabel), "Message");
+  await button(page, "New conversation").click();
+  await page.waitForFunction(() => document.activeElement.ariaLabel === "Message");
   isWell(page);
 });
 

@@ -16,7 +16,7 @@ use axum::extract::{MatchedPath, Path, State};
 use axum::http::{HeaderMap, Request as HttpRequest, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use futures_core::Stream as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -220,6 +220,8 @@ fn watch(stream: &tokio::net::TcpStream, patience: Duration) -> rustix::io::Resu
 fn router(served: Shared) -> Router {
     Router::new()
         .route("/", get(page))
+        // the base URL of clients, opened in a browser
+        .route("/v1", get(|| async { Redirect::temporary("/") }))
         .route("/v1/models", get(models))
         .route("/v1/models/{model}", get(model))
         .route("/v1/chat/completions", post(chat))
@@ -277,7 +279,7 @@ async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: N
 fn admitted(served: &Served, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if let Some(key) = &served.site.key
-        && !matches!(path, "/" | "/health")
+        && !matches!(path, "/" | "/v1" | "/health")
     {
         let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
         let given = bearer.or(headers.get("x-api-key").and_then(|key| key.to_str().ok())).unwrap_or_default();

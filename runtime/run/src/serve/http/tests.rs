@@ -270,23 +270,25 @@ fn the_system_watches_over_connections() {
 fn the_page_is_compressed_and_runs_no_other_script() {
     let (door, _queue) = open(LIMITS);
     let host = door.address();
-    let get = |more: &str| {
-        let request = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{more}\r\n");
+    let get = |path: &str, more: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{more}\r\n");
         let mut all = Vec::new();
         sent(&door, &request).read_to_end(&mut all).expect("an answer");
         let head = all.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a head");
         let body = all.split_off(head + 4);
         (String::from_utf8(all).expect("text"), body)
     };
-    let (head, body) = get("accept-encoding: gzip, br\r\n");
+    let (head, body) = get("/", "accept-encoding: gzip, br\r\n");
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("content-encoding: gzip"), "{head}");
     assert!(body.starts_with(&[0x1f, 0x8b]), "not gzip");
     let policy =
         head.lines().find_map(|line| line.strip_prefix("content-security-policy: ")).expect("a policy");
     assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'sha256-"), "{policy}");
     assert!(!policy.contains("unsafe"), "{policy}");
-    let (head, body) = get("");
+    let (head, body) = get("/", "");
     assert!(head.starts_with("HTTP/1.1 406"), "{head}");
     assert!(String::from_utf8_lossy(&body).contains("curl --compressed"), "{body:?}");
+    let (head, _) = get("/v1", "");
+    assert!(head.starts_with("HTTP/1.1 307") && head.contains("location: /\r\n"), "{head}");
     door.close();
 }
