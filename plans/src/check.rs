@@ -34,9 +34,10 @@ pub const LOSS_MAX: f64 = 1e6;
 pub const LOSSLESS_MAX: f64 = 0.05;
 
 /// Storage formats of weights.
-pub const FORMATS: [&str; 22] = [
-    "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_1", "Q5_0", "Q5_K", "Q4_1", "Q4_0", "Q4_0x4", "IQ4_NL", "Q4_K",
-    "MXFP4", "IQ4_XS", "Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS", "IQ2_XXS",
+pub const FORMATS: [&str; 29] = [
+    "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_1", "Q5_0", "Q5_K", "Q4_1", "Q4_0", "Q4_0x4", "IQ4_NL",
+    "NVFP4", "Q4_K", "MXFP4", "IQ4_XS", "Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS", "Q2_0",
+    "TQ2_0", "IQ2_XXS", "IQ1_M", "TQ1_0", "IQ1_S", "Q1_0",
 ];
 /// Storage formats of keys and values.
 pub const KV_FORMATS: [&str; 4] = ["F16", "F32", "Q8_0", "Q4_0"];

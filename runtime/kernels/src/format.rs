@@ -42,6 +42,9 @@ pub enum Format {
     /// 32 nibbles that choose one of sixteen uneven steps, under one half-precision scale.
     #[serde(rename = "IQ4_NL")]
     Iq4Nl,
+    /// 64 floats of four bits (E2M1), in sixteens that have a float of seven bits (E4M3) as their scale.
+    #[serde(rename = "NVFP4")]
+    Nvfp4,
     /// 256 nibbles, in groups of 32 that have six-bit scales and minima under two in half precision.
     #[serde(rename = "Q4_K")]
     Q4K,
@@ -71,14 +74,32 @@ pub enum Format {
     /// 256 values, of which each eight are a point of a grid of 512, with seven signs; sixteens have four-bit scales.
     #[serde(rename = "IQ2_XS")]
     Iq2Xs,
+    /// 64 two-bit values, offset by 1, under one half-precision scale.
+    #[serde(rename = "Q2_0")]
+    Q2_0,
+    /// 256 of three values, in two bits each, under one half-precision scale.
+    #[serde(rename = "TQ2_0")]
+    Tq2_0,
     /// 256 values, of which each eight are a point of a grid of 256, with seven signs; groups of 32 have four-bit scales.
     #[serde(rename = "IQ2_XXS")]
     Iq2Xxs,
+    /// 256 values; each eight are a point of a grid of 2048 and a shift. Sixteens have three-bit scales.
+    #[serde(rename = "IQ1_M")]
+    Iq1M,
+    /// 256 of three values, five in a byte, under one half-precision scale.
+    #[serde(rename = "TQ1_0")]
+    Tq1_0,
+    /// 256 values; each eight are a point of a grid of 2048. Groups of 32 have three-bit scales and a shift.
+    #[serde(rename = "IQ1_S")]
+    Iq1S,
+    /// 128 signs under one half-precision scale.
+    #[serde(rename = "Q1_0")]
+    Q1_0,
 }
 
 impl Format {
     /// Every format, in the order of decreasing size; of two of one size, what holds values worse comes first.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 29] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -91,6 +112,7 @@ impl Format {
         Self::Q4_0,
         Self::Q4_0X4,
         Self::Iq4Nl,
+        Self::Nvfp4,
         Self::Q4K,
         Self::Mxfp4,
         Self::Iq4Xs,
@@ -100,7 +122,13 @@ impl Format {
         Self::Q2K,
         Self::Iq2S,
         Self::Iq2Xs,
+        Self::Q2_0,
+        Self::Tq2_0,
         Self::Iq2Xxs,
+        Self::Iq1M,
+        Self::Tq1_0,
+        Self::Iq1S,
+        Self::Q1_0,
     ];
 
     /// The name in files and on the command line.
@@ -128,6 +156,13 @@ impl Format {
             Self::Iq2S => "IQ2_S",
             Self::Iq2Xs => "IQ2_XS",
             Self::Iq2Xxs => "IQ2_XXS",
+            Self::Nvfp4 => "NVFP4",
+            Self::Q2_0 => "Q2_0",
+            Self::Tq2_0 => "TQ2_0",
+            Self::Iq1M => "IQ1_M",
+            Self::Tq1_0 => "TQ1_0",
+            Self::Iq1S => "IQ1_S",
+            Self::Q1_0 => "Q1_0",
         }
     }
 
@@ -149,12 +184,19 @@ impl Format {
             Self::Iq2Xxs => Some(16),
             Self::Iq2Xs => Some(17),
             Self::Iq3Xxs => Some(18),
+            Self::Iq1S => Some(19),
             Self::Iq4Nl => Some(20),
             Self::Iq3S => Some(21),
             Self::Iq2S => Some(22),
             Self::Iq4Xs => Some(23),
+            Self::Iq1M => Some(29),
             Self::BF16 => Some(30),
+            Self::Tq1_0 => Some(34),
+            Self::Tq2_0 => Some(35),
             Self::Mxfp4 => Some(39),
+            Self::Nvfp4 => Some(40),
+            Self::Q1_0 => Some(41),
+            Self::Q2_0 => Some(42),
             Self::Q4_0X4 => None,
         }
     }
@@ -169,9 +211,11 @@ impl Format {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q8_0 | Self::Q5_1 | Self::Q5_0 | Self::Q4_1 | Self::Q4_0 | Self::Iq4Nl | Self::Mxfp4 => 32,
-            Self::Q4_0X4 => 128,
+            Self::Nvfp4 | Self::Q2_0 => 64,
+            Self::Q4_0X4 | Self::Q1_0 => 128,
             Self::Q6K | Self::Q5K | Self::Q4K | Self::Iq4Xs | Self::Q3K | Self::Iq3S => 256,
             Self::Iq3Xxs | Self::Q2K | Self::Iq2S | Self::Iq2Xs | Self::Iq2Xxs => 256,
+            Self::Tq2_0 | Self::Iq1M | Self::Tq1_0 | Self::Iq1S => 256,
         }
     }
 
@@ -186,7 +230,8 @@ impl Format {
             Self::Q5_0 => 22,
             Self::Q5K => 176,
             Self::Q4_1 => 20,
-            Self::Q4_0 | Self::Iq4Nl => 18,
+            Self::Q4_0 | Self::Iq4Nl | Self::Q2_0 | Self::Q1_0 => 18,
+            Self::Nvfp4 => 36,
             Self::Q4_0X4 => 72,
             Self::Q4K => 144,
             Self::Mxfp4 => 17,
@@ -196,7 +241,10 @@ impl Format {
             Self::Q2K => 84,
             Self::Iq2S => 82,
             Self::Iq2Xs => 74,
-            Self::Iq2Xxs => 66,
+            Self::Tq2_0 | Self::Iq2Xxs => 66,
+            Self::Iq1M => 56,
+            Self::Tq1_0 => 54,
+            Self::Iq1S => 50,
         }
     }
 
@@ -219,6 +267,9 @@ impl Format {
             Self::Q5_1 | Self::Q5_0 | Self::Q5K | Self::Q4_1 | Self::Iq4Nl | Self::Mxfp4 => true,
             Self::Iq4Xs | Self::Q3K | Self::Iq3S | Self::Iq3Xxs => true,
             Self::Q2K | Self::Iq2S | Self::Iq2Xs | Self::Iq2Xxs => true,
+            Self::Nvfp4 | Self::Q2_0 | Self::Tq2_0 | Self::Iq1M | Self::Tq1_0 | Self::Iq1S | Self::Q1_0 => {
+                true
+            }
         }
     }
 
@@ -230,6 +281,9 @@ impl Format {
             Self::Q5K | Self::Q4_1 | Self::Q4_0 | Self::Q4_0X4 | Self::Q4K | Self::Mxfp4 => true,
             Self::Iq4Nl | Self::Iq4Xs | Self::Q3K | Self::Iq3S | Self::Iq3Xxs => false,
             Self::Q2K | Self::Iq2S | Self::Iq2Xs | Self::Iq2Xxs => false,
+            Self::Nvfp4 | Self::Q2_0 | Self::Tq2_0 | Self::Iq1M | Self::Tq1_0 | Self::Iq1S | Self::Q1_0 => {
+                false
+            }
         }
     }
 

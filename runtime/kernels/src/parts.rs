@@ -187,6 +187,13 @@ fn with_blocks<W: RowKernel>(format: Format, work: W) -> W::Result {
         Format::Iq2S => work.with::<blocks::Iq2S>(),
         Format::Iq2Xs => work.with::<blocks::Iq2Xs>(),
         Format::Iq2Xxs => work.with::<blocks::Iq2Xxs>(),
+        Format::Nvfp4 => work.with::<blocks::Nvfp4>(),
+        Format::Q2_0 => work.with::<blocks::Q2_0>(),
+        Format::Tq2_0 => work.with::<blocks::Tq2_0>(),
+        Format::Iq1M => work.with::<blocks::Iq1M>(),
+        Format::Tq1_0 => work.with::<blocks::Tq1_0>(),
+        Format::Iq1S => work.with::<blocks::Iq1S>(),
+        Format::Q1_0 => work.with::<blocks::Q1_0>(),
         Format::F32 | Format::F16 | Format::BF16 | Format::Q8_0 | Format::Q6K | Format::Q4_0 => {
             unreachable!("{format} has kernels of its own")
         }

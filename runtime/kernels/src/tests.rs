@@ -96,6 +96,9 @@ fn largest_scale(format: Format) -> f32 {
         Format::Q2K => 15.0 * 3.0,
         Format::Iq3S => 31.0 * 15.0,
         Format::Iq3Xxs => 15.5 / 2.0 * 62.0,
+        Format::Nvfp4 => 12.0,
+        Format::Q2_0 | Format::Tq2_0 | Format::Tq1_0 | Format::Q1_0 => 2.0,
+        Format::Iq1M | Format::Iq1S => 15.0 / 8.0 * 9.0,
         _ => 15.5 / 4.0 * 43.0,
     }
 }
@@ -512,8 +515,26 @@ fn noise_bytes_of(format: Format, blocks: usize, seed: u64, scale: Option<f32>) 
             // a power of two in the middle of the range
             block[0] = scale.map_or(96 | (block[0] & 0x3f), |scale| (128.0 + scale.log2().floor()) as u8);
         }
+        if let (Format::Nvfp4, Some(scale)) = (format, scale) {
+            block[..4].fill(((8.0 + scale.log2().floor()).max(0.0) as u8) << 3);
+        }
+        if format == Format::Iq1M {
+            set_scale_of_iq1_m(
+                block,
+                scale
+                    .map_or(u16::from(block[55]) << 7 & 0xbfff, |scale| half::f16::from_f32(scale).to_bits()),
+            );
+        }
     }
     bytes
+}
+
+/// Puts a scale where `IQ1_M` has its quarters.
+fn set_scale_of_iq1_m(block: &mut [u8], scale: u16) {
+    for quarter in 0..4 {
+        let byte = &mut block[49 + 2 * quarter];
+        *byte = *byte & 0xf | (((scale >> (4 * quarter)) & 0xf) as u8) << 4;
+    }
 }
 
 /// Offsets of what can be infinite in a block: the scales, or of a value without blocks its upper half.
@@ -538,6 +559,12 @@ fn every_scale(format: Format) -> Vec<u8> {
             }
             if format == Format::Mxfp4 {
                 block[0] = [80, 100, 112, 120, 127, 128, 129, 140, 150][i];
+            }
+            if format == Format::Nvfp4 {
+                block[..4].copy_from_slice(&[scale as u8, (scale >> 8) as u8, i as u8, 0x7f]);
+            }
+            if format == Format::Iq1M {
+                set_scale_of_iq1_m(&mut block, scale);
             }
             bytes.extend(block);
         }

@@ -25,6 +25,18 @@
 //! IQ3_XXS | d:f16 | g:u8, 8 a part | a part: four times 7 signs, s: 4 bits |                            98 bytes
 //! IQ3_S   | d:f16 | g:u8, 8 a part | upper bit of g | signs, 4 a part | s[8]: 4 bits |                  110 bytes
 //!         IQ2: w = d * (s + 1/2) / 4 * point;  IQ3_XXS: d * (s + 1/2) / 2 * point;  IQ3_S: d * (2 s + 1) * point
+//!
+//! IQ1_S   | d:f16 | g:u8, 4 a part | a part: four upper 3 bits of g, s: 3 bits, a sign |                50 bytes
+//! IQ1_M   | g:u8, 4 a part | upper 3 bits of g and a sign, 4 a part | s[16]: 3 bits, d: 4 bits four times |  56 bytes
+//!         w = d * (2 s + 1) / 8 * (8 point + sign): numbers of a point are -1, 0 and 1, and the sign shifts all of a part (IQ1_S)
+//!         or of a point (IQ1_M)
+//! TQ1_0   | q: five of a byte, 48 bytes | q: four of a byte, 4 bytes | d:f16 |                          54 bytes
+//!         digit n of a byte is that of its product with 3^n;  w = d * (digit - 1)
+//! TQ2_0   | q: as in Q3_K | d:f16 |          w = d * (q - 1)                                            66 bytes
+//!
+//! NVFP4   | e[4]: E4M3 | q: nibbles, 8 bytes a sixteen |    w = e[j / 16] / 2 * TWICE_E2M1[q]            64 values, 36 bytes
+//! Q2_0    | d:f16 | q: 2 bits, four of a byte |             w = d * (q - 1)                              64 values, 18 bytes
+//! Q1_0    | d:f16 | q: bits |                               w = d or, where the bit is zero, -d          128 values, 18 bytes
 //! ```
 //!
 //! Nibbles are those of values `j` and `j + 16`, the first in the lower half. Seven signs have an eighth, which makes the
@@ -35,8 +47,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::super::k_block::six_bits;
-use super::grids::{IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
-use super::{Block, Traits, Unpack};
+use super::grids::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+use super::{Block, PART, Traits, Unpack};
 
 /// The steps of `IQ4_NL` and `IQ4_XS`.
 pub(in super::super) const UNEVEN: [i8; 16] =
@@ -611,6 +623,263 @@ impl Block for Iq3S {
     }
 }
 
+// ---- one to two bits, and floats under floats ----
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Iq1S {
+    d: [u8; 2],
+    q: [[u8; 4]; PARTS],
+    upper: [[u8; 2]; PARTS],
+}
+
+impl Block for Iq1S {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = [f32; PARTS];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [f32; PARTS] {
+        let (d, mut scales) = (number(u, self.d), [0.0; PARTS]);
+        for k in 0..PARTS {
+            scales[k] = d * (f32::from(self.upper[k][1] >> 4 & 7) * 2.0 + 1.0) * 0.125;
+        }
+        scales
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(scales: &[f32; PARTS], u: U, k: usize) -> [U::Pair; 2] {
+        scale_of_eight(scales, u, k)
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let (upper, mut points) = (u16::from_le_bytes(self.upper[k]), [0; 4]);
+        for l in 0..4 {
+            points[l] = IQ1[usize::from(self.q[k][l]) | usize::from(upper >> (3 * l) & 7) << 8];
+        }
+        let shift = if upper >> 15 == 1 { 1 } else { u8::MAX };
+        u.less(u.load(bytemuck::cast_ref(&points)), shift)
+    }
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Iq1M {
+    q: [[u8; 4]; PARTS],
+    upper: [[u8; 2]; PARTS],
+    scales: [[u8; 2]; PARTS / 2],
+}
+
+impl Block for Iq1M {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(true);
+    type Begun<U: Unpack> = [f32; HALVES];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> [f32; HALVES] {
+        let words = self.scales.map(u16::from_le_bytes);
+        let [a, b, c, d] = words.map(|word| word >> 12);
+        let d = number(u, (a | b << 4 | c << 8 | d << 12).to_le_bytes());
+        let mut scales = [0.0; HALVES];
+        for i in 0..HALVES {
+            scales[i] = d * (f32::from((words[i / 4] >> (3 * (i % 4)) & 7) as u8) * 2.0 + 1.0) * 0.125;
+        }
+        scales
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(scales: &[f32; HALVES], u: U, k: usize) -> [U::Pair; 2] {
+        scales_of_eight(scales, u, k)
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let mut points = [[0; 8]; 4];
+        for l in 0..4 {
+            let upper = self.upper[k][l / 2] >> (4 * (l % 2));
+            let point = IQ1[usize::from(self.q[k][l]) | usize::from(upper & 7) << 8].to_le_bytes();
+            let shift = if upper & 8 == 0 { 1 } else { u8::MAX };
+            points[l] = point.map(|number| number.wrapping_add(shift));
+        }
+        u.load(bytemuck::cast_ref(&points))
+    }
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Tq1_0 {
+    fives: [u8; 48],
+    fours: [u8; 4],
+    d: [u8; 2],
+}
+
+/// Digit `n` to the base of three of a byte, which is the fraction of its value.
+#[inline(always)]
+fn digit(byte: u8, n: usize) -> u8 {
+    const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
+    ((u16::from(byte.wrapping_mul(POWERS[n])) * 3) >> 8) as u8
+}
+
+impl Block for Tq1_0 {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = U::Pair;
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> U::Pair {
+        u.half(self.d)
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(begun: &U::Pair, u: U, _: usize) -> [U::Pair; 2] {
+        [*begun, u.both(0.0)]
+    }
+
+    /// Five parts of 32 bytes, five halves of 16, and a half of four.
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let steps: [u8; PART] =
+            std::array::from_fn(|j| match (k, 2 * k + j / 16 - 10 * usize::from(k > 4)) {
+                (0..5, _) => digit(self.fives[j], k),
+                (_, half @ 0..5) => digit(self.fives[32 + j % 16], half),
+                _ => digit(self.fours[j % 4], j % 16 / 4),
+            });
+        u.less(u.load(&steps), 1)
+    }
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Tq2_0 {
+    q: [[u8; 32]; 2],
+    d: [u8; 2],
+}
+
+impl Block for Tq2_0 {
+    const PARTS: usize = PARTS;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = U::Pair;
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> U::Pair {
+        u.half(self.d)
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(begun: &U::Pair, u: U, _: usize) -> [U::Pair; 2] {
+        [*begun, u.both(0.0)]
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        u.less(u.shifted(u.load(&self.q[k / 4]), 2 * (k as i32 % 4), 3), 1)
+    }
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Nvfp4 {
+    e: [u8; 4],
+    q: [[u8; 16]; 2],
+}
+
+/// Half of a float of four bits of exponent and three of mantissa, whose sign does not count; one of them is zero besides zero.
+#[inline(always)]
+fn half_e4m3(bits: u8) -> f32 {
+    let (exponent, mantissa) = (u32::from(bits >> 3 & 0xf), u32::from(bits & 7));
+    match (bits, exponent) {
+        (0x7f, _) => 0.0,
+        (_, 0) => mantissa as f32 / 1024.0,
+        _ => f32::from_bits((exponent + 119) << 23 | mantissa << 20),
+    }
+}
+
+impl Block for Nvfp4 {
+    const PARTS: usize = 2;
+    const TRAITS: Traits = signed(true);
+    type Begun<U: Unpack> = [f32; 4];
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, _: U) -> [f32; 4] {
+        self.e.map(half_e4m3)
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(scales: &[f32; 4], u: U, k: usize) -> [U::Pair; 2] {
+        [u.pair([scales[2 * k], scales[2 * k + 1]]), u.both(0.0)]
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        // nibbles of eight bytes are those of a sixteen
+        let [a, b, c, d, e, f, g, h, i, j, l, m, n, o, p, q] = self.q[k];
+        let low = |x: u8, y: u8| x & 0xf | y << 4;
+        let high = |x: u8, y: u8| x >> 4 | y & 0xf0;
+        let firsts = [low(a, i), low(b, j), low(c, l), low(d, m), low(e, n), low(f, o), low(g, p), low(h, q)];
+        let lasts =
+            [high(a, i), high(b, j), high(c, l), high(d, m), high(e, n), high(f, o), high(g, p), high(h, q)];
+        u.look_up(&TWICE_E2M1, u.nibbles(bytemuck::cast_ref(&[firsts, lasts])))
+    }
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Q2_0 {
+    d: [u8; 2],
+    q: [[u8; 8]; 2],
+}
+
+impl Block for Q2_0 {
+    const PARTS: usize = 2;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = U::Pair;
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> U::Pair {
+        u.half(self.d)
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(begun: &U::Pair, u: U, _: usize) -> [U::Pair; 2] {
+        [*begun, u.both(0.0)]
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        let steps: [u8; PART] = std::array::from_fn(|j| self.q[k][j / 4] >> (2 * (j % 4)) & 3);
+        u.less(u.load(&steps), 1)
+    }
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Q1_0 {
+    d: [u8; 2],
+    q: [[u8; 4]; 4],
+}
+
+impl Block for Q1_0 {
+    const PARTS: usize = 4;
+    const TRAITS: Traits = signed(false);
+    type Begun<U: Unpack> = U::Pair;
+
+    #[inline(always)]
+    fn begin<U: Unpack>(&self, u: U) -> U::Pair {
+        u.half(self.d)
+    }
+
+    #[inline(always)]
+    fn scales<U: Unpack>(begun: &U::Pair, u: U, _: usize) -> [U::Pair; 2] {
+        [*begun, u.both(0.0)]
+    }
+
+    #[inline(always)]
+    fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
+        u.less(u.spread(self.q[k], 2), 1)
+    }
+}
+
 // The sizes of `Format::block_bytes`.
 const _: () = {
     assert!(size_of::<Q4_1>() == 20 && size_of::<Q5_1>() == 24 && size_of::<Q5_0>() == 22, "the byte ruler");
@@ -621,5 +890,8 @@ const _: () = {
         size_of::<Iq2Xxs>() == 66 && size_of::<Iq2Xs>() == 74 && size_of::<Iq2S>() == 82,
         "the byte ruler"
     );
+    assert!(size_of::<Iq1S>() == 50 && size_of::<Iq1M>() == 56, "the byte ruler");
+    assert!(size_of::<Tq1_0>() == 54 && size_of::<Tq2_0>() == 66, "the byte ruler");
+    assert!(size_of::<Nvfp4>() == 36 && size_of::<Q2_0>() == 18 && size_of::<Q1_0>() == 18, "the byte ruler");
     assert!(size_of::<Iq3Xxs>() == 98 && size_of::<Iq3S>() == 110, "the byte ruler");
 };
