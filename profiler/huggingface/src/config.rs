@@ -66,6 +66,11 @@ impl Config {
         self.keys.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether a key is there and null.
+    pub(crate) fn is_null(&self, key: &str) -> bool {
+        self.keys.get(key).is_some_and(Value::is_null)
+    }
+
     fn mistyped(&self, key: &str, expected: &str) -> FolderError {
         FolderError::damaged(&self.path, format!("key {} is not {expected}", quote(key)))
     }

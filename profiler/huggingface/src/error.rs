@@ -159,7 +159,17 @@ impl FolderError {
         Self::Damaged { path: path.to_owned(), fact: fact.into() }
     }
 
+    /// A property of the model, which llama.cpp's converter may leave out without a word.
     pub(crate) fn unsupported(path: &Path, what: impl Into<String>) -> Self {
+        Self::with_remedy(
+            path,
+            what,
+            "give a model without it (other converters may drop it without a word, and their file is then another model)",
+        )
+    }
+
+    /// A thing that other converters read, or refuse.
+    pub(crate) fn convertible(path: &Path, what: impl Into<String>) -> Self {
         Self::with_remedy(path, what, "give a model without it, or convert it to GGUF with llama.cpp")
     }
 

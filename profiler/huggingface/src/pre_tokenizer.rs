@@ -44,7 +44,7 @@ fn normaliser(
         ("Sequence", Some(steps)) if depth < DEPTH_MAX => {
             steps.iter().try_for_each(|step| normaliser(Some(step), rule, path, depth + 1))
         }
-        (other, _) => Err(FolderError::unsupported(path, format!("normaliser {}", quote(other)))),
+        (other, _) => Err(FolderError::convertible(path, format!("normaliser {}", quote(other)))),
     }
 }
 
@@ -56,7 +56,7 @@ fn steps(
 ) -> Result<(), FolderError> {
     let Some(step) = step.filter(|step| !step.is_null()) else { return Ok(()) };
     let flag = |key: &str, usual: bool| step.get(key).and_then(Value::as_bool).unwrap_or(usual);
-    let refused = |what: String| Err(FolderError::unsupported(path, what));
+    let refused = |what: String| Err(FolderError::convertible(path, what));
     match kind(step) {
         "Sequence" if depth < DEPTH_MAX => {
             let inner =

@@ -140,7 +140,7 @@ impl Model {
         if pieces.is_empty() {
             return Err(damaged(()));
         }
-        let refused = |what: &str| Err(FolderError::unsupported(path, what));
+        let refused = |what: &str| Err(FolderError::convertible(path, what));
         let unigram = kind == 1;
         match kind {
             1 | 2 if charsmap => {

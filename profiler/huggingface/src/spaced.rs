@@ -32,7 +32,7 @@ pub(crate) fn tokens(
     size: u64,
     tokenizer_config: Option<&TokenizerConfig>,
 ) -> Result<Vec<Token>, FolderError> {
-    let refused = |what: String| Err(FolderError::unsupported(path, what));
+    let refused = |what: String| Err(FolderError::convertible(path, what));
     if !json.model.byte_fallback || json.model.ignore_merges || json.model.scores.is_some() {
         return refused("a vocabulary without bytes, or whose words are taken whole,".to_owned());
     }

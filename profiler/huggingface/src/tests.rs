@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use flashplan::internals::model::config::RopeScaling;
 use flashplan::internals::model::gguf::{Gguf, Value};
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::model::tokenizer::{Tokenizer, TokenizerData, TokenizerKind};
@@ -18,7 +19,7 @@ use crate::keys::Keys;
 mod families;
 
 /// The models of `fixtures/golden/folders`.
-const MODELS: [&str; 29] = [
+const MODELS: [&str; 55] = [
     "llama3",
     "llama-linear",
     "llama-yarn",
@@ -48,6 +49,32 @@ const MODELS: [&str; 29] = [
     "gemma4moe",
     "smallthinker",
     "bamboo",
+    "deepseek3",
+    "deepseek2-softmax",
+    "glm4moe",
+    "minimax-m2",
+    "qwen3next",
+    "bailingmoe2",
+    "dots1",
+    "ernie4_5",
+    "ernie4_5-moe",
+    "exaone4",
+    "exaone-moe",
+    "hy_v3",
+    "seed_oss",
+    "olmo2",
+    "olmo3",
+    "smollm3",
+    "internlm2",
+    "qwen2moe",
+    "gemma2",
+    "granitehybrid",
+    "granitehybrid-dense",
+    "qwen2vl",
+    "qwen3vl",
+    "qwen3vlmoe",
+    "mellum",
+    "arcee",
 ];
 
 fn golden(path: &str) -> PathBuf {
@@ -1173,12 +1200,33 @@ fn remarks(folder: &Folder) -> Vec<String> {
 }
 
 #[test]
-fn limits_of_scaling_that_are_not_to_be_rounded_are_remarked() {
-    let folder = Folder::of("gpt-oss");
-    assert!(remarks(&folder).is_empty());
-    folder.edit("config.json", |it| it["rope_parameters"]["truncate"] = json!(false));
-    let remarks = remarks(&folder);
-    assert!(remarks.len() == 1 && remarks[0].contains("key `truncate`"), "{remarks:?}");
+fn limits_of_scaling_are_rounded_where_the_folder_says_so() {
+    for name in ["gpt-oss", "llama-yarn"] {
+        for (said, expected) in [(json!(false), true), (json!(true), false), (json!(null), false)] {
+            let config = config_of(name, |it| it["rope_parameters"]["truncate"] = said.clone());
+            let RopeScaling::Yarn { exact, .. } = config.ropes[0].scaling else { panic!("{name}") };
+            assert_eq!(exact, expected, "{name}: {said}");
+        }
+    }
+}
+
+#[test]
+fn what_other_converters_drop_comes_without_the_advice_to_use_them() {
+    for (name, key, value) in [
+        ("olmoe", "clip_qkv", json!(8.0)),
+        ("olmoe", "norm_topk_prob", json!(true)),
+        ("qwen3moe", "norm_topk_prob", json!(false)),
+        ("qwen2", "use_sliding_window", json!(true)),
+    ] {
+        let folder = Folder::of(name);
+        folder.edit("config.json", |it| it[key] = value);
+        let refusal = folder.refusal();
+        assert!(refusal.contains(key) && !refusal.contains("convert it"), "{name}: {refusal}");
+    }
+    let folder = Folder::of("llama-yarn");
+    folder.edit("config.json", |it| it["rope_parameters"]["mscale"] = json!(0.7));
+    let refusal = folder.refusal();
+    assert!(refusal.contains("mscale") && !refusal.contains("convert it"), "{refusal}");
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl TokenizerJson {
         match &*kind {
             "BPE" => serde_json::from_slice(bytes).map_err(json),
             "Unigram" => unigram::read(bytes, path),
-            _ => Err(FolderError::unsupported(path, format!("tokenizer {}", quote(&kind)))),
+            _ => Err(FolderError::convertible(path, format!("tokenizer {}", quote(&kind)))),
         }
     }
 }
@@ -259,7 +259,7 @@ fn byte_level(
         ("end_of_word_suffix", &model.end_of_word_suffix),
     ] {
         if text.as_ref().is_some_and(|text| !text.is_empty()) {
-            return Err(FolderError::unsupported(path, format!("key `{key}`")));
+            return Err(FolderError::convertible(path, format!("key `{key}`")));
         }
     }
     let rule = pre_tokenizer::rule(json, path)?;
@@ -275,7 +275,7 @@ fn byte_level(
             if rule.nfc { ", text in NFC" } else { "" },
             if rule.whole_words { ", words taken whole" } else { "" },
         );
-        FolderError::unsupported(path, format!("cutting text into words by {cuts}{nfc}{whole}"))
+        FolderError::convertible(path, format!("cutting text into words by {cuts}{nfc}{whole}"))
     })?;
     let pre = match family.and_then(|family| family.alike) {
         Some((found, own)) if found == pre => own,

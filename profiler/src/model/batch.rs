@@ -362,8 +362,13 @@ impl<'a> Layer<'a> {
         let c = self.source.config();
         let (tokens, width) = (normed.len() / c.width, net.head_width);
         let rows = |role: Role| transposed(&self.times(self.part(role), None, normed), tokens);
-        let [mixed, gate, alpha, beta] =
-            [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta].map(rows);
+        let (of_tokens, of_heads) = net.input_roles().split_at(2);
+        let (mixed, gate) = (rows(of_tokens[0]), rows(of_tokens[1]));
+        let parts: Vec<Vec<f32>> = of_heads.iter().map(|&role| rows(role)).collect();
+        let of_token = |t: usize| {
+            parts.iter().flat_map(move |part| part.chunks(part.len() / tokens).nth(t).unwrap_or_default())
+        };
+        let alphas_and_betas: Vec<f32> = (0..tokens).flat_map(of_token).copied().collect();
         let [taps, bias, decay, weight] =
             [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm]
                 .map(|role| values_of(self.part(role)));
@@ -385,11 +390,13 @@ impl<'a> Layer<'a> {
                 let mut matrix = vec![0.0; width * width];
                 let mut read = Vec::with_capacity(windows[window] * width);
                 for t in start..start + windows[window] {
-                    let [q, k] = [0, net.key_width()].map(|first| unit(t, first, head % net.key_heads));
+                    let [q, k] = [0, net.key_width()].map(|first| unit(t, first, net.key_head(head)));
                     let new = &mixed[t * channels + 2 * net.key_width() + head * width..][..width];
-                    let step = alpha[t * heads + head] + bias[head];
+                    let (alpha, beta) = net.alpha_and_beta(head);
+                    let of_token = &alphas_and_betas[2 * t * heads..];
+                    let step = of_token[alpha] + bias[head];
                     let softplus = if step > 20.0 { step } else { step.exp().ln_1p() };
-                    let (stays, rate) = ((decay[head] * softplus).exp(), sigmoid(beta[t * heads + head]));
+                    let (stays, rate) = ((decay[head] * softplus).exp(), sigmoid(of_token[beta]));
                     for (row, new) in matrix.chunks_mut(width).zip(new) {
                         row.iter_mut().for_each(|value| *value *= stays);
                         let change = rate * (new - dot(row, &k));

@@ -1,7 +1,7 @@
 //! What a model is taken to be where its file says little, and why: its activation, its router, its pre-tokenizer and its template.
 
 use flashplan::internals::model::config::{Gating, Router};
-use flashplan::internals::model::source::SourceModel;
+use flashplan::internals::model::source::{SourceModel, is_of_pictures};
 use flashplan::internals::model::tokenizer::{TokenizerData, TokenizerKind};
 use kernels::Activation;
 
@@ -10,6 +10,7 @@ pub fn told(source: &SourceModel<'_>, tokenizer: &TokenizerData, asked: Option<A
     let router = source.config().network().router.as_ref().map(|router| of_router(source, router));
     let mut told = vec![format!("activation: {}", activation(source, asked))];
     told.extend(router.map(|router| format!("router: {router}")));
+    told.extend(left_out(source).map(|what| format!("left out: {what}, which changes no text")));
     told.push(format!("pre-tokenizer: {}", pre_tokenizer(tokenizer)));
     told.push(format!("chat template: {}", template(tokenizer)));
     told
@@ -31,6 +32,16 @@ fn activation(source: &SourceModel<'_>, asked: Option<Activation>) -> String {
     format!("{name}, as `{architecture}` has it; the file does not say{other}")
 }
 
+/// Parts of the file that its text does not need.
+fn left_out(source: &SourceModel<'_>) -> impl Iterator<Item = &'static str> {
+    let sees = source.gguf().tensors().iter().any(|tensor| is_of_pictures(&tensor.name));
+    let key = format!("{}.nextn_predict_layers", source.config().architecture);
+    let guesses = source.gguf().unsigned(&key).ok().flatten().is_some_and(|layers| layers > 0);
+    let parts =
+        [(sees, "the part that sees pictures or hears"), (guesses, "layers that guess further tokens")];
+    parts.into_iter().filter_map(|(there, what)| there.then_some(what))
+}
+
 fn of_router(source: &SourceModel<'_>, router: &Router) -> String {
     let how = match router.gating {
         Gating::Softmax => "by a softmax over all",
@@ -44,7 +55,10 @@ fn of_router(source: &SourceModel<'_>, router: &Router) -> String {
     } else {
         format!("as `{}` has it; the file does not say", source.config().architecture)
     };
-    format!("{} of {} experts, weighed {how}{sum}, {why}", router.experts_used, router.experts)
+    let groups = router
+        .groups
+        .map_or_else(String::new, |groups| format!(" of {} of {} groups", groups.used, groups.count));
+    format!("{} of {} experts{groups}, weighed {how}{sum}, {why}", router.experts_used, router.experts)
 }
 
 fn pre_tokenizer(tokenizer: &TokenizerData) -> String {

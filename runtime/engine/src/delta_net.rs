@@ -1,7 +1,7 @@
 //! A gated delta net over rows of one sequence, from what they are projected to until what its output matrix meets.
 //!
 //! ```text
-//! row      [ q | k | v | gate | alpha | beta ]
+//! row      [ q | k | v | gate | alpha and beta ]
 //! state    [ values before of each channel of q, k and v | of each value head its matrix, transposed ]
 //!
 //! q, k, v = silu(convolved(q, k, v))        threads share channels, each takes its own through all rows
@@ -78,21 +78,25 @@ impl<'a> Net<'a> {
             head.iter_mut().for_each(|value| *value /= length);
         }
         let at = row.len() - 2 * heads;
-        let (alphas, betas) = row[at..].split_at_mut(heads);
-        for ((alpha, bias), decay) in alphas.iter_mut().zip(self.bias).zip(self.decay) {
-            *alpha = (decay * softplus(*alpha + bias)).exp();
+        let both = &mut row[at..];
+        for (head, (bias, decay)) in self.bias.iter().zip(self.decay).enumerate() {
+            let (alpha, beta) = self.config.alpha_and_beta(head);
+            both[alpha] = (decay * softplus(both[alpha] + bias)).exp();
+            both[beta] = 1.0 / (1.0 + (-both[beta]).exp());
         }
-        betas.iter_mut().for_each(|beta| *beta = 1.0 / (1.0 + (-*beta).exp()));
     }
 
     /// One head of a row: `matrix: [head_width, head_width]`, `out: [head_width]`.
     fn head(&self, row: &[f32], head: usize, matrix: &mut [f32], out: &mut [f32]) {
-        let DeltaNet { key_heads, value_heads, head_width: width, .. } = self.config;
+        let DeltaNet { value_heads, head_width: width, .. } = self.config;
+        let key_head = self.config.key_head(head);
         let (keys, channels) = (self.config.key_width(), self.config.channels());
         let of = |first: usize, head: usize| &row[first + head * width..][..width];
-        let (query, key) = (of(0, head % key_heads), as_row(of(keys, head % key_heads)));
+        let (query, key) = (of(0, key_head), as_row(of(keys, key_head)));
         let (new, gate) = (of(2 * keys, head), of(channels, head));
-        let [stays, rate] = [2, 1].map(|last| row[row.len() - last * value_heads + head]);
+        let both = &row[row.len() - 2 * value_heads..];
+        let (alpha, beta) = self.config.alpha_and_beta(head);
+        let (stays, rate) = (both[alpha], both[beta]);
         let root = (width as f32).sqrt();
         let mut read = [0.0; DeltaNet::HEAD_WIDTH_MAX];
         let read = &mut read[..width];

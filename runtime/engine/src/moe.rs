@@ -2,7 +2,7 @@
 
 use kernels::softmax;
 
-use crate::model::config::{Gating, Router};
+use crate::model::config::{ExpertGroups, GROUPS_MAX, Gating, Router};
 
 /// The least that a sum of weights is divided by: the smallest normal number of half precision.
 const SUM_MIN: f32 = 6.103_515_6e-5;
@@ -30,6 +30,9 @@ pub fn route_into(
         None => values[expert],
         Some(bias) => values[expert] + bias[expert],
     };
+    if let Some(groups) = router.groups {
+        leave_out_groups(logits, groups, preference);
+    }
     for place in chosen.iter_mut() {
         let mut best = 0;
         for expert in 1..logits.len() {
@@ -42,6 +45,46 @@ pub fn route_into(
     }
     weigh(router, over_chosen, chosen);
     chosen.sort_unstable_by_key(|&(expert, _)| expert);
+}
+
+/// Takes the experts of all but the best groups out of the choice. Of equal groups the lower wins.
+fn leave_out_groups(
+    values: &mut [f32],
+    groups: ExpertGroups,
+    preference: impl Fn(&[f32], usize) -> f32 + Copy,
+) {
+    let mut used = [false; GROUPS_MAX];
+    for _ in 0..groups.used {
+        let unused = (0..groups.count).filter(|&group| !used[group]);
+        let scored = unused.map(|group| (group, group_score(values, groups, group, preference)));
+        let best = scored.reduce(|best, next| if next.1 > best.1 { next } else { best });
+        best.into_iter().for_each(|(group, _)| used[group] = true);
+    }
+    let of_group = values.len() / groups.count;
+    for (members, _) in values.chunks_exact_mut(of_group).zip(used).filter(|(_, used)| !used) {
+        members.fill(f32::NEG_INFINITY);
+    }
+}
+
+/// The sum of a group's best experts.
+fn group_score(
+    values: &[f32],
+    groups: ExpertGroups,
+    group: usize,
+    preference: impl Fn(&[f32], usize) -> f32,
+) -> f32 {
+    let of_group = values.len() / groups.count;
+    let members = group * of_group..(group + 1) * of_group;
+    let rank = |expert: usize| {
+        let own = preference(values, expert);
+        let before = |&other: &usize| {
+            let other_value = preference(values, other);
+            other_value > own || (other_value == own && other < expert)
+        };
+        members.clone().filter(before).count()
+    };
+    let best = members.clone().filter(|&expert| rank(expert) < groups.best);
+    best.map(|expert| preference(values, expert)).sum()
 }
 
 /// Gives each weight its expert's factor, where the description has those.
@@ -73,7 +116,7 @@ pub fn weigh_into(
 fn score(logits: &mut [f32], router: &Router, selection_bias: Option<&[f32]>) -> bool {
     let over_chosen = match router.gating {
         Gating::SelectedSoftmax => true,
-        Gating::Softmax => router.renormalise && selection_bias.is_none(),
+        Gating::Softmax => router.renormalise && selection_bias.is_none() && router.groups.is_none(),
         Gating::Sigmoid => false,
     };
     match router.gating {
@@ -105,12 +148,14 @@ fn weigh(router: &Router, over_chosen: bool, chosen: &mut [(usize, f32)]) {
 mod tests {
     use super::*;
     use crate::model::config::RouterInput;
+    use proptest::prelude::*;
 
     fn router(gating: Gating, renormalise: bool, scale: f32) -> Router {
         Router {
             input: RouterInput::Experts,
             experts: 4,
             experts_used: 2,
+            groups: None,
             gating,
             renormalise,
             scale,
@@ -165,6 +210,35 @@ mod tests {
                     assert!(found.iter().zip(&named).all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-7));
                 }
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn groups_are_those_with_the_highest_sums_of_their_best(
+            logits in proptest::collection::vec(-3.0_f32..3.0, 12),
+            bias in proptest::collection::vec(-0.5_f32..0.5, 12),
+            used in 1..=4_usize,
+            best in 1..=3_usize,
+        ) {
+            let groups = ExpertGroups { count: 4, used, best };
+            let router = Router { experts: 12, groups: Some(groups), ..router(Gating::Sigmoid, false, 1.0) };
+            let found = route(&mut logits.clone(), &router, Some(&bias));
+            let probability = |expert: usize| 1.0 / (1.0 + (-logits[expert]).exp());
+            let preference = |expert: usize| probability(expert) + bias[expert];
+            let score = |group: usize| {
+                let mut all: Vec<f32> = (3 * group..3 * group + 3).map(preference).collect();
+                all.sort_by(|a, b| b.total_cmp(a));
+                all[..best].iter().sum::<f32>()
+            };
+            let mut order: Vec<usize> = (0..4).collect();
+            order.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+            let mut experts: Vec<usize> = order[..used].iter().flat_map(|group| 3 * group..3 * group + 3).collect();
+            experts.sort_by(|&a, &b| preference(b).total_cmp(&preference(a)));
+            experts.truncate(2);
+            experts.sort_unstable();
+            let expected: Vec<(usize, f32)> = experts.into_iter().map(|expert| (expert, probability(expert))).collect();
+            prop_assert_eq!(found, expected);
         }
     }
 

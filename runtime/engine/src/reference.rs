@@ -301,9 +301,10 @@ impl<'a> Reference<'a> {
     /// the head's key and value.
     fn delta_net(&mut self, block: usize, net: DeltaNet, x: &[f32]) -> Vec<f32> {
         let (width, epsilon) = (net.head_width, self.model.config().norm_epsilon);
-        let [input, gate, alpha, beta] =
-            [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta]
-                .map(|role| self.times(self.part(block, role), x));
+        let project = |role: &Role| self.times(self.part(block, *role), x);
+        let (of_tokens, of_heads) = net.input_roles().split_at(2);
+        let (input, gate) = (project(&of_tokens[0]), project(&of_tokens[1]));
+        let alphas_and_betas: Vec<f32> = of_heads.iter().flat_map(project).collect();
         let [taps, bias, decay, weight] =
             [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm]
                 .map(|role| values(self.part(block, role)));
@@ -324,13 +325,15 @@ impl<'a> Reference<'a> {
         self.matrices[block].resize(net.value_heads * width * width, 0.0);
         let mut read = Vec::new();
         for (head, s) in self.matrices[block].chunks_mut(width * width).enumerate() {
-            let of_keys = head % net.key_heads;
+            let of_keys = net.key_head(head);
+            let (alpha, beta) = net.alpha_and_beta(head);
+            let (alpha, beta) = (alphas_and_betas[alpha], alphas_and_betas[beta]);
             let (q, k, v) = (unit(queries, of_keys), unit(keys, of_keys), &new[head * width..][..width]);
-            let stays = (decay[head] * softplus(alpha[head] + bias[head])).exp();
+            let stays = (decay[head] * softplus(alpha + bias[head])).exp();
             s.iter_mut().for_each(|s| *s *= stays);
             let known = read_by(s, &k);
             for (row, column) in (0..width).flat_map(|row| (0..width).map(move |column| (row, column))) {
-                s[row * width + column] += k[row] * sigmoid(beta[head]) * (v[column] - known[column]);
+                s[row * width + column] += k[row] * sigmoid(beta) * (v[column] - known[column]);
             }
             let y: Vec<f32> = read_by(s, &q).into_iter().map(|y| y / (width as f32).sqrt()).collect();
             read.extend(norm(&y, &weight, epsilon));

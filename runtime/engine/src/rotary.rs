@@ -26,8 +26,10 @@ impl Rotary {
             match rope.scaling {
                 RopeScaling::None => own,
                 RopeScaling::Linear { factor } => own / f64::from(factor),
-                RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow } => {
-                    let [low, high] = yarn_limits(rope, original_context, beta_fast, beta_slow);
+                RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, exact } => {
+                    let limits = yarn_limits(rope, original_context, beta_fast, beta_slow);
+                    let [low, high] = if exact { limits } else { [limits[0].floor(), limits[1].ceil()] };
+                    let [low, high] = [low.max(0.0), high.min(rope.width as f64 - 1.0)];
                     let stays = 1.0 - ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                     own * stays + own / f64::from(factor) * (1.0 - stays)
                 }
@@ -64,7 +66,7 @@ fn yarn_limits(rope: &Rope, original_context: usize, beta_fast: f32, beta_slow: 
         let ratio = original_context as f64 / (f64::from(beta) * std::f64::consts::TAU);
         width * ratio.ln() / (2.0 * f64::from(rope.base).ln())
     };
-    [turns(beta_fast).floor().max(0.0), turns(beta_slow).ceil().min(width - 1.0)]
+    [turns(beta_fast), turns(beta_slow)]
 }
 
 #[cfg(test)]
@@ -94,11 +96,22 @@ mod tests {
     #[test]
     fn yarn_leaves_what_turns_often_and_divides_what_turns_seldom() {
         // within 1000 tokens the pairs turn 159, 16, 1.6 and 0.16 times: 32 turns are pair 0.7, one is pair 2.2
-        let yarn = RopeScaling::Yarn { factor: 8.0, original_context: 1000, beta_fast: 32.0, beta_slow: 1.0 };
-        let found = frequencies(yarn, &[]);
+        let yarn = |exact| RopeScaling::Yarn {
+            factor: 8.0,
+            original_context: 1000,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            exact,
+        };
+        let found = frequencies(yarn(false), &[]);
         let between = |own: f64, scaled: f64| own * (1.0 - scaled) + own / 8.0 * scaled;
         // the limits are rounded outwards, to 0 and 3
         check(&found, [1.0, between(0.1, 1.0 / 3.0), between(0.01, 2.0 / 3.0), 0.001 / 8.0]);
+        // or taken as they are
+        let turns = |count: f64| 4.0 * (1000.0 / (count * std::f64::consts::TAU)).ln() / 10_000_f64.ln();
+        let scaled = |pair: f64| (pair - turns(32.0)) / (turns(1.0) - turns(32.0));
+        let found = frequencies(yarn(true), &[]);
+        check(&found, [1.0, between(0.1, scaled(1.0)), between(0.01, scaled(2.0)), 0.001 / 8.0]);
     }
 
     #[test]

@@ -94,12 +94,6 @@ pub(super) fn keys(family: &Family, config: &Config, keys: &mut Keys) -> Result<
     }
 }
 
-/// Architectures of which llama.cpp, too, reads divisors of rotary frequencies.
-const DIVIDED: [&str; 4] = ["llama", "mistral3", "granite", "granitemoe"];
-
-/// Architectures that rotate a part of each head where the file says so.
-const PARTIAL: [&str; 3] = ["phi3", "qwen35", "qwen35moe"];
-
 /// The scaling of rotary frequencies, and their base.
 pub(super) fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     let rope = config.rope()?;
@@ -109,7 +103,7 @@ pub(super) fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<
     let phi = family.name == "phi3";
     match (config.rope_kind(&rope.full)?, number("factor")?) {
         ("default", _) => {}
-        ("llama3", _) if DIVIDED.contains(&family.name) => {}
+        ("llama3", _) if family.divided => {}
         ("linear", Some(factor)) if !phi => {
             keys.text(&name("scaling.type"), "linear");
             keys.number(&name("scaling.factor"), factor);
@@ -119,9 +113,7 @@ pub(super) fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<
         (kind, _) => return refused(format!("rotary scaling {} of a {} model", quote(kind), family.name)),
     }
     let partial = |keys: &Map<String, Value>| config.rope_number(keys, "partial_rotary_factor");
-    if let Some(partial) =
-        partial(&rope.full)?.filter(|&partial| partial != 1.0 && !PARTIAL.contains(&family.name))
-    {
+    if let Some(partial) = partial(&rope.full)?.filter(|&partial| partial != 1.0 && !family.partial) {
         return refused(format!("key `partial_rotary_factor` with {partial}"));
     }
     let base = number("rope_theta")?.unwrap_or(family.usual.rope_theta);
@@ -129,9 +121,9 @@ pub(super) fn rope(family: &Family, config: &Config, keys: &mut Keys) -> Result<
     if rope.sliding.is_empty() {
         return Ok(());
     }
-    // of layers with a window GGUF has the base alone, and Gemma's alone are rotated otherwise than the others
+    // of layers with a window GGUF has the base alone
     let (kind, local) = (config.rope_kind(&rope.sliding)?, config.rope_number(&rope.sliding, "rope_theta")?);
-    if family.name != "gemma3" {
+    if !family.local_rope {
         return refused("a rotary embedding of its own for layers with a window".to_owned());
     }
     if kind != "default" {
@@ -188,6 +180,11 @@ fn yarn(
     {
         return refused("attention_factor", found, &format!(", where the factor implies {magnitude},"));
     }
+    // llama.cpp rounds the limits, and so does the reader; of gpt-oss, whose published files all say so, it takes them as they are
+    let is_exact = rope.get("truncate").and_then(Value::as_bool) == Some(false);
+    if is_exact != (family.name == "gpt-oss") {
+        keys.flag("flashplan.rope_exact", is_exact);
+    }
     keys.text(&name("type"), "yarn");
     keys.number(&name("factor"), factor);
     keys.whole(&name("original_context_length"), original_context(config)? as u32);
@@ -225,19 +222,11 @@ pub(super) fn original_context(config: &Config) -> Result<u64, FolderError> {
     }
 }
 
-/// Architectures whose networks are no others with another function in them.
-const OWN_ACTIVATION: [&str; 5] = ["gpt-oss", "bamboo", "nemotron_h", "nemotron_h_moe", "smallthinker"];
-
 /// Our own key for a function between gate and up that the architecture does not imply.
 ///
 /// Transformers asks Gemma 3 for `hidden_activation` alone, and takes "gelu" for the exact one; llama.cpp's converter asks nothing.
 fn activation(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
-    let key = match family.name {
-        "gemma3" | "gemma4" => "hidden_activation",
-        "nemotron_h" | "nemotron_h_moe" => "mlp_hidden_act",
-        _ => "hidden_act",
-    };
-    let Some(found) = config.text(key)? else { return Ok(()) };
+    let Some(found) = config.text(family.activation_key)? else { return Ok(()) };
     let plain = match found {
         "silu" | "swish" => "silu",
         "gelu_pytorch_tanh" | "gelu_new" => "gelu",
@@ -247,7 +236,7 @@ fn activation(family: &Family, config: &Config, keys: &mut Keys) -> Result<(), F
     };
     match plain {
         _ if plain == family.usual.activation => Ok(()),
-        "relu" | "silu" if !OWN_ACTIVATION.contains(&family.name) => {
+        "relu" | "silu" if !family.own_activation => {
             keys.text("flashplan.activation", plain);
             Ok(())
         }
@@ -278,6 +267,49 @@ pub(super) fn no_windows(config: &Config) -> Result<(), FolderError> {
             Err(FolderError::unsupported(config.path(), format!("a layer of type {}", quote(found))))
         }
     }
+}
+
+/// The window of layers, and which of them have one.
+pub(super) fn windows(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+    let Some(window) = config.whole("sliding_window")? else { return no_windows(config) };
+    let Some(types) = config.layer_types(layers(config)?)? else {
+        return Err(FolderError::damaged(config.path(), "key `layer_types` is missing"));
+    };
+    if let Some(kind) = types.iter().find(|kind| !["sliding_attention", "full_attention"].contains(kind)) {
+        return Err(FolderError::unsupported(config.path(), format!("a layer of type {}", quote(kind))));
+    }
+    let windowed: Vec<bool> = types.into_iter().map(|kind| kind == "sliding_attention").collect();
+    keys.whole(&format!("{name}.attention.sliding_window"), window as u32);
+    keys.flags(&format!("{name}.attention.sliding_window_pattern"), &windowed);
+    Ok(())
+}
+
+/// The rotated values of a head: a part of it, which transformers takes to be `usual` where the file does not say it.
+pub(super) fn rotated(config: &Config, usual: f64) -> Result<u32, FolderError> {
+    let partial = config.rope_number(&config.rope()?.full, "partial_rotary_factor")?.unwrap_or(usual);
+    Ok((head_width(config)? as f64 * partial) as u32)
+}
+
+/// The groups that experts are chosen from, and what weighs experts, as llama.cpp's converter writes them wherever the file has them.
+pub(super) fn router(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+    for (from, to) in [("n_group", "expert_group_count"), ("topk_group", "expert_group_used_count")] {
+        if let Some(value) = config.whole(from)? {
+            keys.whole(&format!("{name}.{to}"), value as u32);
+        }
+    }
+    for key in ["scoring_func", "score_function"] {
+        let gating = match config.text(key)? {
+            None => continue,
+            Some("softmax") => 1,
+            Some("sigmoid") => 2,
+            Some(other) => {
+                let what = format!("weighing experts by {}", quote(other));
+                return Err(FolderError::unsupported(config.path(), what));
+            }
+        };
+        keys.whole(&format!("{name}.expert_gating_func"), gating);
+    }
+    Ok(())
 }
 
 /// Nothing to compute.

@@ -6,6 +6,8 @@ use crate::config::Config;
 use crate::error::{FolderError, quote};
 use crate::keys::Keys;
 
+use super::common::router;
+use super::mixtures::SHARED;
 use super::{EXPERTS, Family, Make, PLAIN, Rule, Usual, same};
 
 const LAYER: &[Rule] = &[
@@ -19,10 +21,6 @@ const LAYER: &[Rule] = &[
         to: &["attn_k_b.weight", "attn_v_b.weight"],
         make: Make::Latent,
     },
-    same("mlp.gate.e_score_correction_bias", &["exp_probs_b.bias"]),
-    same("mlp.shared_experts.gate_proj.weight", &["ffn_gate_shexp.weight"]),
-    same("mlp.shared_experts.up_proj.weight", &["ffn_up_shexp.weight"]),
-    same("mlp.shared_experts.down_proj.weight", &["ffn_down_shexp.weight"]),
 ];
 
 /// What transformers takes where the file does not say it.
@@ -41,7 +39,7 @@ pub(super) const DEEPSEEK_V2: Family = Family {
     keys: |config, keys| {
         sizes(&UsualExperts { gating: "softmax", scale: 1.0, norm: false, leading: 0 }, config, keys)
     },
-    layer: &[LAYER, EXPERTS],
+    layer: &[LAYER, SHARED, EXPERTS],
     guesses: true,
     ..PLAIN
 };
@@ -95,14 +93,14 @@ fn sizes(usual: &UsualExperts, config: &Config, keys: &mut Keys) -> Result<(), F
     ] {
         keys.whole(&format!("deepseek2.{key}"), whole(value));
     }
-    for (from, to) in [
-        ("q_lora_rank", "attention.q_lora_rank"),
-        ("n_group", "expert_group_count"),
-        ("topk_group", "expert_group_used_count"),
-    ] {
-        if let Some(value) = config.whole(from)? {
-            keys.whole(&format!("deepseek2.{to}"), whole(value));
-        }
+    if let Some(rank) = config.whole("q_lora_rank")? {
+        keys.whole("deepseek2.attention.q_lora_rank", whole(rank));
+    }
+    router("deepseek2", config, keys)?;
+    if config.text("topk_method")? == Some("greedy") {
+        // chosen from all, whatever the groups are
+        keys.whole("deepseek2.expert_group_count", 1);
+        keys.whole("deepseek2.expert_group_used_count", 1);
     }
     if experts.is_some() {
         let scale = config.number("routed_scaling_factor")?.unwrap_or(usual.scale);

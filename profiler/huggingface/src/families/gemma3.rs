@@ -20,6 +20,8 @@ const LAYER: &[Rule] = &[
 pub(super) const GEMMA3: Family = Family {
     classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
     name: "gemma3",
+    local_rope: true,
+    activation_key: "hidden_activation",
     usual: Usual { rope_theta: 1e6, norm_epsilon: 1e-6, tied: true, activation: "gelu" },
     keys,
     layer: &[LAYER],

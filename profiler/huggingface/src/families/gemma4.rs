@@ -31,6 +31,7 @@ const EXPERTS: &[Rule] = &[
 pub(super) const GEMMA4: Family = Family {
     classes: &["Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"],
     name: "gemma4",
+    activation_key: "hidden_activation",
     usual: Usual { rope_theta: 1e6, tied: true, activation: "gelu", ..PLAIN.usual },
     aliases: &[("top_k_experts", "num_experts_per_tok")],
     defaults: &[

@@ -39,6 +39,7 @@ const LAYER: &[Rule] = &[
 pub(super) const GPT_OSS: Family = Family {
     classes: &["GptOssForCausalLM"],
     name: "gpt-oss",
+    own_activation: true,
     usual: Usual { rope_theta: 150_000.0, norm_epsilon: 1e-5, tied: false, activation: "silu" },
     keys,
     layer: &[LAYER],

@@ -2,6 +2,8 @@
 
 use std::f32::consts::PI;
 
+use serde_json::json;
+
 use crate::config::Config;
 use crate::error::FolderError;
 use crate::keys::Keys;
@@ -10,7 +12,7 @@ use super::common::{self, head_width, is_scaled, original_context};
 use super::{Computed, Family, Make, PLAIN, Rule, Usual, same};
 
 /// Mixtral's experts.
-const LAYER: &[Rule] = &[
+pub(super) const LAYER: &[Rule] = &[
     same("block_sparse_moe.gate.weight", &["ffn_gate_inp.weight"]),
     Rule { from: "block_sparse_moe.experts.*.w1.weight", to: &["ffn_gate_exps.weight"], make: Make::Expert },
     Rule { from: "block_sparse_moe.experts.*.w3.weight", to: &["ffn_up_exps.weight"], make: Make::Expert },
@@ -21,6 +23,7 @@ pub(super) const LLAMA: Family = Family {
     classes: &["LlamaForCausalLM", "LLaMAForCausalLM"],
     name: "llama",
     keys,
+    divided: true,
     layer: &[LAYER],
     computed: rope_freqs,
     permuted: true,
@@ -72,10 +75,37 @@ const PREDICTORS: &[Rule] = &[
 pub(super) const BAMBOO: Family = Family {
     classes: &["BambooForCausalLM"],
     name: "bamboo",
+    own_activation: true,
     usual: Usual { activation: "relu", ..PLAIN.usual },
     keys: |config, keys| windowed("bamboo", config, keys),
     layer: &[PREDICTORS],
     defaults: MISTRAL.defaults,
+    ..LLAMA
+};
+
+/// A llama without gates.
+pub(super) const ARCEE: Family = Family {
+    classes: &["ArceeForCausalLM"],
+    name: "arcee",
+    usual: Usual { norm_epsilon: 1e-5, activation: "relu2", ..LLAMA.usual },
+    own_activation: true,
+    keys: |config, keys| sizes("arcee", config, keys),
+    ..LLAMA
+};
+
+/// A llama without rotations on every fourth layer.
+pub(super) const SMOLLM3: Family = Family {
+    classes: &["SmolLM3ForCausalLM"],
+    name: "smollm3",
+    usual: Usual { rope_theta: 2e6, tied: true, ..LLAMA.usual },
+    keys: |config, keys| {
+        let layers = config.size("num_hidden_layers")?;
+        let usual = (1..=layers.min(1 << 10)).map(|layer| u64::from(layer % 4 != 0)).collect::<Vec<_>>();
+        config.neutral("no_rope_layers", &json!(usual))?;
+        config.neutral("no_rope_layer_interval", &json!(4))?;
+        common::no_windows(config)?;
+        sizes("smollm3", config, keys)
+    },
     ..LLAMA
 };
 

@@ -7,13 +7,20 @@ mod common;
 mod tensors;
 
 mod deepseek2;
+mod ernie4_5;
+mod exaone4;
+mod gemma2;
 mod gemma3;
 mod gemma4;
 mod gpt_oss;
 mod granite;
+mod internlm2;
 mod lfm2;
 mod llama;
+mod mellum;
+mod mixtures;
 mod nemotron_h;
+mod olmo2;
 mod olmoe;
 mod phi3;
 mod qwen;
@@ -66,6 +73,16 @@ pub(crate) struct Family {
     computed: fn(&Config) -> Result<Vec<Computed>, FolderError>,
     /// Whether q and k are permuted: rotated values are neighbours in GGUF and half a head apart in the folder.
     permuted: bool,
+    /// Whether divisors of rotary frequencies, as of Llama 3, are read.
+    divided: bool,
+    /// Whether a part of each head alone may be rotated, which its own keys say.
+    partial: bool,
+    /// Whether layers with a window may have a rotary embedding of their own.
+    local_rope: bool,
+    /// Whether networks are no others with another function in them.
+    own_activation: bool,
+    /// The key of the networks' function.
+    activation_key: &'static str,
     /// Whether there may be layers that guess further tokens, which the text does not need.
     guesses: bool,
     /// Whether a space is put before a text, where the architecture decides it.
@@ -98,6 +115,11 @@ const PLAIN: Family = Family {
     layer: &[],
     computed: common::nothing,
     permuted: false,
+    divided: false,
+    partial: false,
+    local_rope: false,
+    own_activation: false,
+    activation_key: "hidden_act",
     guesses: false,
     space_prefix: None,
     typed_tokens: false,
@@ -147,6 +169,12 @@ enum Make {
     Transposed,
     /// The even values of each row, and the odd ones.
     Pairs,
+    /// The rows of a tensor that has them as columns, the first half and the second.
+    TransposedHalves,
+    /// Queries, keys or values of a matrix that has them by groups of heads.
+    FusedGroups,
+    /// A delta net's queries, keys and values, or its gates, of a matrix that has them by key heads.
+    MixedGroups,
     /// Rows of MXFP4, the even ones and the odd ones where there are two.
     Blocks,
     /// The scales of those.
@@ -157,6 +185,8 @@ enum Make {
     Squeezed,
     /// A row for each value.
     Column,
+    /// A decay's logarithm for each head.
+    Decay,
     /// A row for each value, which is a decay's logarithm.
     DecayColumn,
     /// A row for each group of the state space.
@@ -232,8 +262,11 @@ const EXPERTS: &[Rule] = &[
 ];
 
 /// Every architecture that is read.
-const FAMILIES: [&Family; 26] = [
+const FAMILIES: [&Family; 50] = [
     &llama::LLAMA,
+    &llama::ARCEE,
+    &llama::SMOLLM3,
+    &internlm2::INTERNLM2,
     &llama::MISTRAL,
     &llama::MIXTRAL,
     &llama::MINISTRAL,
@@ -241,12 +274,23 @@ const FAMILIES: [&Family; 26] = [
     &qwen::QWEN2,
     &qwen::QWEN3,
     &qwen::QWEN3MOE,
+    &qwen::QWEN2MOE,
+    &qwen::QWEN2VL,
+    &qwen::QWEN3VL,
+    &qwen::QWEN3VLMOE,
+    &qwen::SEED_OSS,
+    &olmo2::OLMO2,
+    &olmo2::OLMO3,
     &olmoe::OLMOE,
     &phi3::PHI3,
+    &gemma2::GEMMA2,
     &gemma3::GEMMA3,
     &granite::GRANITE,
     &granite::GRANITEMOE,
+    &granite::GRANITEHYBRID_DENSE,
+    &granite::GRANITEHYBRID,
     &gpt_oss::GPT_OSS,
+    &qwen35::QWEN3NEXT,
     &qwen35::QWEN35,
     &qwen35::QWEN35MOE,
     &lfm2::LFM2,
@@ -256,6 +300,16 @@ const FAMILIES: [&Family; 26] = [
     &deepseek2::GLM4_MOE_LITE,
     &deepseek2::DEEPSEEK_V2,
     &deepseek2::DEEPSEEK_V3,
+    &mixtures::GLM4MOE,
+    &mixtures::MINIMAX_M2,
+    &mixtures::BAILINGMOE2,
+    &mixtures::DOTS1,
+    &mixtures::HY_V3,
+    &ernie4_5::ERNIE4_5,
+    &ernie4_5::ERNIE4_5_MOE,
+    &exaone4::EXAONE4,
+    &exaone4::EXAONE_MOE,
+    &mellum::MELLUM,
     &gemma4::GEMMA4,
     &smallthinker::SMALLTHINKER,
     &llama::BAMBOO,
@@ -293,7 +347,7 @@ pub(crate) fn of(config: &Config) -> Result<&'static Family, FolderError> {
 pub(crate) fn recipes_of_any(weights: &Weights, path: &Path, text: &str) {
     let keys = br#"{"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "max_position_embeddings": 64,
         "num_hidden_layers": 4, "num_nextn_predict_layers": 1, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-        "linear_key_head_dim": 16, "n_groups": 2, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 32}"#;
+        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "mamba_n_groups": 2, "n_groups": 2, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 32}"#;
     let Ok(config) = Config::read(keys, path) else { return };
     let named = FAMILIES.map(|family| text.contains(&format!("\"{}\"", family.name)));
     for (family, is_named) in FAMILIES.into_iter().zip(named) {
@@ -320,13 +374,6 @@ pub(crate) fn remarks(
     let is_left_out = |name| family.is_some_and(|family| tensors::is_left_out(family, name));
     if weights.is_some_and(|weights| weights.tensors().any(|(name, _)| is_left_out(name))) {
         remarks.push("predictors of neurons are left out, which changes no text".to_owned());
-    }
-    if config.rope()?.full.get("truncate").and_then(serde_json::Value::as_bool) == Some(false) {
-        remarks.push(
-            "the limits of rotary scaling are rounded to whole dimensions, as by llama.cpp, where the model asks for exact ones (key \
-             `truncate`)"
-                .to_owned(),
-        );
     }
     Ok(remarks)
 }

@@ -48,6 +48,8 @@ const EXPERTS: &[Rule] = &[
 pub(super) const NEMOTRON_H: Family = Family {
     classes: &["NemotronHForCausalLM"],
     name: "nemotron_h",
+    own_activation: true,
+    activation_key: "mlp_hidden_act",
     usual: Usual { norm_epsilon: 1e-5, activation: "relu2", ..PLAIN.usual },
     aliases: &[("attention_head_dim", "head_dim")],
     defaults: &[("head_dim", 128), ("n_groups", 8)],

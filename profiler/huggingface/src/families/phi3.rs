@@ -15,6 +15,7 @@ const LAYER: &[Rule] = &[
 pub(super) const PHI3: Family = Family {
     classes: &["Phi3ForCausalLM"],
     name: "phi3",
+    partial: true,
     usual: Usual { rope_theta: 10_000.0, norm_epsilon: 1e-5, tied: false, activation: "silu" },
     keys,
     layer: &[LAYER],

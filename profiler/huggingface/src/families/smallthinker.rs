@@ -27,6 +27,7 @@ const LAYER: &[Rule] = &[
 pub(super) const SMALLTHINKER: Family = Family {
     classes: &["SmallThinkerForCausalLM"],
     name: "smallthinker",
+    own_activation: true,
     usual: Usual { rope_theta: 1e6, activation: "relu", tied: true, ..PLAIN.usual },
     aliases: &[
         ("moe_num_primary_experts", "num_experts"),

@@ -43,7 +43,7 @@ impl FolderTensor<'_> {
     }
 
     fn unknown(&self) -> FolderError {
-        FolderError::unsupported(self.path, format!("tensor {}", quote(self.name)))
+        FolderError::convertible(self.path, format!("tensor {}", quote(self.name)))
     }
 
     /// What it becomes, by its name.
@@ -73,7 +73,7 @@ impl FolderTensor<'_> {
             Kind::BF16 => Ok(Format::BF16),
             Kind::U8 | Kind::Other(_) => {
                 let what = format!("type {} of tensor {}", quote(&self.tensor.kind_name), quote(self.name));
-                Err(FolderError::unsupported(self.path, what))
+                Err(FolderError::convertible(self.path, what))
             }
         }
     }
@@ -182,7 +182,7 @@ fn recipe(
     // of a bias, too, which has one value for each row
     let run = || Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
     let (made, parts) = match make {
-        Make::Same | Make::PlusOne => one(shape.to_vec(), all()),
+        Make::Same | Make::PlusOne | Make::Decay => one(shape.to_vec(), all()),
         Make::Query | Make::Key if family.permuted => {
             let of_queries = config.size("num_attention_heads")?;
             let of_keys = config.whole("num_key_value_heads")?.unwrap_or(of_queries);
@@ -213,6 +213,20 @@ fn recipe(
                 Rows { matrices, matrix_step: rows * columns, row_step: parts, column_step: rows, ..first };
             one(vec![matrices, rows / parts, columns], steps)
         }
+        Make::TransposedHalves => {
+            let [matrices, columns, rows] = *shape else {
+                return Err(given.shaped("which is none of experts"));
+            };
+            if !rows.is_multiple_of(parts) {
+                return Err(given.shaped("whose columns have no halves"));
+            }
+            let first = Rows::run(name, part * (rows / parts), rows / parts, columns);
+            let steps =
+                Rows { matrices, matrix_step: rows * columns, row_step: 1, column_step: rows, ..first };
+            one(vec![matrices, rows / parts, columns], steps)
+        }
+        Make::FusedGroups => fused_groups(family, config, given, part)?,
+        Make::MixedGroups => mixed_groups(config, given, part)?,
         Make::Pairs => {
             let [rows, columns] = *shape else {
                 return Err(given.shaped("which is none of experts' biases"));
@@ -229,7 +243,7 @@ fn recipe(
             one(vec![rows, 1], all())
         }
         Make::Groups => {
-            let groups = config.size("n_groups")?;
+            let groups = config.whole_of(&["n_groups", "mamba_n_groups"])?.unwrap_or(0);
             let [values] = *shape else { return Err(given.shaped("which is no list of values")) };
             if groups == 0 || !values.is_multiple_of(groups) {
                 return Err(given.shaped("which does not fit its groups"));
@@ -267,7 +281,7 @@ fn recipe(
     let format = if is_exact(to, shape) { Format::F32 } else { own };
     let change = match make {
         Make::PlusOne => ValueChange::PlusOne,
-        Make::DecayColumn | Make::DecayHeads => ValueChange::MinusExp,
+        Make::Decay | Make::DecayColumn | Make::DecayHeads => ValueChange::MinusExp,
         _ => ValueChange::None,
     };
     Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts, change } })
@@ -279,6 +293,68 @@ fn squeezed(given: FolderTensor<'_>) -> Result<Vec<u64>, FolderError> {
         [rows, 1, columns] | [rows, columns] => Ok(vec![rows, columns]),
         _ => Err(given.shaped("which is none of a convolution of its own for each row")),
     }
+}
+
+/// The rows of queries, keys or values of a matrix that has them by groups of heads.
+fn fused_groups(
+    family: &Family,
+    config: &Config,
+    given: FolderTensor<'_>,
+    part: u64,
+) -> Result<(Vec<u64>, Vec<Rows>), FolderError> {
+    let wrong = || given.shaped("which does not fit its heads");
+    let heads = config.size("num_attention_heads")?;
+    let groups = config.whole("num_key_value_heads")?.unwrap_or(heads);
+    let [rows, columns] = *given.tensor.shape else { return Err(wrong()) };
+    if groups == 0 || !heads.is_multiple_of(groups) {
+        return Err(wrong());
+    }
+    let queries = heads / groups;
+    let width = rows.checked_div(groups * (queries + 2)).filter(|&width| width > 0).ok_or_else(wrong)?;
+    // no overflow: all of it is within the tensor
+    let (first, of_group) = match part {
+        0 => (0, queries),
+        1 => (queries, 1),
+        _ => (queries + 1, 1),
+    };
+    let row_order = match family.permuted && part < 2 {
+        true => Some(HeadOrder::halves(of_group * width, of_group).ok_or_else(wrong)?),
+        false => None,
+    };
+    let run = Rows::run(given.name, first * width * columns, of_group * width, columns);
+    let matrix_step = (queries + 2) * width * columns;
+    let rows = Rows { matrices: groups, matrix_step, row_order, ..run };
+    Ok((vec![groups * of_group * width, columns], vec![rows]))
+}
+
+/// A delta net's queries, then its keys and values, or its gates, of a matrix that has them by key heads.
+fn mixed_groups(
+    config: &Config,
+    given: FolderTensor<'_>,
+    part: u64,
+) -> Result<(Vec<u64>, Vec<Rows>), FolderError> {
+    let (groups, heads) = (config.size("linear_num_key_heads")?, config.size("linear_num_value_heads")?);
+    let (key, value) = (config.size("linear_key_head_dim")?, config.size("linear_value_head_dim")?);
+    let wrong = || given.shaped("which does not fit its heads");
+    let [rows, columns] = *given.tensor.shape else { return Err(wrong()) };
+    if groups == 0 || !heads.is_multiple_of(groups) || key == 0 || value == 0 {
+        return Err(wrong());
+    }
+    let values = (heads / groups).checked_mul(value).ok_or_else(wrong)?;
+    let of_group = key.checked_add(values).and_then(|half| half.checked_mul(2)).ok_or_else(wrong)?;
+    if of_group.checked_mul(groups) != Some(rows) {
+        return Err(wrong());
+    }
+    // no overflow: all of it is within the tensor
+    let of = |first: u64, count: u64| {
+        let run = Rows::run(given.name, first * columns, count, columns);
+        Rows { matrices: groups, matrix_step: of_group * columns, ..run }
+    };
+    if part == 0 {
+        let parts = vec![of(0, key), of(key, key), of(2 * key, values)];
+        return Ok((vec![groups * (2 * key + values), columns], parts));
+    }
+    Ok((vec![groups * values, columns], vec![of(2 * key + values, values)]))
 }
 
 /// The order of so many rows or columns of the delta net's values, by heads; `None`: they are no such heads.

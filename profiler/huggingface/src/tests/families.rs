@@ -255,7 +255,7 @@ fn latent_attention_of_deepseek_has_its_scaling() {
             yarn(|it| it["rope_scaling"]["mscale_all_dim"] = json!(1.0)).refusal(),
             "key `mscale` of YaRN with 0.707",
         ),
-        (yarn(|it| it["n_group"] = json!(8)).refusal(), "expert_group_count"),
+        (yarn(|it| it["n_group"] = json!(8)).refusal(), "the number of groups used is 1"),
         (
             yarn(|it| it["scoring_func"] = json!("sqrtsoftplus")).refusal(),
             "weighing experts by `sqrtsoftplus`",

@@ -22,7 +22,7 @@ mod check;
 mod error;
 mod roles;
 
-pub(crate) use check::EXPERTS_USED_MAX;
+pub(crate) use check::{EXPERTS_USED_MAX, GROUPS_MAX};
 pub use error::ConfigError;
 pub use roles::{Role, TensorShape};
 
@@ -169,6 +169,10 @@ pub struct DeltaNet {
     pub head_width: usize,
     /// Positions that queries, keys and values are convolved over, as by [`Convolution`].
     pub taps: usize,
+    /// Whether the value heads of one key head are side by side, so that value head `h` has key `h / (value_heads / key_heads)`. One
+    /// matrix makes beta and alpha then: of each key head the betas of its value heads, then their alphas.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub grouped: bool,
 }
 
 impl DeltaNet {
@@ -195,6 +199,21 @@ impl DeltaNet {
     /// Of the state, the values before of each channel; the heads' matrices follow.
     pub fn convolved_values(&self) -> usize {
         (self.taps - 1) * self.channels()
+    }
+
+    /// The head of queries and keys that a value head has.
+    pub fn key_head(&self, head: usize) -> usize {
+        if self.grouped { head / (self.value_heads / self.key_heads) } else { head % self.key_heads }
+    }
+
+    /// The places of a value head's alpha and beta in the projection of both.
+    pub fn alpha_and_beta(&self, head: usize) -> (usize, usize) {
+        if !self.grouped {
+            return (head, self.value_heads + head);
+        }
+        let of_key = self.value_heads / self.key_heads;
+        let beta = head / of_key * 2 * of_key + head % of_key;
+        (beta + of_key, beta)
     }
 }
 
@@ -464,6 +483,9 @@ pub enum RopeScaling {
         beta_fast: f32,
         /// Turns below which a frequency is divided by the whole factor.
         beta_slow: f32,
+        /// Whether both limits are taken as they are, and not rounded outwards to whole pairs.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        exact: bool,
     },
 }
 
@@ -505,6 +527,9 @@ pub struct Router {
     pub experts: usize,
     /// Experts that a token is routed to.
     pub experts_used: usize,
+    /// The groups that a token's experts are chosen from; none where they are chosen from all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<ExpertGroups>,
     /// The experts' probabilities, which are their weights.
     pub gating: Gating,
     /// Whether the weights of the chosen are divided by their sum.
@@ -518,6 +543,20 @@ pub struct Router {
     pub bias: bool,
     /// Whether a vector is added to the probabilities where experts are chosen, and not where they are weighed.
     pub selection_bias: bool,
+}
+
+/// Groups of neighbouring experts. A token's experts are of the groups whose best experts have the highest sum.
+///
+/// *Source*: `DeepSeek`-AI, "`DeepSeek`-V3", 2024, section 2.1.2; its V2 compares the groups' best expert alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpertGroups {
+    /// Groups.
+    pub count: usize,
+    /// Groups that a token's experts are of.
+    pub used: usize,
+    /// Experts of each group that it is compared by.
+    pub best: usize,
 }
 
 /// The vector that a router reads.

@@ -101,6 +101,12 @@ impl Gguf<'static> {
 
     /// All files of a model of so many.
     fn join(paths: &[PathBuf], count: u64) -> Result<Self, GgufError> {
+        let (there, missing): (Vec<&PathBuf>, Vec<_>) = paths.iter().partition(|path| path.exists());
+        if let (Some(path), false) = (there.first(), missing.is_empty()) {
+            let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let error = GgufError::SplitMissing { missing: missing.into_iter().map(name).collect(), count };
+            return Err(GgufError::Inside { path: path.to_path_buf(), error: Box::new(error) });
+        }
         let mut parts: Vec<SplitFile<'static>> = Vec::new();
         let mut joined: Option<Contents> = None;
         for (number, path) in (0..).zip(paths) {

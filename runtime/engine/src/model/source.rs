@@ -592,8 +592,16 @@ fn trimmed(dims: [u64; 4]) -> Vec<u64> {
     dims[..used].to_vec()
 }
 
-/// Whether a tensor may be left out: `PowerInfer`'s predictors `fc1` and `fc2`, of a layer or of one of its experts.
+/// Whether a tensor is of a model's part for pictures or sound, by its name.
+pub fn is_of_pictures(name: &str) -> bool {
+    ["mm.", "v.", "a."].into_iter().any(|part| name.starts_with(part))
+}
+
+/// Whether a tensor may be left out. The part for pictures may, and `PowerInfer`'s predictors `fc1` and `fc2`, of a layer or an expert.
 fn is_harmless(tensor: &TensorInfo) -> bool {
+    if is_of_pictures(&tensor.name) {
+        return true;
+    }
     let Some((_, role)) = tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
         return false;
     };

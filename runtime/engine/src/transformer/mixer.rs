@@ -46,9 +46,9 @@ impl Transformer {
                 self.recurrent(block, rows);
                 Role::StateOutput
             }
-            Some(Mixer::DeltaNet(_)) => {
-                let parts = [Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta];
-                self.project(block, &parts, rows);
+            Some(Mixer::DeltaNet(ref net)) => {
+                let parts = net.input_roles();
+                self.project(block, parts, rows);
                 self.recurrent(block, rows);
                 Role::StateOutput
             }

@@ -1,10 +1,7 @@
-//! `deepseek2`: latent attention, dense networks first and then experts beside shared ones: `DeepSeek` V2 and V3, GLM 4.7 Flash.
+//! `deepseek2`: latent attention, and a mixture: `DeepSeek` V2, V3 and R1, Kimi K2, GLM 4.7 Flash.
 
-use kernels::Activation;
-
-use super::super::config::{
-    Attention, Config, FeedForward, Gating, Latent, Pairing, Rope, RopeScaling, Router,
-};
+use super::super::config::{Attention, Config, Latent, Pairing, Rope, RopeScaling};
+use super::mixture::{Mixture, Usual};
 use super::shapes::Shapes;
 use super::{Keys, Names};
 
@@ -16,16 +13,8 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     let mut rope = shapes.rope(k, Pairing::Adjacent);
     let growth = growth(k, &mut rope);
     let attention = Attention { scale: growth * growth * attention.scale, ..attention };
-    let leading = k.whole("leading_dense_block_count").unwrap_or(0);
-    let network = network(k, &shapes, leading);
-    let mut blocks = shapes.blocks(&network, |_| attention.clone());
-    if network.router.is_some() {
-        let dense = if leading > 0 { k.size("feed_forward_length") } else { 1 };
-        for network in blocks.iter_mut().take(leading).filter_map(|block| block.feed_forward.as_mut()) {
-            let (router, resident, shared_neurons) = (None, true, None);
-            *network = FeedForward { neurons: dense, router, resident, shared_neurons, ..network.clone() };
-        }
-    }
+    let mixture = Mixture::read(k, &shapes, usual(&shapes));
+    let blocks = mixture.blocks(&shapes, |_| attention.clone());
     (shapes.config(k, vec![rope], blocks), Names { left_out, ..Names::default() })
 }
 
@@ -82,38 +71,9 @@ fn growth(k: &Keys<'_>, rope: &mut Rope) -> f32 {
     }
 }
 
-/// The experts with those that every token visits, or the dense network where there are none.
-fn network(k: &Keys<'_>, shapes: &Shapes, leading: usize) -> FeedForward {
-    let network = shapes.feed_forward(k, k.activation(Activation::Silu));
-    if k.whole("expert_group_count").is_some_and(|groups| groups > 1) {
-        k.refuse_value("expert_group_count", "1");
-    }
-    k.ignore("expert_group_used_count");
-    k.ignore("expert_weights_scale"); // the router's, where there is one
-    let renormalise = k.flag("expert_weights_norm").unwrap_or(false);
-    let shared = k.whole("expert_shared_count").unwrap_or(0);
-    let gating = gating(k, shapes);
-    let selection_bias = k.has_tensor(&format!("blk.{leading}.exp_probs_b.bias"));
-    match network.router {
-        None => network,
-        Some(router) => FeedForward {
-            shared_neurons: Some(shared.saturating_mul(network.neurons)).filter(|&neurons| neurons > 0),
-            router: Some(Router { gating, renormalise, selection_bias, ..router }),
-            ..network
-        },
-    }
-}
-
-/// How experts are weighed. Early files do not say it: those of GLM 4.7 Flash, which its layers and vocabulary tell, by sigmoids, others
-/// by a softmax.
-fn gating(k: &Keys<'_>, shapes: &Shapes) -> Gating {
-    match k.whole("expert_gating_func").unwrap_or(0) {
-        0 if matches!(shapes.layers, 47 | 48) && shapes.vocabulary == 154_880 => Gating::Sigmoid,
-        0 | 1 => Gating::Softmax,
-        2 => Gating::Sigmoid,
-        _ => {
-            k.refuse_value("expert_gating_func", "1 or 2");
-            Gating::Softmax
-        }
-    }
+/// The weighing of experts where the file does not say it. Early files of GLM 4.7 Flash use sigmoids; their layers and vocabulary
+/// identify them.
+fn usual(shapes: &Shapes) -> Usual {
+    let is_glm = matches!(shapes.layers, 47 | 48) && shapes.vocabulary == 154_880;
+    if is_glm { Usual::SIGMOID } else { Usual::SOFTMAX }
 }

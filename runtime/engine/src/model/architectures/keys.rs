@@ -48,7 +48,8 @@ fn meaning(key: &str) -> Option<Meaning> {
         | "attention.max_alibi_bias" => Meaning::Neutral(Value::Float(0.0)),
         "use_parallel_residual" => Meaning::Neutral(Value::Boolean(false)),
         "attention.causal" | "expert_weights_norm" => Meaning::Neutral(Value::Boolean(true)),
-        "expert_shared_count"
+        "nextn_predict_layers"
+        | "expert_shared_count"
         | "expert_shared_feed_forward_length"
         | "expert_group_count"
         | "expert_group_used_count"
@@ -221,6 +222,14 @@ impl<'g> Keys<'g> {
         let gguf = self.gguf;
         self.asked.borrow_mut().insert(key.to_owned());
         gguf.text(&self.name(key)).unwrap_or_else(|error| {
+            self.refuse(error.into());
+            None
+        })
+    }
+
+    /// A flag that GGUF has no key for, and a folder's file has one of our own.
+    pub(super) fn own_flag(&self, key: &str) -> Option<bool> {
+        self.gguf.boolean(&format!("flashplan.{key}")).unwrap_or_else(|error| {
             self.refuse(error.into());
             None
         })

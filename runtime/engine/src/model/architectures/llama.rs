@@ -1,8 +1,11 @@
-//! `llama`, which is also what Mistral and Mixtral are in GGUF; `bamboo`, a llama with dReLU; `mistral3`.
+//! `llama`, which is also Mistral and Mixtral, and its relatives.
+//!
+//! `bamboo` has dReLU, `arcee` no gates, and `smollm3` no rotations on each fourth layer; `mistral3` may scale late queries; `internlm2`
+//! has another name alone.
 
 use kernels::Activation;
 
-use super::super::config::{Attention, Config, Pairing, Temperature};
+use super::super::config::{Attention, Config, Mixer, Pairing, Temperature};
 use super::shapes::Shapes;
 use super::{Keys, Names};
 
@@ -14,6 +17,27 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
 /// `bamboo`: dReLU by either magic.
 pub(super) fn read_bamboo(k: &Keys<'_>) -> (Config, Names) {
     read_with(k, Activation::Drelu, None)
+}
+
+/// `internlm2`.
+pub(super) fn read_internlm2(k: &Keys<'_>) -> (Config, Names) {
+    read_with(k, Activation::Silu, None)
+}
+
+/// `arcee`: networks without gates, `down (relu(up x)^2)`.
+pub(super) fn read_arcee(k: &Keys<'_>) -> (Config, Names) {
+    read_with(k, Activation::ReluSquared, None)
+}
+
+/// `smollm3`: each fourth layer has no rotations.
+pub(super) fn read_smollm3(k: &Keys<'_>) -> (Config, Names) {
+    let (mut config, names) = read_with(k, Activation::Silu, None);
+    for block in config.blocks.iter_mut().skip(3).step_by(4) {
+        if let Some(Mixer::Attention(attention)) = &mut block.mixer {
+            attention.rope = None;
+        }
+    }
+    (config, names)
 }
 
 /// `mistral3`: queries of late positions may have a factor.

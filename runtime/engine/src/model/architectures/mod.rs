@@ -5,16 +5,25 @@
 //! be known to change nothing.
 
 mod keys;
+mod mixture;
 mod shapes;
 
 mod deepseek2;
+mod dots1;
+mod ernie4_5;
+mod exaone4;
+mod gemma2;
 mod gemma3;
 mod gemma4;
+mod glm4moe;
 mod gpt_oss;
 mod granite;
 mod lfm2;
 mod llama;
+mod mellum;
+mod minimax_m2;
 mod nemotron_h;
+mod olmo2;
 mod olmoe;
 mod phi3;
 mod qwen;
@@ -29,27 +38,49 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The architectures, by their names in GGUF.
-const READERS: [(&str, Read); 21] = [
+const READERS: [(&str, Read); 43] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
+    ("internlm2", llama::read_internlm2),
+    ("arcee", llama::read_arcee),
+    ("smollm3", llama::read_smollm3),
     ("qwen2", qwen::read_qwen2),
+    ("qwen2moe", qwen::read_qwen2moe),
+    ("qwen2vl", qwen::read_qwen2vl),
     ("qwen3", qwen::read_qwen3),
     ("qwen3moe", qwen::read_qwen3moe),
+    ("qwen3vl", qwen::read_qwen3vl),
+    ("qwen3vlmoe", qwen::read_qwen3vl),
+    ("qwen3next", qwen35::read_next),
     ("qwen35", qwen35::read_dense),
     ("qwen35moe", qwen35::read_experts),
+    ("seed_oss", qwen::read_seed_oss),
+    ("olmo2", olmo2::read),
     ("olmoe", olmoe::read),
     ("phi3", phi3::read),
+    ("gemma2", gemma2::read),
     ("gemma3", gemma3::read),
     ("gemma4", gemma4::read),
     ("granite", granite::read_dense),
     ("granitemoe", granite::read_experts),
+    ("granitehybrid", granite::read_hybrid),
     ("lfm2", lfm2::read_dense),
     ("lfm2moe", lfm2::read_experts),
     ("nemotron_h", nemotron_h::read),
     ("nemotron_h_moe", nemotron_h::read),
     ("smallthinker", smallthinker::read),
     ("deepseek2", deepseek2::read),
+    ("glm4moe", glm4moe::read),
+    ("minimax-m2", minimax_m2::read),
+    ("bailingmoe2", dots1::read_bailingmoe2),
+    ("dots1", dots1::read_dots1),
+    ("hy_v3", dots1::read_hy_v3),
+    ("ernie4_5", ernie4_5::read),
+    ("ernie4_5-moe", ernie4_5::read),
+    ("exaone4", exaone4::read_dense),
+    ("exaone-moe", exaone4::read_experts),
+    ("mellum", mellum::read),
     ("gpt-oss", gpt_oss::read),
 ];
 
@@ -92,6 +123,9 @@ impl Names {
 /// # Errors
 /// Everything that is wrong with the keys.
 pub(super) fn read(gguf: &Gguf<'_>) -> Result<(Config, Names), Vec<ConfigError>> {
+    if let Some(problem) = no_model(gguf) {
+        return Err(vec![problem]);
+    }
     let architecture = match architecture(gguf) {
         Ok(architecture) => architecture,
         Err(error) => return Err(vec![error]),
@@ -106,6 +140,39 @@ pub(super) fn read(gguf: &Gguf<'_>) -> Result<(Config, Names), Vec<ConfigError>>
         problems = config.problems();
     }
     if problems.is_empty() { Ok((config, names)) } else { Err(problems) }
+}
+
+/// The problem of a file that is no model, or no model of text.
+fn no_model(gguf: &Gguf<'_>) -> Option<ConfigError> {
+    let text = |key: &str| gguf.text(key).ok().flatten().unwrap_or_default();
+    let (kind, architecture) = (text("general.type"), text("general.architecture"));
+    let (what, remedy) = match (kind, architecture) {
+        ("adapter", _) => (
+            "an adapter (LoRA), which changes a model",
+            "merge both into one file with llama.cpp's `llama-export-lora`, and give that",
+        ),
+        ("mmproj", _) | (_, "clip") => (
+            "the part of a model that sees or hears",
+            "give the file of its text, which is published beside it",
+        ),
+        ("imatrix", _) => ("statistics for quantising a model", "give the model's own file"),
+        ("vocab", _) => ("a vocabulary without weights", "give the model's own file"),
+        (_, name) if is_encoder(name) => (
+            "a model that makes embeddings and writes no text",
+            "give a model that writes; embeddings come from those with `pooling_type`",
+        ),
+        _ => return None,
+    };
+    Some(ConfigError::NoModel { what, remedy })
+}
+
+/// Whether models of an architecture see all of a text at once, and go on with none.
+fn is_encoder(architecture: &str) -> bool {
+    let names = ["bert", "t5encoder", "gemma-embedding", "llama-embed"];
+    architecture.ends_with("-bert")
+        || architecture.contains("-bert-")
+        || architecture == "eurobert"
+        || names.contains(&architecture)
 }
 
 fn architecture<'g>(gguf: &'g Gguf<'_>) -> Result<&'g str, ConfigError> {

@@ -8,7 +8,7 @@ use kernels::Activation;
 use super::super::config::{
     Attention, Block, Config, FeedForward, Gating, Mixer, Norms, Role, Router, StateSpace,
 };
-use super::shapes::{Shapes, router};
+use super::shapes::{Shapes, router, state_space};
 use super::{Keys, Names};
 
 pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
@@ -31,19 +31,8 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     // positions are not told
     k.ignore("rope.dimension_count");
     let shapes = Shapes::with_kv_heads(k, most, epsilon);
-    let (heads, inner) = (k.size("ssm.time_step_rank"), k.size("ssm.inner_size"));
-    if heads == 0 || !inner.is_multiple_of(heads) {
-        k.refuse_value("ssm.inner_size", "a multiple of `ssm.time_step_rank`");
-    }
     // read whether or not there are blocks of this kind
-    let space = StateSpace {
-        heads,
-        head_width: inner.checked_div(heads).unwrap_or(0),
-        groups: k.size("ssm.group_count"),
-        state: k.size("ssm.state_size"),
-        taps: k.size("ssm.conv_kernel"),
-        bias: false,
-    };
+    let space = state_space(k);
     let has_bias = |block: usize| k.has_tensor(&format!("blk.{block}.ssm_conv1d.bias"));
     let network = network(k, &neurons, one("feed_forward_length", &neurons));
     let of = |of: &[usize], block: usize| of.get(block).copied().unwrap_or(0);

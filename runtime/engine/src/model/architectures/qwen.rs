@@ -1,8 +1,10 @@
-//! `qwen2`, `qwen3` and `qwen3moe`: biases of queries, keys and values; later a norm of each head instead.
+//! `qwen2`, `qwen3`, their mixtures and the text parts of their vision models; `seed_oss`.
+//!
+//! Qwen 2 has biases of queries, keys and values; Qwen 3 has a norm of each head instead.
 
 use kernels::Activation;
 
-use super::super::config::{Attention, Config, HeadNorm, Pairing};
+use super::super::config::{Attention, Config, HeadNorm, Pairing, Role};
 use super::shapes::Shapes;
 use super::{Keys, Names};
 
@@ -20,6 +22,40 @@ pub(super) fn read_qwen3(k: &Keys<'_>) -> (Config, Names) {
 pub(super) fn read_qwen3moe(k: &Keys<'_>) -> (Config, Names) {
     k.size("expert_count");
     read(k, Some(HeadNorm::Head))
+}
+
+/// `qwen2moe`: the weights of the chosen experts are not divided by their sum, and a shared expert has a gate of its own.
+pub(super) fn read_qwen2moe(k: &Keys<'_>) -> (Config, Names) {
+    k.size("expert_count");
+    let shared = k.whole("expert_shared_feed_forward_length").filter(|&neurons| neurons > 0);
+    let shared = shared.or_else(|| k.whole("feed_forward_length"));
+    if k.flag("expert_weights_norm").is_some_and(|norm| norm) {
+        k.refuse_value("expert_weights_norm", "false");
+    }
+    let (mut config, names) = read(k, None);
+    for network in config.networks_mut() {
+        (network.shared_neurons, network.shared_gate) = (shared, true);
+        network.router.iter_mut().for_each(|router| router.renormalise = false);
+    }
+    (config, names)
+}
+
+/// `qwen2vl`: of text all sections of a head have the same position.
+pub(super) fn read_qwen2vl(k: &Keys<'_>) -> (Config, Names) {
+    k.ignore("rope.dimension_sections");
+    read(k, None)
+}
+
+/// `qwen3vl` and `qwen3vlmoe`; pictures are added to the residual stream of the first layers, too.
+pub(super) fn read_qwen3vl(k: &Keys<'_>) -> (Config, Names) {
+    ["rope.dimension_sections", "n_deepstack_layers"].into_iter().for_each(|key| k.ignore(key));
+    read(k, Some(HeadNorm::Head))
+}
+
+/// `seed_oss`: the norm before the network has another name.
+pub(super) fn read_seed_oss(k: &Keys<'_>) -> (Config, Names) {
+    let (config, names) = read(k, None);
+    (config, Names { others: vec![(Role::FfnNorm, "post_attention_norm.weight")], ..names })
 }
 
 fn read(k: &Keys<'_>, norm: Option<HeadNorm>) -> (Config, Names) {

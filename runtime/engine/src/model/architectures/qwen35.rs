@@ -1,4 +1,4 @@
-//! `qwen35` and `qwen35moe`: gated delta nets, and on every fourth layer attention with gates and a norm of each head.
+//! `qwen3next`, `qwen35` and `qwen35moe`: gated delta nets, and on every fourth layer attention with gates and a norm of each head.
 
 use kernels::Activation;
 
@@ -22,6 +22,17 @@ pub(super) fn read_experts(k: &Keys<'_>) -> (Config, Names) {
     (config, names)
 }
 
+/// `qwen3next`: as `qwen35moe`, with the value heads of a key head side by side.
+pub(super) fn read_next(k: &Keys<'_>) -> (Config, Names) {
+    let (mut config, names) = read_experts(k);
+    for block in &mut config.blocks {
+        if let Some(Mixer::DeltaNet(net)) = &mut block.mixer {
+            net.grouped = true;
+        }
+    }
+    (config, names)
+}
+
 fn read(k: &Keys<'_>) -> (Config, Names) {
     let mut shapes = Shapes::read(k);
     let left_out = shapes.leave_out_guesses(k);
@@ -33,6 +44,7 @@ fn read(k: &Keys<'_>) -> (Config, Names) {
         value_heads: k.size("ssm.time_step_rank"),
         head_width: k.size("ssm.state_size"),
         taps: k.size("ssm.conv_kernel"),
+        grouped: false,
     };
     if k.size("ssm.inner_size") != net.value_heads.saturating_mul(net.head_width) {
         k.refuse_value("ssm.inner_size", "as many values as heads of `ssm.state_size` have");

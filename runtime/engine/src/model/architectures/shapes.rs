@@ -4,7 +4,7 @@ use kernels::Activation;
 
 use super::super::config::{
     Attention, AttentionBiases, Block, Config, ConfigError, FeedForward, Gating, LongContext, Mixer, Norms,
-    Pairing, Rope, RopeScaling, Router, RouterInput,
+    Pairing, Rope, RopeScaling, Router, RouterInput, StateSpace,
 };
 use super::Keys;
 use crate::pooling::Pooling;
@@ -89,6 +89,13 @@ impl Shapes {
             output: has("attn_output"),
         };
         Attention { biases, rope: Some(0), ..Attention::plain(self.heads, self.kv_heads, self.head_width) }
+    }
+
+    /// The window of each layer. Every `period`th layer has none, unless the file has another pattern.
+    pub(super) fn windows(&self, k: &Keys<'_>, period: usize) -> Vec<Option<usize>> {
+        let window = k.whole("attention.sliding_window").filter(|&window| window > 0);
+        let windowed = k.pattern("attention.sliding_window_pattern", self.layers, period);
+        windowed.into_iter().map(|windowed| window.filter(|_| windowed)).collect()
     }
 
     /// A model of these blocks, without scales.
@@ -180,6 +187,8 @@ impl Shapes {
             original_context: k.whole("rope.scaling.original_context_length").unwrap_or(self.context),
             beta_fast: k.number("rope.scaling.yarn_beta_fast").unwrap_or(32.0),
             beta_slow: k.number("rope.scaling.yarn_beta_slow").unwrap_or(1.0),
+            // OpenAI's models ask for limits as they are (`truncate: false`), which GGUF has no key for
+            exact: k.own_flag("rope_exact").unwrap_or(k.architecture == "gpt-oss"),
         };
         (scaling, magnitude)
     }
@@ -210,12 +219,29 @@ impl Shapes {
     }
 }
 
+/// A state space, but for its biases.
+pub(super) fn state_space(k: &Keys<'_>) -> StateSpace {
+    let (heads, inner) = (k.size("ssm.time_step_rank"), k.size("ssm.inner_size"));
+    if heads == 0 || !inner.is_multiple_of(heads) {
+        k.refuse_value("ssm.inner_size", "a multiple of `ssm.time_step_rank`");
+    }
+    StateSpace {
+        heads,
+        head_width: inner.checked_div(heads).unwrap_or(0),
+        groups: k.size("ssm.group_count"),
+        state: k.size("ssm.state_size"),
+        taps: k.size("ssm.conv_kernel"),
+        bias: false,
+    }
+}
+
 /// A softmax over all experts, the weights of the chosen divided by their sum.
 pub(super) fn router(k: &Keys<'_>, experts: usize) -> Router {
     Router {
         input: RouterInput::Experts,
         experts,
         experts_used: k.size("expert_used_count"),
+        groups: None,
         gating: Gating::Softmax,
         renormalise: true,
         scale: k.number_or_none("expert_weights_scale").unwrap_or(1.0),

@@ -1,12 +1,15 @@
 //! Whether a description's numbers are usable and agree with each other, wherever they come from.
 
 use super::{
-    Attention, Config, ConfigError, DeltaNet, Latent, Mixer, Rope, RopeScaling, Router, RouterInput,
+    Attention, Config, ConfigError, DeltaNet, Gating, Latent, Mixer, Rope, RopeScaling, Router, RouterInput,
     StateSpace,
 };
 
 /// Experts that one token may visit: more than any model has.
 pub(crate) const EXPERTS_USED_MAX: usize = 64;
+
+/// Groups of experts: more than any model has.
+pub(crate) const GROUPS_MAX: usize = 64;
 
 /// Positions of a convolution: more than any model has.
 const TAPS_MAX: usize = 64;
@@ -38,13 +41,14 @@ impl Config {
         ]);
         let Some(last) = self.blocks.last() else { return problems.0 };
         if last.network().is_none() {
-            let rule = "the last layer has a feed-forward network, experts where others have".to_owned();
-            problems.contradiction("the number of its networks", 0, rule);
+            let what =
+                "a last block without a feed-forward network, or without experts where others have some";
+            problems.0.push(ConfigError::NotImplemented { what });
             return problems.0;
         }
         if self.attentions().next().is_none() {
-            let rule = "one at least has keys and values".to_owned();
-            problems.contradiction("the number of layers with attention", 0, rule);
+            let what = "a model without a layer that has keys and values";
+            problems.0.push(ConfigError::NotImplemented { what });
             return problems.0;
         }
         let network = self.network();
@@ -269,7 +273,7 @@ impl Problems {
         match rope.scaling {
             RopeScaling::None => {}
             RopeScaling::Linear { factor } => self.constants(&[("the factor of the rotary scaling", factor)]),
-            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow } => {
+            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, exact: _ } => {
                 self.sizes(&[("the context before the rotary scaling", original_context, 1 << 26)]);
                 self.constants(&[
                     ("the factor of the rotary scaling", factor),
@@ -300,5 +304,25 @@ impl Problems {
             self.contradiction("the number of experts used", router.experts_used, rule);
         }
         self.constants(&[("the factor of the experts' weights", router.scale)]);
+        let Some(groups) = router.groups else { return };
+        self.sizes(&[("the number of groups of experts", groups.count, GROUPS_MAX)]);
+        if groups.count == 0 || !router.experts.is_multiple_of(groups.count) {
+            let rule = format!("it must divide the number of experts, {}", router.experts);
+            self.contradiction("the number of groups of experts", groups.count, rule);
+            return;
+        }
+        let of_group = router.experts / groups.count;
+        self.sizes(&[
+            ("the number of groups used", groups.used, groups.count),
+            ("the number of experts that groups are compared by", groups.best, of_group),
+        ]);
+        if groups.used.saturating_mul(of_group) < router.experts_used {
+            let rule = format!("a token visits {} experts, and a group has {of_group}", router.experts_used);
+            self.contradiction("the number of groups used", groups.used, rule);
+        }
+        if router.gating == Gating::SelectedSoftmax {
+            let rule = "groups are compared by probabilities, and this router has none".to_owned();
+            self.contradiction("the number of groups of experts", groups.count, rule);
+        }
     }
 }

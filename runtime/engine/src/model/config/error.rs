@@ -5,6 +5,18 @@ use thiserror::Error;
 use super::super::architectures;
 use super::super::gguf::{KeyError, quote};
 
+/// The known architectures with the same first word in their name, as the end of a clause.
+fn relatives(found: &str) -> String {
+    let family = |name: &'static str| name.split(|letter: char| !letter.is_ascii_alphabetic()).next();
+    let own = found.split(|letter: char| !letter.is_ascii_alphabetic()).next().filter(|own| !own.is_empty());
+    let alike: Vec<&str> = architectures().filter(|name| family(name) == own).collect();
+    match alike.as_slice() {
+        [] => String::new(),
+        [one] => format!(", though its relative {one} is"),
+        [others @ .., last] => format!(", though its relatives {} and {last} are", others.join(", ")),
+    }
+}
+
 /// Why a model's description is refused.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ConfigError {
@@ -12,10 +24,29 @@ pub enum ConfigError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// An architecture that is not read here.
-    #[error("architecture {} is not known here: give a model of {}", quote(found), architectures::names())]
+    #[error(
+        "architecture {} is not known here{}: give a model of {}",
+        quote(found),
+        relatives(found),
+        architectures::names()
+    )]
     Architecture {
         /// The architecture found.
         found: String,
+    },
+    /// A file that belongs to a model and is none.
+    #[error("the file is {what}: {remedy}")]
+    NoModel {
+        /// The file's purpose.
+        what: &'static str,
+        /// The file to give in its place.
+        remedy: &'static str,
+    },
+    /// A model of a kind that is not implemented.
+    #[error("{what} is not implemented: give another model")]
+    NotImplemented {
+        /// The kind.
+        what: &'static str,
     },
     /// An activation that does not exist.
     #[error("flashplan.activation is {}: it can be relu, silu or drelu", quote(found))]

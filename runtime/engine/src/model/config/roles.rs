@@ -62,6 +62,8 @@ pub enum Role {
     DeltaAlpha,
     /// How much each head's state is written to.
     DeltaBeta,
+    /// How much each head's state is written to and how much it stays, by the head of keys.
+    DeltaBetaAlpha,
     /// The gate, values, directions and steps of a state space, one below the other.
     StateInput,
     /// The taps of each channel that goes into a state.
@@ -168,6 +170,7 @@ impl Role {
             Self::DeltaGate => "attn_gate.weight",
             Self::DeltaAlpha => "ssm_alpha.weight",
             Self::DeltaBeta => "ssm_beta.weight",
+            Self::DeltaBetaAlpha => "ssm_ba.weight",
             Self::StateInput => "ssm_in.weight",
             Self::StateTaps => "ssm_conv1d.weight",
             Self::StateTapsBias => "ssm_conv1d.bias",
@@ -220,6 +223,7 @@ impl Role {
                 | Self::DeltaGate
                 | Self::DeltaAlpha
                 | Self::DeltaBeta
+                | Self::DeltaBetaAlpha
                 | Self::StateInput
                 | Self::StateOutput
                 | Self::Router
@@ -265,6 +269,17 @@ impl Config {
         let all = first.into_iter().chain(mixer).chain(last).chain(network).chain(scale);
         let there = all.filter(|&(there, ..)| there);
         there.map(|(_, role, rows, columns)| TensorShape { role, rows, columns }).collect()
+    }
+}
+
+impl DeltaNet {
+    /// The matrices that a token's input meets, in the order of what they make of it; alpha and beta come last.
+    pub fn input_roles(&self) -> &'static [Role] {
+        if self.grouped {
+            &[Role::DeltaInput, Role::DeltaGate, Role::DeltaBetaAlpha]
+        } else {
+            &[Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta]
+        }
     }
 }
 
@@ -347,8 +362,9 @@ fn of_delta_net(net: &DeltaNet, width: usize) -> Vec<Possible> {
     vec![
         (true, Role::DeltaInput, channels, width),
         (true, Role::DeltaGate, values, width),
-        (true, Role::DeltaAlpha, heads, width),
-        (true, Role::DeltaBeta, heads, width),
+        (!net.grouped, Role::DeltaAlpha, heads, width),
+        (!net.grouped, Role::DeltaBeta, heads, width),
+        (net.grouped, Role::DeltaBetaAlpha, 2 * heads, width),
         (true, Role::StateTaps, channels, net.taps),
         (true, Role::StateBias, 1, heads),
         (true, Role::StateDecay, 1, heads),

@@ -127,6 +127,14 @@ impl Contents {
         }
         let mut by_offset: Vec<&TensorInfo> = self.tensors.iter().filter(|tensor| tensor.bytes > 0).collect();
         by_offset.sort_by_key(|tensor| tensor.offset);
+        for (place, tensor) in by_offset.iter().enumerate().filter(|(_, tensor)| tensor.kind.is_ambiguous()) {
+            let next = by_offset.get(place + 1).map_or(length, |next| next.offset);
+            let end = tensor.offset + tensor.bytes;
+            if next < end || next > end.next_multiple_of(alignment) {
+                let (name, kind, bytes) = (tensor.name.clone(), tensor.kind, tensor.bytes);
+                return Err(GgufError::OtherType { name, kind, bytes, found: next - tensor.offset });
+            }
+        }
         for pair in by_offset.windows(2) {
             if let [first, second] = pair
                 && first.offset + first.bytes > second.offset

@@ -10,6 +10,16 @@ use super::contents::ARRAY_DEPTH_MAX;
 use super::value::TensorType;
 use kernels::Format;
 
+/// The first few names, and the number of the others.
+fn listed(names: &[String]) -> String {
+    const TOLD: usize = 3;
+    let told = names.iter().take(TOLD).map(|name| quote(name).to_string()).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(TOLD) {
+        0 => told,
+        more => format!("{told} (and {more} more)"),
+    }
+}
+
 /// Why the system does not read a model's file, and what to do.
 fn unreadable(error: &io::Error) -> String {
     match error.kind() {
@@ -223,6 +233,22 @@ pub enum GgufError {
         /// The file's length.
         length: u64,
     },
+    /// A type whose number another program gives to another one, as the place of the next tensor tells.
+    #[error(
+        "tensor {} is stored as {kind}, in {found} bytes where it takes {bytes}: another program has another type of that \
+         number; convert the model with llama.cpp",
+        quote(name)
+    )]
+    OtherType {
+        /// The tensor.
+        name: String,
+        /// The type that its number stands for.
+        kind: TensorType,
+        /// Bytes of such a tensor.
+        bytes: u64,
+        /// Bytes up to the next tensor.
+        found: u64,
+    },
     /// Two tensors share bytes.
     #[error(
         "tensors {} and {} overlap at offset {offset}: write the file again",
@@ -251,6 +277,17 @@ pub enum GgufError {
         /// The file, from 1.
         number: u64,
         /// How many there are.
+        count: u64,
+    },
+    /// Files of a model that are not beside the others.
+    #[error(
+        "of the model's {count} files {} is missing: fetch the model's other files into this folder, too",
+        listed(missing)
+    )]
+    SplitMissing {
+        /// Their names.
+        missing: Vec<String>,
+        /// Files of the model.
         count: u64,
     },
     /// A file that is not the one that its name says.

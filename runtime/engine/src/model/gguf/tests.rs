@@ -306,13 +306,28 @@ fn tensors_that_cannot_be_are_refused() {
 
 #[test]
 fn an_unsupported_type_matters_only_where_the_tensor_is_used() {
-    let bytes = Writer::new().tensor_of("t", &[256], 19, &[0; 50]).tensor_of("u", &[7], 250, &[0; 9]).bytes();
+    let bytes =
+        Writer::new().tensor_of("t", &[256], 24, &[0; 256]).tensor_of("u", &[7], 250, &[0; 9]).bytes();
     let gguf = Gguf::parse(&bytes).unwrap();
     let refused = |name| gguf.tensor(name).unwrap().format().unwrap_err().to_string();
-    expect!["tensor `t` is stored as IQ1_S, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, IQ2_XXS"].assert_eq(&refused("t"));
-    expect!["tensor `u` is stored as ggml type 250, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, IQ2_XXS"].assert_eq(&refused("u"));
-    assert_eq!(gguf.tensor_bytes(gguf.tensor("t").unwrap()).len(), 50);
+    expect!["tensor `t` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0"].assert_eq(&refused("t"));
+    expect!["tensor `u` is stored as ggml type 250, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0"].assert_eq(&refused("u"));
+    assert_eq!(gguf.tensor_bytes(gguf.tensor("t").unwrap()).len(), 256);
     assert!(gguf.tensor_bytes(gguf.tensor("u").unwrap()).is_empty(), "of unknown size");
+}
+
+#[test]
+fn a_type_whose_number_others_use_is_told_by_its_size() {
+    for (kind, block, bytes, other) in [(40, 64, 36, 18), (41, 128, 18, 34), (42, 64, 18, 34)] {
+        let file = |stored: usize| {
+            let first = Writer::new().tensor_of("t", &[256 * block], kind, &vec![0; 256 * stored]);
+            first.tensor_of("u", &[8], 0, &[0; 32]).bytes()
+        };
+        let own = Gguf::parse(&file(bytes)).unwrap().tensor("t").unwrap().format().unwrap();
+        assert_eq!((own.block_values() as u64, own.block_bytes()), (block, bytes));
+        let refusal = Gguf::parse(&file(other)).unwrap_err().to_string();
+        assert!(refusal.contains("another program has another type of that number"), "{refusal}");
+    }
 }
 
 #[test]
@@ -428,7 +443,7 @@ fn files_of_a_model_that_do_not_belong_together_are_refused() {
     expect!["DIR/b.gguf: this is file 2 of 3 of its model: put all of them into one folder, named as they were, NAME-00002-of-00003.gguf"].assert_eq(&refused(&other));
     let second = fs::read(&paths[1]).unwrap();
     fs::copy(&paths[0], &paths[1]).unwrap();
-    expect!["DIR/a-00002-of-00003.gguf: its keys do not say that it is file 2 of 3, as its name does: fetch it again"].assert_eq(&refused(&paths[2]));
+    expect!["DIR/: of the model's 3 files `a-00003-of-00003.gguf` is missing: fetch the model's other files into this folder, too"].assert_eq(&refused(&paths[2]));
     fs::write(&paths[1], small_model(1).bytes()).unwrap();
     expect!["DIR/a-00002-of-00003.gguf: its keys do not say that it is file 2 of 3, as its name does: fetch it again"].assert_eq(&refused(&paths[0]));
     // another model's second file has other tensors, and its first one some of our second's
@@ -442,7 +457,7 @@ fn files_of_a_model_that_do_not_belong_together_are_refused() {
     fs::write(&paths[0], first).unwrap();
     assert!(Gguf::open(&paths[0]).is_ok(), "whole again");
     fs::remove_file(&paths[2]).unwrap();
-    expect!["DIR/a-00003-of-00003.gguf cannot be read: there is no such file; name one that is there"]
+    expect!["DIR/a-00001-of-00003.gguf: of the model's 3 files `a-00003-of-00003.gguf` is missing: fetch the model's other files into this folder, too"]
         .assert_eq(&refused(&paths[0]));
     let lie = small_model(1).raw(b"split.count", 10, &u64::MAX.to_le_bytes()).bytes();
     expect!["keys say that it is file 0 (from 0) of 18446744073709551615, which cannot be: fetch it again"]

@@ -122,7 +122,7 @@ fn keys_that_contradict_are_refused() {
     check(
         &Writer::new().text("general.architecture", "gptneox"),
         expect![
-            "architecture `gptneox` is not known here: give a model of llama, bamboo, mistral3, qwen2, qwen3, qwen3moe, qwen35, qwen35moe, olmoe, phi3, gemma3, gemma4, granite, granitemoe, lfm2, lfm2moe, nemotron_h, nemotron_h_moe, smallthinker, deepseek2 or gpt-oss"
+            "architecture `gptneox` is not known here: give a model of llama, bamboo, mistral3, internlm2, arcee, smollm3, qwen2, qwen2moe, qwen2vl, qwen3, qwen3moe, qwen3vl, qwen3vlmoe, qwen3next, qwen35, qwen35moe, seed_oss, olmo2, olmoe, phi3, gemma2, gemma3, gemma4, granite, granitemoe, granitehybrid, lfm2, lfm2moe, nemotron_h, nemotron_h_moe, smallthinker, deepseek2, glm4moe, minimax-m2, bailingmoe2, dots1, hy_v3, ernie4_5, ernie4_5-moe, exaone4, exaone-moe, mellum or gpt-oss"
         ],
     );
     check(
@@ -186,6 +186,46 @@ fn keys_that_contradict_are_refused() {
         &with_keys(&[]).texts("tokenizer.ggml.tokens", &["a"]),
         expect!["the vocabulary is 3, but the tokenizer has 1 tokens: the file is damaged, fetch it again"],
     );
+}
+
+#[test]
+fn a_file_that_is_no_model_of_text_says_what_it_is() {
+    for (kind, architecture, told) in [
+        ("adapter", "llama", "an adapter (LoRA), which changes a model: merge both into one file"),
+        ("mmproj", "clip", "the part of a model that sees or hears: give the file of its text"),
+        ("model", "clip", "the part of a model that sees or hears"),
+        ("imatrix", "", "statistics for quantising a model: give the model's own file"),
+        ("vocab", "llama", "a vocabulary without weights: give the model's own file"),
+        ("model", "nomic-bert", "a model that makes embeddings and writes no text"),
+        ("model", "gemma-embedding", "a model that makes embeddings"),
+    ] {
+        let writer = Writer::new().text("general.type", kind);
+        let writer =
+            if architecture.is_empty() { writer } else { writer.text("general.architecture", architecture) };
+        let bytes = writer.bytes();
+        let refusal = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap_err().to_string();
+        assert!(refusal.starts_with(&format!("the file is {told}")), "{kind} {architecture}: {refusal}");
+    }
+}
+
+#[test]
+fn the_relatives_of_an_unknown_architecture_are_named() {
+    for (found, told) in [
+        ("qwen4exp", "though its relatives qwen2, qwen2moe,"),
+        ("mistral4", "though its relative mistral3 is"),
+        ("glm-dsa", "though its relative glm4moe is"),
+    ] {
+        let bytes = Writer::new().text("general.architecture", found).bytes();
+        let refusal = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap_err().to_string();
+        assert!(refusal.contains(told), "{refusal}");
+    }
+}
+
+#[test]
+fn what_text_does_not_need_is_left_out() {
+    let plain = config(&small_model(1));
+    let more = small_model(1).tensor("v.blk.0.attn_q.weight", &[4, 4]).tensor("mm.0.weight", &[4, 4]);
+    assert_eq!(config(&more.u32("llama.nextn_predict_layers", 0)), plain);
 }
 
 #[test]
@@ -270,7 +310,7 @@ fn tensors_missing_misshapen_or_unknown_are_refused() {
     check(
         &small_model(1).tensor_of("output.weight", &[4, 3], 24, &[0; 12]),
         expect![
-            "tensor `output.weight` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, IQ2_XXS"
+            "tensor `output.weight` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0"
         ],
     );
     check(
@@ -371,7 +411,8 @@ fn windows_biases_and_scaled_rotations_are_described() {
         .f32("llama.rope.scaling.factor", 4.0)
         .u32("llama.rope.scaling.original_context_length", 8);
     let rope = &config(&yarn).ropes[0];
-    let expected = RopeScaling::Yarn { factor: 4.0, original_context: 8, beta_fast: 32.0, beta_slow: 1.0 };
+    let expected =
+        RopeScaling::Yarn { factor: 4.0, original_context: 8, beta_fast: 32.0, beta_slow: 1.0, exact: false };
     assert_eq!(rope.scaling, expected);
     assert!((rope.magnitude - 1.138_629_4).abs() < 1e-6, "1 + 0.1 ln 4");
 }
@@ -398,7 +439,7 @@ fn what_is_wrong_with_a_file_is_told_together() {
         &i8s(i8s(writer, "output.weight"), "token_embd.weight").tensor("blk.0.mystery.weight", &[4]),
         expect![[r#"
             13 things keep this model from being used
-              tensor `token_embd.weight` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, IQ2_XXS
+              tensor `token_embd.weight` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0
               tensor `output_norm.weight` is missing: the model is incomplete, convert it again
               tensor `blk.0.attn_norm.weight` is missing: the model is incomplete, convert it again
               tensor `blk.0.attn_q.weight` is missing: the model is incomplete, convert it again

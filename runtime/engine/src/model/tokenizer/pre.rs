@@ -69,6 +69,13 @@ const DEEPSEEK3: [Step; 3] = [
         r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+",
     )),
 ];
+/// Words of Han letters alone; words of all other letters as in `gpt-4o`.
+const KIMI: Step = Step::Words(concat!(
+    r"[\p{Han}]+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+));
 /// The letters with case of the Unicode that `DeepSeek`'s first tokenizer was made with.
 const DEEPSEEK_LETTERS: &str = concat!(
     r"\s?[A-Za-z\u{b5}\u{c0}-\u{d6}\u{d8}-\u{f6}\u{f8}-\u{1ba}\u{1bc}-\u{1bf}\u{1c4}-\u{293}\u{295}-\u{2af}\u{370}-\u{373}",
@@ -92,7 +99,7 @@ const fn rule(names: &'static [&'static str], steps: &'static [Step]) -> Rule {
 }
 
 /// The rules known. The first is for files that name none.
-const RULES: [Rule; 23] = [
+const RULES: [Rule; 24] = [
     rule(
         &["default", ""],
         &[Step::Matches(r"[\p{P}\$\+<=>\^~\|]+"), GPT2, Step::Matches(r"\p{N}+"), THREE_DIGITS],
@@ -132,6 +139,7 @@ const RULES: [Rule; 23] = [
     Rule { nfc: true, ..rule(&["qwen35"], &[QWEN35]) },
     Rule { whole_words: true, bos: true, ..rule(&["tekken"], &[TEKKEN]) },
     rule(&["gpt-4o", "llama4", "kanana2", "minimax-m2"], &[GPT4O]),
+    rule(&["kimi-k2"], &[KIMI]),
     rule(&["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"], &DEEPSEEK3),
     rule(
         &["deepseek-llm"],

@@ -152,7 +152,21 @@ fn what_is_not_implemented_is_refused_by_its_key() {
     let other = |name: &str, value: u32| others(&[(name, value)]);
     refused(other("attention.head_count_kv", 4), "deepseek2.attention.head_count_kv` is 4");
     refused(other("attention.value_length", 64), "deepseek2.attention.value_length` is 64");
-    refused(other("expert_group_count", 2), "deepseek2.expert_group_count` is 2, and only 1");
+    let grouped = |count: u32, used: u32| {
+        others(&[
+            ("expert_count", 4),
+            ("expert_used_count", 2),
+            ("expert_feed_forward_length", 32),
+            ("expert_group_count", count),
+            ("expert_group_used_count", used),
+        ])
+    };
+    refused(
+        grouped(3, 1),
+        "the number of groups of experts is 3, but it must divide the number of experts, 4",
+    );
+    refused(grouped(2, 0), "the number of groups used is 0, outside 1 to 2");
+    refused(grouped(2, 3), "the number of groups used is 3, outside 1 to 2");
     refused(other("expert_gating_func", 3), "deepseek2.expert_gating_func` is 3");
     refused(other("nextn_predict_layers", 2), "fewer than there are layers");
     let scaled = |kind: &str| {

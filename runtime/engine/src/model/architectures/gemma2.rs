@@ -1,0 +1,34 @@
+//! `gemma2`: norms before and after each part, GELU, a bound of scores, and a window on every other layer.
+
+use kernels::Activation;
+
+use super::super::config::{Attention, Config, Norms, Pairing};
+use super::shapes::Shapes;
+use super::{Keys, Names};
+
+/// Layers of the largest, which divides by the width of a head that it does not have.
+const LARGEST: usize = 46;
+
+pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
+    let shapes = Shapes::read(k);
+    let rope = shapes.rope(k, Pairing::Halves);
+    let windows = shapes.windows(k, 2);
+    let scaled_width = match shapes.layers {
+        LARGEST => shapes.width.checked_div(shapes.heads).unwrap_or(1),
+        _ => shapes.head_width,
+    };
+    let scale = 1.0 / (scaled_width as f32).sqrt();
+    let softcap = k.number_or_none("attn_logit_softcapping");
+    let network = shapes.feed_forward(k, k.activation(Activation::Gelu));
+    let mut blocks = shapes.blocks(&network, |layer| Attention {
+        window: windows[layer],
+        softcap,
+        scale,
+        ..shapes.attention(k, layer)
+    });
+    blocks.iter_mut().for_each(|block| block.norms = Norms::Both);
+    let mut config = shapes.config(k, vec![rope], blocks);
+    config.embedding_scale = (shapes.width as f32).sqrt();
+    config.logit_softcap = k.number_or_none("final_logit_softcapping");
+    (config, Names::default())
+}
