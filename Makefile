@@ -314,9 +314,10 @@ clients-smollm2: clients ## the same on SmolLM2-135M, which comes in a Python pa
 	@target/clients/bin/python $(SERVE) --plan $(SMOLLM2)/served/client.toml \
 	  --option=--template --option=fixtures/golden/chat/tools/qwen3.jinja $(CLIENTS)/openai_client.py ADDRESS/v1 --says Paris --only speaks
 
-serve-load: $(BUILT) ## 10,000 requests of 8 clients under the plan's memory, and 10,000 bodies that are nearly right, at `run --serve`
+serve-load: $(BUILT) ## at `run --serve` under the plan's memory, 10,000 each: requests of 8 clients, hostile ones among good ones, bodies that are nearly right
 	@$(call client_plan,$(MODEL),$(DEMO),load.toml,--mem 40M --slots 8)
 	$(PYTHON) $(CLIENTS)/load.py soak --run $(BIN)/run --plan $(DEMO)/load.toml
+	$(PYTHON) $(CLIENTS)/load.py hostile --run $(BIN)/run --plan $(DEMO)/load.toml $(PLAIN) --clients 32
 	$(PYTHON) $(CLIENTS)/load.py fuzz --run $(BIN)/run --plan $(DEMO)/load.toml $(PLAIN)
 
 # the page's sources, its bundler and its tests

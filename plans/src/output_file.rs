@@ -16,12 +16,21 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use crate::page_cache;
+
 /// Links that are followed before a path is given up as a circle; the system's own number.
 const LINKS_MAX: usize = 40;
 
+/// Bytes after which what was written goes to the disk and leaves the page cache.
+const CACHED_BYTES_MAX: usize = 1 << 20;
+
 /// An output file being written. Dropped before [`OutputFile::finish`], no file is left or changed.
 #[derive(Debug)]
-pub struct OutputFile(Kind);
+pub struct OutputFile {
+    kind: Kind,
+    /// Bytes since pages left the page cache.
+    cached_bytes: usize,
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -50,12 +59,12 @@ impl OutputFile {
     pub fn create(path: &Path) -> io::Result<Self> {
         let direct = |file: File| {
             let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-            Self(Kind::Direct { file: BufWriter::new(file), is_file })
+            Self::of(Kind::Direct { file: BufWriter::new(file), is_file })
         };
         match place(path)? {
             PathKind::File { target, mode } => {
                 let file = BufWriter::new(temporary(&target, mode)?);
-                Ok(Self(Kind::Renamed { file, target }))
+                Ok(Self::of(Kind::Renamed { file, target }))
             }
             PathKind::Special { path, .. } => OpenOptions::new().write(true).open(path).map(direct),
             PathKind::Descriptor { number: 1, .. } => {
@@ -69,10 +78,28 @@ impl OutputFile {
         }
     }
 
+    fn of(kind: Kind) -> Self {
+        Self { kind, cached_bytes: 0 }
+    }
+
+    /// Has what was written so far leave the page cache.
+    fn uncache(&mut self) -> io::Result<()> {
+        self.cached_bytes = 0;
+        self.flush()?;
+        let file = match &self.kind {
+            Kind::Renamed { file, .. } => file.get_ref().as_file(),
+            Kind::Direct { file, is_file: true } => file.get_ref(),
+            Kind::Direct { is_file: false, .. } => return Ok(()),
+        };
+        file.sync_data()?;
+        page_cache::forget(file);
+        Ok(())
+    }
+
     /// The file under it, to be written from its beginning by other means; none where the bytes go to something else, such as a pipe.
     /// Before [`OutputFile::finish`] everything must be written.
     pub fn as_file(&self) -> Option<&File> {
-        match &self.0 {
+        match &self.kind {
             Kind::Renamed { file, .. } => Some(file.get_ref().as_file()),
             Kind::Direct { .. } => None,
         }
@@ -83,10 +110,11 @@ impl OutputFile {
     /// # Errors
     /// The system's; the temporary file is gone then.
     pub fn finish(self) -> io::Result<()> {
-        match self.0 {
+        match self.kind {
             Kind::Renamed { file, target } => {
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
                 file.as_file().sync_all()?;
+                page_cache::forget(file.as_file());
                 file.persist(target).map_err(|error| error.error)?;
                 Ok(())
             }
@@ -100,14 +128,19 @@ impl OutputFile {
 
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.0 {
+        let written = match &mut self.kind {
             Kind::Renamed { file, .. } => file.write(bytes),
             Kind::Direct { file, .. } => file.write(bytes),
+        }?;
+        self.cached_bytes += written;
+        if self.cached_bytes >= CACHED_BYTES_MAX {
+            self.uncache()?;
         }
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.0 {
+        match &mut self.kind {
             Kind::Renamed { file, .. } => file.flush(),
             Kind::Direct { file, .. } => file.flush(),
         }

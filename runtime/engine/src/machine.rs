@@ -10,6 +10,7 @@
 mod cgroup;
 mod cores;
 mod memory;
+mod process;
 mod storage;
 mod times;
 
@@ -26,6 +27,7 @@ use rustix::thread::sched_getaffinity;
 pub use cgroup::{MemoryGroup, memory_group};
 pub use cores::{Core, CoreClass, cache_bytes};
 pub use memory::{Footprint, footprint};
+pub use process::{forget_read_ahead, keep_small};
 pub use storage::Disk;
 pub use times::{CpuTimes, OTHERS_MAX};
 

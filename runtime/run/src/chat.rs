@@ -42,13 +42,14 @@ use super::sessions::Sessions;
 use super::turn::{self, Answered, Turn};
 use super::{Failure, failure};
 
-pub(crate) use self::template::{Prompt, Template, TemplateError};
+pub(crate) use self::template::{Prompt, SOURCE_BYTES_MAX as TEMPLATE_BYTES_MAX, Template, TemplateError};
 
 /// A remedy for a context that is too small leaves room for so many tokens more.
 const MORE_TOKENS: usize = 512;
-/// Bytes of text to a token: usual, and more than any text has over a whole conversation.
+/// Bytes of text to a token, as is usual.
 const TOKEN_BYTES: usize = 4;
-const TOKEN_BYTES_MAX: usize = 32;
+/// Bytes of text to a token, more than any text has that fits into a context.
+pub(crate) const TOKEN_BYTES_MAX: usize = 32;
 
 /// Talks until the user ends it.
 pub(super) fn chat(
@@ -59,7 +60,7 @@ pub(super) fn chat(
     stop: &StopHandle,
 ) -> Result<(), Failure> {
     let mut chat = Chat::new(session, template, sessions, cli)?;
-    let lines = Lines::open()?;
+    let lines = Lines::open(chat.session.context().saturating_mul(TOKEN_BYTES_MAX))?;
     if lines.are_typed() {
         terminal::say(chat.greeting());
     }
@@ -321,7 +322,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
     }
 
     fn load(&mut self, path: &Path) -> Result<String, String> {
-        let mut loaded = Conversation::load(path)?;
+        let mut loaded = Conversation::load(path, self.session.context())?;
         let model = self.session.model.name();
         let other = if loaded.model == model {
             String::new()

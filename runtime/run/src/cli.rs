@@ -6,11 +6,12 @@ use std::time::Instant;
 use clap::Parser;
 
 use flashplan::internals::engine::{EngineExt as _, container, contract};
+use flashplan::internals::machine::forget_read_ahead;
 use flashplan::internals::recording::{Recording, Routing};
-use flashplan::{Engine, Model, Sampler, Sampling, StopHandle};
+use flashplan::{Engine, Model, Plan, Sampler, Sampling, StopHandle};
 use plans::size;
 
-use super::chat::{Template, TemplateError};
+use super::chat::{TEMPLATE_BYTES_MAX, Template, TemplateError};
 use super::hour::Hour;
 use super::input::{self, Inputs, Source};
 use super::session::RunningPlan;
@@ -201,15 +202,20 @@ impl Cli {
         let sampler = Sampler::new(self.sampling())?;
         self.check_outputs()?;
         let plan = self.plan.as_deref().ok_or_else(|| failure("name a --plan"))?; // which the command line requires
-        let inputs = input::read(plan, self.model.as_deref(), self.text(), stop)?;
-        let Inputs { plan, model, text } = &inputs;
+        let scored = self.score.as_deref().map(Source::file);
+        let Inputs { plan, model, text, scored } =
+            input::read(plan, self.model.as_deref(), self.text(), scored, stop)?;
+        let (plan, model) = (&plan, &model);
         // known before the engine takes its memory
         let template = if self.chat { Some(self.template(model)?) } else { None };
         let answers = self.serve.as_ref().map(|_| self.served_template(model)).transpose()?;
         let routing = || Routing::of(&container(model).directory.config);
         let recording = self.routes.as_deref().map(|path| Recording::read(path, routing()));
         let recording = recording.transpose().map_err(failure)?;
-        let text = text.as_deref();
+        // a text takes more memory while its tokens are found than they do
+        let given = text.is_some() || self.tokens.is_some();
+        let prompt = self.prompt_tokens(plan, model, text);
+        forget_read_ahead();
         let clock = Instant::now();
         let engine = Engine::start_with(model, plan, stop.clone())?;
         let start_time = clock.elapsed();
@@ -229,26 +235,22 @@ impl Cli {
         if let Some(template) = answers {
             return serve::serve(&mut session, template, sessions, self, stop);
         }
-        if let Some(score) = &self.score {
-            let name = Source::file(score).name();
-            let source = self.source.as_deref();
-            return score::score(&mut session, text.unwrap_or_default(), &name, source, self.json, stop);
+        if let Some(text) = scored {
+            return score::score(&mut session, text, self.source.as_deref(), self.json, stop);
         }
+        let tokens = prompt?;
         if self.logits.is_some() || self.logits_prefill.is_some() {
-            let tokens = self.prompt_tokens(&session, text)?;
             let (decode, prefill) = (self.logits.as_deref(), self.logits_prefill.as_deref());
             return logits::write(&mut session, &tokens, decode, prefill, self.json);
         }
         if self.bench {
-            let given = text.is_some() || self.tokens.is_some();
-            let tokens = if given { Some(self.prompt_tokens(&session, text)?) } else { None };
+            let tokens = given.then_some(tokens);
             bench::bench(&mut session, tokens, recording.as_ref(), self.report.as_deref(), self.json)?;
             return match (&self.calibration_out, &session.hour) {
                 (Some(path), Some(hour)) => calibration::write(path, contract(plan), hour),
                 _ => Ok(()),
             };
         }
-        let tokens = self.prompt_tokens(&session, text)?;
         generate::generate(&mut session, &tokens, sampler, self)
     }
 
@@ -259,17 +261,19 @@ impl Cli {
 
     /// The template, where a model may have none.
     fn served_template(&self, model: &Model) -> Result<Result<Template, TemplateError>, Failure> {
-        let source = self.template.as_ref().map(|path| Source::file(path).read()).transpose()?;
+        const LARGER: &str = "no model's chat template has so many; name another";
+        let read = |path: &PathBuf| Source::file(path).read(TEMPLATE_BYTES_MAX, LARGER);
+        let source = self.template.as_ref().map(read).transpose()?;
         let source = source.as_deref().or(model.tokenizer().chat_template());
         let none = || TemplateError::None { model: model.name().to_owned() };
         let template = source.ok_or_else(none).and_then(|source| Template::new(source, model.tokenizer()));
         if self.template.is_some() { template.map(Ok).map_err(failure) } else { Ok(template) }
     }
 
-    /// The text to begin with, or to score.
+    /// The text to begin with.
     fn text(&self) -> Option<Source> {
-        let file = self.score.as_ref().or(self.prompt_file.as_ref());
-        file.map(|path| Source::file(path)).or(self.prompt.as_deref().map(Source::text))
+        let file = self.prompt_file.as_deref().map(Source::file);
+        file.or(self.prompt.as_deref().map(Source::text))
     }
 
     /// Whether every file that is to be written can be: known before the work, not after it.
@@ -294,8 +298,9 @@ impl Cli {
     }
 
     /// The prompt in tokens; without any, the token that begins a text.
-    fn prompt_tokens(&self, session: &RunningPlan<'_>, text: Option<&str>) -> Result<Vec<u32>, Failure> {
-        let tokenizer = session.tokenizer();
+    fn prompt_tokens(&self, plan: &Plan, model: &Model, text: Option<String>) -> Result<Vec<u32>, Failure> {
+        let tokenizer = model.tokenizer();
+        let text = text.unwrap_or_default();
         let tokens = if let Some(numbers) = &self.tokens {
             numbers
                 .split([' ', ',', '\n', '\t'])
@@ -309,7 +314,17 @@ impl Cli {
                 })
                 .collect::<Result<Vec<u32>, _>>()?
         } else {
-            tokenize::encode(tokenizer, text.unwrap_or_default(), self.special)
+            let needed = (text.len() + tokenizer.encode_bytes(&text)) as u64;
+            let memory = &contract(plan).memory;
+            let room = memory.limit_bytes.saturating_sub(memory.process_bytes);
+            if needed > room {
+                return Err(failure(format!(
+                    "the prompt takes {} while its tokens are found, and the plan's limit has {} for that; shorten it, or plan with a larger --mem",
+                    size::show(needed),
+                    size::show(room)
+                )));
+            }
+            tokenize::encode(tokenizer, &text, self.special)
         };
         if !tokens.is_empty() {
             return Ok(tokens);

@@ -31,6 +31,7 @@ mod turn;
 
 use std::process::ExitCode;
 
+use flashplan::internals::machine::keep_small;
 use flashplan::{Error, StopHandle};
 
 use cli::Cli;
@@ -76,6 +77,7 @@ pub(crate) fn failure(error: impl std::fmt::Display) -> Failure {
 
 /// The whole program: exit code 0 done, 1 error or wrong usage, 2 the plan does not fit this machine or model.
 fn main() -> ExitCode {
+    keep_small();
     let cli = match terminal::command::parse::<Cli>() {
         Ok(cli) => cli,
         Err(code) => return code,

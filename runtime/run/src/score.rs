@@ -6,15 +6,16 @@
 
 use std::path::Path;
 
-use flashplan::StopHandle;
 use flashplan::internals::container::Container;
 use flashplan::internals::engine::container;
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::reference::{Reference, negative_log_likelihood};
+use flashplan::{StopHandle, Tokenizer};
 use serde::Serialize;
 use terminal::progress::Unit;
 use terminal::{Progress, Rows};
 
+use super::input::Pieces;
 use super::report;
 use super::session::RunningPlan;
 use super::{Failure, failure};
@@ -38,8 +39,7 @@ struct Score {
 /// Scores a text, cut into windows of the plan's context; the first token of each is given, not predicted.
 pub(super) fn score(
     session: &mut RunningPlan<'_>,
-    text: &str,
-    name: &str,
+    text: Pieces,
     source: Option<&Path>,
     json: bool,
     stop: &StopHandle,
@@ -47,23 +47,18 @@ pub(super) fn score(
     if session.context() < 2 {
         return Err(failure("a score needs a context of two tokens at least; plan with a larger --context"));
     }
-    let tokens = session.tokenizer().encode(text, false);
-    let first = session.tokenizer().bos().filter(|_| session.tokenizer().adds_bos());
-    let windows: Vec<Vec<u32>> = tokens
-        .chunks(session.context() - usize::from(first.is_some()))
-        .map(|chunk| first.into_iter().chain(chunk.iter().copied()).collect())
-        .collect();
-    let count: usize = windows.iter().map(|window: &Vec<u32>| window.len().saturating_sub(1)).sum();
-    if count == 0 {
-        return Err(failure(format!("{name} has too few tokens to be scored; give a longer text")));
-    }
+    let name = text.name().to_owned();
     let source = source.map(|path| opened(path, session)).transpose()?;
     let passes = if source.is_some() { 3 } else { 2 };
-    let bar = Progress::on_stderr(false).bar(passes * count as u64, "tokens scored", Unit::Steps);
-    let (mut plan, mut container) = (0.0, 0.0);
+    let mut windows = Windows::new(text, session.tokenizer(), session.context());
+    let bar = Progress::on_stderr(false).bar(1, "tokens scored", Unit::Steps);
+    let (mut plan, mut container, mut dense) = (0.0, 0.0, 0.0);
+    let mut count = 0;
     let before = session.counters();
     let mut dense_bytes = 0;
-    for window in &windows {
+    while let Some(window) = windows.next(stop)? {
+        bar.set_length(passes * windows.expected());
+        count += window.len() - 1;
         session.reset()?;
         for pair in window.windows(2) {
             plan += negative_log_likelihood(session.decode(pair[0])?, pair[1]);
@@ -77,14 +72,9 @@ pub(super) fn score(
         };
         session.steps.clear();
         let decoded = session.counters().read_bytes;
-        session.prefill_each(window, &mut each)?;
+        session.prefill_each(&window, &mut each)?;
         dense_bytes += session.counters().read_bytes - decoded;
-    }
-    let counters = session.counters().since(&before);
-    let mut dense = 0.0;
-    for (source, window) in
-        source.iter().flat_map(|source| windows.iter().map(move |window| (source, window)))
-    {
+        let Some(source) = &source else { continue };
         let mut reference = Reference::new(source, kernels::best()).with_context(session.context());
         for pair in window.windows(2) {
             if stop.is_stopped() {
@@ -94,6 +84,10 @@ pub(super) fn score(
             bar.inc(1);
         }
     }
+    if count == 0 {
+        return Err(failure(format!("{name} has too few tokens to be scored; give a longer text")));
+    }
+    let counters = session.counters().since(&before);
     drop(bar);
     let perplexity = |sum: f64| (sum / count as f64).exp();
     let (plan, container) = (perplexity(plan), perplexity(container));
@@ -118,6 +112,59 @@ pub(super) fn score(
     let expected = &session.plan.expected;
     let promised = (expected.perplexity_change_fraction, expected.perplexity_change_fraction_upper);
     report::print(text_of(&score, promised))
+}
+
+/// A text in windows of tokens, of which no more than a piece is in memory. Pieces end with lines: a text of more than one may have another
+/// token there than it would have as a whole.
+struct Windows<'t> {
+    /// `None` while it is read elsewhere, and at its end.
+    text: Option<Pieces>,
+    tokenizer: &'t Tokenizer,
+    /// Tokens of a window, and the one that each begins with, if the model has such a token.
+    length: usize,
+    first: Option<u32>,
+    tokens: Vec<u32>,
+    /// Bytes of the whole text, where they are known, those that were read, and their tokens.
+    bytes: Option<u64>,
+    read: (u64, u64),
+}
+
+impl<'t> Windows<'t> {
+    fn new(text: Pieces, tokenizer: &'t Tokenizer, context: usize) -> Self {
+        let first = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let (length, bytes) = (context - usize::from(first.is_some()), text.bytes());
+        Self { text: Some(text), tokenizer, length, first, tokens: Vec::new(), bytes, read: (0, 0) }
+    }
+
+    /// The next window of two tokens or more. It ends as soon as the user wants to: a pipe may never say anything.
+    fn next(&mut self, stop: &StopHandle) -> Result<Option<Vec<u32>>, Failure> {
+        while self.tokens.len() < self.length
+            && let Some(mut text) = self.text.take()
+        {
+            let work = move || (text.next(), text);
+            let read = terminal::interrupt::heeding(|| stop.is_stopped(), work);
+            let (piece, text) = read.ok_or(Failure::Stopped)?;
+            let Some(piece) = piece? else { break };
+            self.text = Some(text);
+            let tokens = match self.read {
+                (0, _) => self.tokenizer.encode(&piece, false),
+                _ => self.tokenizer.encode_rest(&piece),
+            };
+            self.read = (self.read.0 + piece.len() as u64, self.read.1 + tokens.len() as u64);
+            self.tokens.extend(tokens);
+        }
+        let rest = self.tokens.split_off(self.tokens.len().min(self.length));
+        let window = std::mem::replace(&mut self.tokens, rest);
+        let window: Vec<u32> = self.first.into_iter().chain(window).collect();
+        Ok((window.len() > 1).then_some(window))
+    }
+
+    /// Tokens that the whole text may have, by those read so far.
+    fn expected(&self) -> u64 {
+        let (bytes, tokens) = self.read;
+        let all = self.bytes.unwrap_or(bytes).max(bytes);
+        (tokens as f64 * all as f64 / bytes.max(1) as f64) as u64
+    }
 }
 
 /// The source of the plan's model, and no other.

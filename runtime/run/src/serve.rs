@@ -11,6 +11,7 @@
 
 mod answer;
 mod anthropic;
+mod budget;
 mod calls;
 mod connections;
 mod embeddings;
@@ -20,6 +21,7 @@ mod http;
 mod likelihood;
 mod literal;
 mod log;
+mod mailbox;
 mod metrics;
 mod openai;
 mod queue;
@@ -32,6 +34,7 @@ mod stops;
 mod teller;
 mod tools;
 mod typed;
+mod weight;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -45,14 +48,15 @@ use flashplan::internals::draft::draft;
 use flashplan::internals::machine::footprint;
 use flashplan::{Sampler, Sampling, StopHandle};
 use plans::size::show;
-use tokio::sync::mpsc::UnboundedSender;
 
+use self::budget::{Budget, Charge, Shares, TEXT_COPIES};
 use self::calls::{Calls, Format};
 use self::embeddings::Embedding;
 use self::grammar::Grammar;
 use self::http::{Door, Limits, Site};
 use self::likelihood::Likelihood;
 use self::log::{End, Log};
+use self::mailbox::Speaker;
 use self::metrics::Metrics;
 use self::queue::Queue;
 use self::request::{AnswerRequest, Ask, Input, Options, Refusal};
@@ -72,9 +76,19 @@ use super::{Failure, failure};
 pub(super) const ADDRESS: &str = "127.0.0.1:8080";
 /// Requests that wait for their answer; more are told to come again.
 const QUEUE: usize = 8;
-/// Bytes of a request for each token of the context, and besides: more cannot fit into it, and all that wait must fit into what the
-/// plan leaves the process.
+/// Bytes of a request for each token of the context, and besides: more cannot fit into it.
 const BODY_BYTES: (usize, usize) = (8, 64 << 10);
+/// Bytes of the plan's limit that are left for what is neither planned nor any client's: code that runs for the first time, a thread that
+/// speaks HTTP, the system's records, and what the allocator loses between blocks. A build with assertions has more code.
+const UNPLANNED_BYTES: u64 = if cfg!(debug_assertions) { 5 << 18 } else { 3 << 18 };
+/// Bytes of the text of a token in an answer, as is usual, and of a choice besides.
+const TEXT_BYTES: (usize, usize) = (8, 2 << 10);
+/// Bytes of a likelihood until its client has it, and of a token's value in the arguments of a call.
+const LIKELIHOOD_BYTES: usize = 400;
+const ARGUMENT_BYTES: usize = 96;
+/// Copies of a request while its prompt is made ready; one with tools is told of them in several forms.
+const PROMPT_COPIES: usize = 6;
+const TOOLS_COPIES: usize = 16;
 /// How soon an interrupt is heeded while nobody asks.
 const SOON: Duration = Duration::from_millis(100);
 /// Likelihoods of tokens in an answer, at most: what is told of it must fit into what the plan leaves the process.
@@ -88,11 +102,12 @@ const KEY_BYTES_MAX: u64 = 4096;
 #[derive(Debug)]
 struct Job {
     request: AnswerRequest,
-    told: UnboundedSender<Told>,
+    told: Speaker,
+    /// The charge for the request.
+    held: Charge,
 }
 
-/// Messages about an answer as it comes. No more than a bound for each token of the context, so that a slow client needs no more
-/// memory.
+/// Messages about an answer as it comes.
 #[derive(Debug)]
 enum Told {
     /// It begins, after so many tokens.
@@ -141,6 +156,7 @@ pub(super) fn serve(
     if let Err(why) = &template {
         terminal::say(format_args!("note: /v1/chat/completions is refused: {why}"));
     }
+    let shares = Arc::new(Shares::of(left_for_clients(session)?).map_err(failure)?);
     let metrics = Arc::new(Metrics::new(session.plan));
     let queue = Arc::new(Queue::new(QUEUE, Arc::clone(&metrics)));
     let log = if cli.json { Log::Json } else { Log::Text };
@@ -148,7 +164,9 @@ pub(super) fn serve(
         model: session.model.name().to_owned(),
         key,
         asked: Arc::clone(&queue),
+        context: session.context(),
         body_bytes_max: session.context() * BODY_BYTES.0 + BODY_BYTES.1,
+        shares: Arc::clone(&shares),
         metrics: Arc::clone(&metrics),
         log,
     };
@@ -162,6 +180,7 @@ pub(super) fn serve(
         sampling: cli.sampling(),
         sessions,
         seats,
+        room: Arc::clone(&shares.answers),
         metrics,
         log,
         answers: 0,
@@ -180,6 +199,13 @@ pub(super) fn serve(
         Ok(()) => session.warn_of_memory(),
         failed => failed,
     }
+}
+
+/// Bytes that the plan's limit leaves for clients: what the process does not hold now, but for what is unplanned.
+fn left_for_clients(session: &RunningPlan<'_>) -> Result<u64, Failure> {
+    let held = footprint(None).map_err(failure)?;
+    let held = held.resident_bytes + held.page_table_bytes + UNPLANNED_BYTES;
+    Ok(session.plan.memory.limit_bytes.saturating_sub(held))
 }
 
 /// The key of a file's first line.
@@ -210,6 +236,8 @@ struct Desk<'d, 'engine> {
     sessions: Option<Sessions>,
     /// For each of the plan's sequences.
     seats: Vec<Seat<'engine>>,
+    /// Memory for prompts as they are made ready, and for answers.
+    room: Arc<Budget>,
     metrics: Arc<Metrics>,
     log: Log,
     answers: u64,
@@ -225,8 +253,10 @@ struct Prepared {
     turn: Turn,
     /// Of the first choice; each one after it has the next seed.
     sampling: Sampling,
-    /// Grammar that each choice is held to.
-    grammar: Option<Grammar>,
+    /// Grammar that each choice is held to, and the charge for it.
+    grammar: Option<(Grammar, Charge)>,
+    /// Bytes of text that the answer's charge has room for, in each choice.
+    text_room: usize,
     /// The reader that tells calls of tools from text, where there are any tools.
     calls: Option<Calls>,
     /// Where vectors are wanted and no text: those that follow the prompt's.
@@ -237,7 +267,7 @@ struct Prepared {
 #[derive(Default)]
 struct Calling {
     /// Of the call that must be.
-    grammar: Option<Grammar>,
+    grammar: Option<(Grammar, Charge)>,
     calls: Option<Calls>,
     marks: Option<&'static [&'static str]>,
 }
@@ -303,7 +333,7 @@ impl<'engine> Desk<'_, 'engine> {
 
     /// Gives a request a free seat, with what is there of its prompt.
     fn begin(&mut self, job: Job, stop: &StopHandle) -> Result<(), Failure> {
-        let mut prepared = match self.prepare(&job.request) {
+        let mut prepared = match self.prepare(&job) {
             Ok(prepared) => prepared,
             Err(refusal) => {
                 // who is no longer there gets no answer, and that is no failure
@@ -448,7 +478,7 @@ impl<'engine> Desk<'_, 'engine> {
         let kept = self.session.forget(at, prompt)?;
         debug_assert_eq!(kept, prompt, "where a prompt ended, its sequence can go back to");
         seat.held.truncate(kept);
-        answering.choice = Some(answering.begin(index, self.session.tokenizer(), self.began)?);
+        answering.choice = Some(answering.begin(index, self.session.tokenizer(), self.began, &self.room)?);
         self.go_on(at, (index == 0).then_some(0))
     }
 
@@ -617,11 +647,36 @@ impl<'engine> Desk<'_, 'engine> {
         more
     }
 
-    /// The prompt's tokens, and how the answer's are drawn; everything that can be known before is checked.
-    fn prepare(&self, request: &AnswerRequest) -> Result<Prepared, Refusal> {
+    /// Bytes of memory for making a request's prompt ready, at most.
+    fn prompt_bytes(&self, job: &Job) -> usize {
+        let encoded = |text: &str| self.session.tokenizer().encode_bytes(text);
+        let of_texts: usize = match &job.request.ask {
+            Ask::Conversation(messages) => messages
+                .iter()
+                .map(|message| encoded(&message.content) + message.reasoning.as_deref().map_or(0, encoded))
+                .sum(),
+            Ask::Text(text) => encoded(text),
+            Ask::Tokens(_) => 0,
+            Ask::Embeddings { inputs, .. } => {
+                let of_input = |input: &Input| match input {
+                    Input::Text(text) => encoded(text),
+                    Input::Tokens(_) => 0,
+                };
+                inputs.iter().map(of_input).sum()
+            }
+        };
+        let copies = if job.request.tools.is_some() { TOOLS_COPIES } else { PROMPT_COPIES };
+        of_texts + copies * job.held.bytes()
+    }
+
+    /// The prompt's tokens, and how the answer's are drawn; everything that can be known before is checked. The listener is given the
+    /// memory that its answer may take.
+    fn prepare(&self, job: &Job) -> Result<Prepared, Refusal> {
+        let request = &job.request;
         let tokenizer = self.session.tokenizer();
+        let making = self.room.take(self.prompt_bytes(job)).map_err(|short| short.refusal("the prompt"))?;
         if let Ask::Embeddings { inputs, dimensions } = &request.ask {
-            return self.prepare_embeddings(inputs, *dimensions);
+            return self.prepare_embeddings(job, inputs, *dimensions, making);
         }
         let mut calling = Calling::default();
         let (tokens, reasons) = match &request.ask {
@@ -633,6 +688,7 @@ impl<'engine> Desk<'_, 'engine> {
             Ask::Tokens(tokens) => (tokens.clone(), None),
             Ask::Embeddings { .. } => unreachable!("they were prepared"),
         };
+        drop(making);
         if let Some(token) = tokens.iter().find(|&&token| token as usize >= self.session.vocabulary()) {
             let most = self.session.vocabulary() - 1;
             return Err(Refusal::invalid(
@@ -679,12 +735,25 @@ impl<'engine> Desk<'_, 'engine> {
                 Some(self.grammar(format!("start: {json}"), &[]).map_err(refused)?)
             }
         };
+        let text_room = TEXT_BYTES.0 * room + TEXT_BYTES.1;
+        let arguments = if request.tools.is_some() { ARGUMENT_BYTES * room } else { 0 };
+        let choice = TEXT_COPIES * text_room + LIKELIHOOD_BYTES * told * room + arguments;
+        let bytes = options.choices * choice + 3 * (job.held.bytes() + size_of_val(&tokens[..]));
+        let what = || format!("`n` {} of an answer of up to {room} tokens", options.choices);
+        job.told.charge(self.room.take(bytes).map_err(|short| short.refusal(&what()))?);
         let turn = Turn { reasons, most, marks: calling.marks };
-        Ok(Prepared { prompt: tokens, turn, sampling, grammar, calls: calling.calls, embedding: None })
+        let calls = calling.calls;
+        Ok(Prepared { prompt: tokens, turn, sampling, grammar, text_room, calls, embedding: None })
     }
 
     /// The tokens of texts that become a vector each.
-    fn prepare_embeddings(&self, inputs: &[Input], dimensions: Option<usize>) -> Result<Prepared, Refusal> {
+    fn prepare_embeddings(
+        &self,
+        job: &Job,
+        inputs: &[Input],
+        dimensions: Option<usize>,
+        making: Charge,
+    ) -> Result<Prepared, Refusal> {
         let refused = |message: String| Refusal::invalid(Some("input"), message);
         let (pooling, width) = self.session.pooling();
         if let Some(dimensions) = dimensions.filter(|&dimensions| dimensions != width) {
@@ -713,12 +782,17 @@ impl<'engine> Desk<'_, 'engine> {
         }
         let rest = texts.split_off(1);
         let embedding = Embedding::new(pooling, width, rest);
-        self.has_room("the vectors", embedding.bytes_max).map_err(refused)?;
+        // their tokens are there until the last text is read
+        let tokens = embedding.tokens() + texts.first().map_or(0, Vec::len);
+        drop(making);
+        let bytes = embedding.bytes_max + (3 * size_of::<u32>() * tokens) as u64;
+        job.told.charge(self.charged("the vectors", bytes).map_err(refused)?);
         Ok(Prepared {
             prompt: texts.pop().unwrap_or_default(),
             turn: Turn { reasons: None, most: 0, marks: None },
             sampling: self.sampling.clone(),
             grammar: None,
+            text_room: 0,
             calls: None,
             embedding: Some(embedding),
         })
@@ -776,31 +850,23 @@ impl<'engine> Desk<'_, 'engine> {
         Ok(prompt)
     }
 
-    /// A grammar, if there is room for it. Some tokens that steer the model may be part of its text.
-    fn grammar(&self, lark: String, marks: &'static [&'static str]) -> Result<Grammar, String> {
-        self.has_room("its grammar", grammar::bytes_max(&lark))?;
-        Grammar::new(lark, marks)
+    /// A grammar, if there is room for it, with the charge for it. Some tokens that steer the model may be part of its text.
+    fn grammar(&self, lark: String, marks: &'static [&'static str]) -> Result<(Grammar, Charge), String> {
+        let charge = self.charged("its grammar", grammar::bytes_max(&lark))?;
+        Ok((Grammar::new(lark, marks)?, charge))
     }
 
-    /// Whether the plan's limit has room for so much more than the process holds now and the grammars and vectors of others may still
-    /// take.
-    fn has_room(&self, what: &str, bytes: u64) -> Result<(), String> {
-        let held = footprint(None).map_err(|error| error.to_string())?.resident_bytes;
-        let others = self.seats.iter().filter_map(|seat| seat.answering.as_ref()).map(|other| {
-            let grammar = other.prepared.grammar.as_ref().map_or(0, Grammar::bytes_max);
-            grammar + other.embedding.as_ref().map_or(0, |embedding| embedding.bytes_max)
-        });
-        let others: u64 = others.sum();
-        let room = self.session.plan.memory.limit_bytes.saturating_sub(held.saturating_add(others));
-        if bytes <= room {
-            return Ok(());
-        }
-        Err(format!(
-            "{what} may take {}, and the plan's limit has {} left; plan again with --reserve {}M",
-            show(bytes),
-            show(room),
-            bytes.div_ceil(1 << 20)
-        ))
+    /// Takes memory that a request may do without by asking for less.
+    fn charged(&self, what: &str, bytes: u64) -> Result<Charge, String> {
+        let taken = self.room.take(usize::try_from(bytes).unwrap_or(usize::MAX));
+        taken.map_err(|_| {
+            format!(
+                "{what} may take {}, and the plan's limit has {} left; plan again with --reserve {}M",
+                show(bytes),
+                show(self.room.free() as u64),
+                (2 * bytes).div_ceil(1 << 20)
+            )
+        })
     }
 
     /// Sampling of a request; values that it leaves out are the command line's.

@@ -11,6 +11,9 @@ use serde::Serialize;
 use super::input::Source;
 use super::{Failure, failure, report};
 
+/// The longest text: its tokens take some GiB while they are found.
+const TEXT_BYTES_MAX: usize = 64 << 20;
+
 /// A request to tokenize: the text, and whose tokenizer.
 #[derive(Debug)]
 pub(super) struct TokenizeRequest {
@@ -58,7 +61,7 @@ impl TokenizeRequest {
                 opened.tokenizer()
             }
         };
-        let text = self.text.read()?;
+        let text = self.text.read(TEXT_BYTES_MAX, "give its parts one after another")?;
         let tokens = encode(tokenizer, &text, self.special);
         let pieces = tokens.iter().map(|&token| piece(tokenizer, token)).collect();
         Ok(Tokens { tokens, pieces })

@@ -12,11 +12,12 @@
 //! A file is taken for the one that was profiled if it has its length and its beginning, up to the first tensor. All other
 //! bytes have checksums, and are compared when they are read.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use plans::layout::{PARTS, Span};
+use plans::page_cache;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -194,7 +195,9 @@ impl SourceFile {
             return Err(format!("it has {found} bytes and not {}", self.bytes));
         }
         let mut hasher = blake3::Hasher::new();
-        let head = File::open(path).and_then(|file| io::copy(&mut file.take(self.head_bytes), &mut hasher));
+        let mut file = page_cache::open(path).map_err(refused)?;
+        let head = io::copy(&mut (&mut file).take(self.head_bytes), &mut hasher);
+        page_cache::forget(&file);
         head.map_err(refused)?;
         if super::write::hex(hasher.finalize()) != self.head_hash {
             return Err("its beginning, up to the first tensor, is another".to_owned());

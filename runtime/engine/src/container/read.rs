@@ -1,13 +1,12 @@
 //! Opening a container: nothing is believed before it is checked.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use plans::PAGE_BYTES;
 use plans::layout::{PARTS, Span};
 use plans::model::LevelKind;
+use plans::{PAGE_BYTES, page_cache};
 
 use crate::model::config::TensorShape;
 use crate::model::tokenizer::TokenizerData;
@@ -225,8 +224,10 @@ impl Container {
         if metadata.is_dir() {
             return Err(ContainerError::Folder { path: path.to_owned() });
         }
-        let file = File::open(path).map_err(io)?;
-        let mut container = Self::read(path, metadata.len(), &|buffer, at| file.read_exact_at(buffer, at))?;
+        let file = page_cache::open(path).map_err(io)?;
+        let read = Self::read(path, metadata.len(), &|buffer, at| file.read_exact_at(buffer, at));
+        page_cache::forget(&file);
+        let mut container = read?;
         if let Some(source) = &container.directory.source {
             container.model_files = source.find(path, model_folder)?;
         }

@@ -1,15 +1,18 @@
 //! Who said what, and the file that keeps it.
 
-use std::io::Read as _;
 use std::path::Path;
 
+use plans::page_cache;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::TOKEN_BYTES_MAX;
+use crate::input::bounded_file;
+
 /// The version of the file.
 const SCHEMA: u32 = 1;
-/// No file of a conversation comes near this.
-const FILE_BYTES_MAX: u64 = 1 << 24;
+/// Bytes of a conversation's file besides its texts, which may be twice as long as those that a context has room for: reasoning is kept, too.
+const FILE_BYTES: usize = 64 << 10;
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,16 +117,19 @@ impl Conversation {
         plans::file::write_bytes(path, format!("{json}\n").as_bytes()).map_err(|error| error.to_string())
     }
 
-    /// Reads a conversation back and checks that it is one.
-    pub(crate) fn load(path: &Path) -> Result<Self, String> {
+    /// Reads a conversation back and checks that it is one, which may fit into a context of so many tokens.
+    pub(crate) fn load(path: &Path, context: usize) -> Result<Self, String> {
         let name = path.display();
-        let mut text = String::new();
-        let read = std::fs::File::open(path)
-            .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
-        read.map_err(|error| format!("cannot read {name}: {error}; name a file that /save wrote"))?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(format!("{name} is larger than any conversation; name a file that /save wrote"));
-        }
+        let most = context.saturating_mul(2 * TOKEN_BYTES_MAX).saturating_add(FILE_BYTES);
+        let larger = || {
+            format!(
+                "{name} has more than {most} bytes, and the plan's context has room for {context} tokens; name another file, or plan with a larger --context"
+            )
+        };
+        let read = page_cache::open(path).and_then(|file| bounded_file(&file, most));
+        let read =
+            read.map_err(|error| format!("cannot read {name}: {error}; name a file that /save wrote"))?;
+        let text = read.ok_or_else(larger)?;
         let found: Self = serde_json::from_str(&text).map_err(|error| {
             format!("{name} is no saved conversation: {error}; name a file that /save wrote")
         })?;
@@ -171,7 +177,7 @@ mod tests {
         let path = folder.path().join("talk.json");
         let talk = talk();
         talk.save(&path).unwrap();
-        assert_eq!(Conversation::load(&path).unwrap(), talk);
+        assert_eq!(Conversation::load(&path, 256).unwrap(), talk);
         assert_eq!((talk.system(), talk.answers()), (Some("Be kind."), 1));
         assert_eq!(talk.anew().messages, [Message::new(Role::System, "Be kind.")]);
         assert_eq!(talk.with_system(None).messages, talk.messages[1..]);
@@ -184,7 +190,7 @@ mod tests {
         let path = folder.path().join("talk.json");
         let refused = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            Conversation::load(&path).unwrap_err()
+            Conversation::load(&path, 256).unwrap_err()
         };
         let with = |messages: &str| format!(r#"{{"schema": 1, "model": "m", "messages": [{messages}]}}"#);
         let said = |role: &str| format!(r#"{{"role": "{role}", "content": "x"}}"#);
@@ -202,8 +208,13 @@ mod tests {
             let error = refused(&text);
             assert!(error.contains(says) && error.contains("talk.json"), "{text}: {error}");
         }
-        assert!(Conversation::load(&folder.path().join("none")).unwrap_err().contains("cannot read"));
+        let long = with(&format!("{}{user}, {assistant}", " ".repeat(100_000)));
+        std::fs::write(&path, long).unwrap();
+        let error = Conversation::load(&path, 256).unwrap_err();
+        assert!(error.contains("has more than 81920 bytes") && error.contains("--context"), "{error}");
+        assert_eq!(Conversation::load(&path, 4096).unwrap().answers(), 1);
+        assert!(Conversation::load(&folder.path().join("none"), 256).unwrap_err().contains("cannot read"));
         std::fs::write(&path, with(&format!("{system}, {user}, {assistant}"))).unwrap();
-        assert_eq!(Conversation::load(&path).unwrap().answers(), 1);
+        assert_eq!(Conversation::load(&path, 256).unwrap().answers(), 1);
     }
 }

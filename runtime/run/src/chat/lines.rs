@@ -23,8 +23,6 @@ use crate::{Failure, failure};
 
 /// How soon a signal is heeded while a line is waited for.
 const SOON: Duration = Duration::from_millis(20);
-/// The longest plain line: no context has room for more, and it is read into memory that no plan counts.
-const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Lines that the history keeps.
 const HISTORY_LINES: usize = 1000;
 /// The prompt for a message, and for a line that goes on.
@@ -53,17 +51,20 @@ pub(super) struct Lines {
     lines: Receiver<io::Result<Line>>,
     /// How the terminal was before anybody edited a line.
     terminal: Option<Termios>,
+    /// Bytes of a message, at most.
+    most: usize,
 }
 
 impl Lines {
-    /// Lines of standard input. At a terminal they are edited, and those of earlier conversations can be called back.
-    pub(super) fn open() -> Result<Self, Failure> {
+    /// Lines of standard input, for messages of so many bytes at most. At a terminal they are edited, and those of earlier conversations can be
+    /// called back.
+    pub(super) fn open(most: usize) -> Result<Self, Failure> {
         let terminal = io::stdin().is_terminal().then(|| tcgetattr(io::stdin()).ok()).flatten();
         let source = match &terminal {
             Some(_) => Source::Terminal(Box::new(Terminal::open().map_err(|error| {
                 failure(format!("cannot edit lines at this terminal: {error}; give them through a pipe"))
             })?)),
-            None => Source::Plain(io::stdin()),
+            None => Source::Plain(io::stdin(), most),
         };
         let (prompts, asked) = channel();
         let (answers, lines) = channel();
@@ -71,7 +72,7 @@ impl Lines {
             .name("lines".to_owned())
             .spawn(move || source.serve(&asked, &answers))
             .map_err(|error| failure(format!("cannot start a thread that reads lines: {error}")))?;
-        Ok(Self { prompts, lines, terminal })
+        Ok(Self { prompts, lines, terminal, most })
     }
 
     /// Whether somebody types.
@@ -88,6 +89,9 @@ impl Lines {
                     Some(line) => {
                         text.push_str(line);
                         text.push('\n');
+                        if text.len() > self.most {
+                            return Err(failure(too_long(self.most)));
+                        }
                     }
                     None => return Ok(Line::Text(text + &line)),
                 },
@@ -127,7 +131,7 @@ impl Lines {
 /// The input that the thread reads.
 enum Source {
     Terminal(Box<Terminal>),
-    Plain(io::Stdin),
+    Plain(io::Stdin, usize),
 }
 
 impl Source {
@@ -136,7 +140,7 @@ impl Source {
         for prompt in prompts {
             let line = match &mut self {
                 Self::Terminal(terminal) => terminal.line(prompt),
-                Self::Plain(input) => plain(input),
+                Self::Plain(input, most) => plain(input, *most),
             };
             if lines.send(line).is_err() {
                 return;
@@ -145,17 +149,20 @@ impl Source {
     }
 }
 
-fn plain(input: &io::Stdin) -> io::Result<Line> {
+/// Why a message is refused.
+fn too_long(most: usize) -> String {
+    format!("a message has more than {most} bytes, which the plan's context has no room for; say it shorter")
+}
+
+fn plain(input: &io::Stdin, most: usize) -> io::Result<Line> {
     let mut line = String::new();
-    let read = input.lock().take(LINE_BYTES_MAX).read_line(&mut line);
+    let read = input.lock().take(most as u64).read_line(&mut line);
     match read.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => io::Error::other("it is not UTF-8 text; convert it"),
         _ => error,
     })? {
         0 => return Ok(Line::End),
-        bytes if bytes as u64 == LINE_BYTES_MAX && !line.ends_with('\n') => {
-            return Err(io::Error::other(format!("it has more than {LINE_BYTES_MAX} bytes; say it shorter")));
-        }
+        bytes if bytes == most && !line.ends_with('\n') => return Err(io::Error::other(too_long(most))),
         _ => {}
     }
     let line = line.strip_suffix('\n').unwrap_or(&line);

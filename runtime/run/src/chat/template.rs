@@ -21,7 +21,7 @@ use super::conversation::{Call, Message, Role};
 use super::guard::{Guard, StandIns};
 
 /// The longest template; those of today's models have up to 20 KB.
-const SOURCE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const SOURCE_BYTES_MAX: usize = 64 << 10;
 /// Most work of rendering, in steps or [`FUEL_BYTES`] each: of the template by itself, for each message, and for each byte that it
 /// holds. Hugging Face's longest need a tenth of it.
 const FUEL: u64 = 40_000;

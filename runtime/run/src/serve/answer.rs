@@ -8,11 +8,12 @@ use std::task::{Context, Poll};
 
 use axum::response::sse;
 use futures_core::Stream;
-use tokio::sync::mpsc::UnboundedReceiver;
+use hyper::body::{Body, Bytes, Frame, SizeHint};
 
 use super::super::chat::conversation::Call;
 use super::super::reasoning::Channel;
 use super::likelihood::Likelihood;
+use super::mailbox::Listener;
 use super::request::Refusal;
 use super::{STOPPING, Told, Usage};
 
@@ -74,7 +75,7 @@ impl Whole {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) async fn hear(mut told: UnboundedReceiver<Told>) -> Result<Self, Refusal> {
+    pub(super) async fn hear(told: &mut Listener) -> Result<Self, Refusal> {
         let mut whole = Self::default();
         loop {
             let told = told.recv().await.unwrap_or_else(|| Told::Failed(Refusal::broken(STOPPING)));
@@ -111,7 +112,7 @@ impl Whole {
 /// An answer as server-sent events. Dropping it hangs up: the answer ends.
 #[derive(Debug)]
 pub(super) struct Events {
-    told: UnboundedReceiver<Told>,
+    told: Listener,
     form: Box<dyn Form>,
     ready: VecDeque<Event>,
     over: bool,
@@ -119,7 +120,7 @@ pub(super) struct Events {
 
 impl Events {
     /// Of an answer that has begun, with what was told of that.
-    pub(super) fn new(begins: Told, told: UnboundedReceiver<Told>, mut form: Box<dyn Form>) -> Self {
+    pub(super) fn new(begins: Told, told: Listener, mut form: Box<dyn Form>) -> Self {
         let ready = form.events(begins).into();
         Self { told, form, ready, over: false }
     }
@@ -144,5 +145,47 @@ impl Stream for Events {
             let events = self.form.events(told);
             self.ready.extend(events);
         }
+    }
+}
+
+/// Bytes of a whole answer that are handed over at a time: what has been handed over waits for its client within the connection's charge.
+const PIECE_BYTES: usize = 8 << 10;
+
+/// A whole answer on its way out. It holds the answer's charge until all of it is handed over.
+#[derive(Debug)]
+pub(super) struct WholeBody {
+    json: String,
+    sent: usize,
+    _told: Listener,
+}
+
+impl WholeBody {
+    /// Of an answer that was told so.
+    pub(super) fn new(json: String, told: Listener) -> Self {
+        Self { json, sent: 0, _told: told }
+    }
+}
+
+impl Body for WholeBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let rest = &self.json.as_bytes()[self.sent..];
+        // a copy, so that the last piece does not keep the whole
+        let piece = Bytes::copy_from_slice(&rest[..rest.len().min(PIECE_BYTES)]);
+        self.sent += piece.len();
+        Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.sent == self.json.len()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact((self.json.len() - self.sent) as u64)
     }
 }

@@ -13,7 +13,10 @@ use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::service::Service;
 use tokio::sync::Notify;
-use tokio::time::Sleep;
+use tokio::time::{Sleep, timeout};
+
+/// How long a connection may ask for nothing before it makes room for another: what it has sent may not have been read yet.
+const GRACE: Duration = Duration::from_millis(250);
 
 /// Connections that are there.
 #[derive(Debug)]
@@ -51,8 +54,8 @@ impl Connections {
         Arc::new(Self { most, all: Mutex::default(), left: Notify::new() })
     }
 
-    /// A place for a connection. Where there is none, the one that has asked for nothing for longest is told to go; where all ask,
-    /// this waits.
+    /// A place for a connection. Where there is none, the one that has asked for nothing for longest is told to go; where all ask, or
+    /// have just come, this waits.
     pub(super) async fn enter(self: &Arc<Self>) -> Permit {
         loop {
             let left = self.left.notified();
@@ -70,11 +73,12 @@ impl Connections {
                     return Permit { state, of: Arc::clone(self) };
                 }
                 let idle = all.iter().filter(|state| !state.asks.load(Ordering::Relaxed));
-                if let Some(oldest) = idle.min_by_key(|state| *locked(&state.idle)) {
+                let oldest = idle.min_by_key(|state| *locked(&state.idle));
+                if let Some(oldest) = oldest.filter(|state| locked(&state.idle).elapsed() >= GRACE) {
                     oldest.out.notify_one();
                 }
             }
-            left.await;
+            let _soon = timeout(GRACE, left).await;
         }
     }
 

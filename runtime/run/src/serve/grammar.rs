@@ -42,7 +42,6 @@ static ALPHABET: LazyLock<TokEnv> = LazyLock::new(|| {
 /// A grammar, and how much of it an answer has already.
 pub(super) struct Grammar {
     matcher: Matcher,
-    bytes_max: u64,
     /// Tokens that steer the model and are part of the text.
     marks: &'static [&'static str],
 }
@@ -54,7 +53,6 @@ impl Grammar {
     /// # Errors
     /// A sentence, if it cannot be enforced or is larger than the limits.
     pub(super) fn new(lark: String, marks: &'static [&'static str]) -> Result<Self, String> {
-        let bytes_max = bytes_max(&lark);
         let made = (|| {
             let mut factory = ParserFactory::new(&ALPHABET, InferenceCapabilities::default(), &[])?;
             factory.quiet();
@@ -73,17 +71,12 @@ impl Grammar {
         let mut matcher = Matcher::new(made);
         // the first step is done now, for whoever asks is told before the answer begins
         let first = matcher.compute_mask_or_eos().map(drop);
-        first.map_or_else(|error| Err(plain(&error)), |()| Ok(Self { matcher, bytes_max, marks }))
+        first.map_or_else(|error| Err(plain(&error)), |()| Ok(Self { matcher, marks }))
     }
 
     /// The grammar at its beginning, for another answer.
     pub(super) fn anew(&self) -> Self {
         Self { matcher: self.matcher.clone(), ..*self }
-    }
-
-    /// Bytes that it may grow to.
-    pub(super) fn bytes_max(&self) -> u64 {
-        self.bytes_max
     }
 
     /// The next token of an answer that has gone so far; `None` if nothing may follow. What the model says to itself is free, but

@@ -23,27 +23,31 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt;
 use serde_json::{Value, json};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::answer::{Events, Form, Head, Whole};
+use super::answer::{Events, Form, Head, Whole, WholeBody};
 use super::anthropic::{self, Anthropic};
+use super::budget::{Charge, Shares, Short};
 use super::connections::{Connections, Patient};
 use super::embeddings::{self, Vectors};
 use super::log::Log;
+use super::mailbox::{Listener, mailbox};
 use super::metrics::Metrics;
 use super::openai::{self, OpenAi};
 use super::queue::{Queue, Refused};
 use super::request::{AnswerRequest, Refusal};
 use super::responses::{self, Responses};
-use super::{Job, STOPPING, Told};
+use super::{Job, STOPPING, Told, weight};
 
-/// Bodies of full length that are held at once, or more short ones.
-const BODIES: usize = 4;
-/// Bytes of a connection that are read ahead, and that wait to be sent: both are beside the plan.
-const READ_BYTES: usize = 32 << 10;
-const SEND_BYTES: usize = 64 << 10;
+/// The longest head, and bytes that wait to be sent before an answer is asked for more.
+const HEAD_BYTES: usize = 8 << 10;
+/// Bytes that the system keeps of a connection, of those that come and of those that go out.
+const SOCKET_BYTES: (usize, usize) = (32 << 10, 64 << 10);
+/// Copies of a body while it grows.
+const BODY_COPIES: usize = 2;
+/// Copies of a text in a body while it is read, as `weight` counts them.
+const TEXT_COPIES: usize = 5;
 /// How often the system asks whether a silent client is still there, and how often it asks again.
 const STILL_THERE: Duration = Duration::from_secs(15);
 const ASKED_AGAIN: u32 = 3;
@@ -51,8 +55,6 @@ const ASKED_AGAIN: u32 = 3;
 /// What clients may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Connections at once.
-    connections: usize,
     /// How long a client may take for its head, and do nothing between two requests.
     head: Duration,
     /// How long for its body, and for each piece of it.
@@ -65,13 +67,7 @@ pub(super) struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self {
-            connections: 64,
-            head: seconds(10),
-            body: seconds(30),
-            piece: seconds(5),
-            patience: seconds(30),
-        }
+        Self { head: seconds(10), body: seconds(30), piece: seconds(5), patience: seconds(30) }
     }
 }
 
@@ -92,8 +88,12 @@ pub(super) struct Site {
     pub(super) key: Option<String>,
     /// To whom requests go.
     pub(super) asked: Arc<Queue>,
-    /// The longest body.
+    /// Tokens of the plan's context.
+    pub(super) context: usize,
+    /// The longest body that such a context has use for.
     pub(super) body_bytes_max: usize,
+    /// Memory that clients can make the server hold.
+    pub(super) shares: Arc<Shares>,
     /// Metrics for the operator.
     pub(super) metrics: Arc<Metrics>,
     pub(super) log: Log,
@@ -107,8 +107,6 @@ struct Served {
     began: u64,
     answers: AtomicU64,
     limits: Limits,
-    /// Bytes of bodies that there may still be.
-    bodies: Semaphore,
 }
 
 type Shared = Arc<Served>;
@@ -132,15 +130,15 @@ impl Door {
         };
         let listener = TcpListener::bind(address).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
-        // connections have the listener's; the system doubles it, for its own books
-        sockopt::set_socket_send_buffer_size(&listener, SEND_BYTES / 2)
+        // connections have the listener's; the system doubles them, for its own books
+        sockopt::set_socket_recv_buffer_size(&listener, SOCKET_BYTES.0 / 2)
+            .and_then(|()| sockopt::set_socket_send_buffer_size(&listener, SOCKET_BYTES.1 / 2))
             .map_err(|error| cannot(error.into()))?;
         let address = listener.local_addr().map_err(cannot)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
         let (stop, stopped) = oneshot::channel();
-        let bodies = Semaphore::new(BODIES * site.body_bytes_max);
         let (began, answers) = (now().as_secs(), AtomicU64::new(0));
-        let served = Served { site, address, began, answers, limits, bodies };
+        let served = Served { site, address, began, answers, limits };
         let speak = move || {
             runtime.block_on(accept(listener, Arc::new(served), stopped));
             runtime.shutdown_timeout(LAST);
@@ -170,8 +168,8 @@ fn now() -> Duration {
 async fn accept(listener: TcpListener, served: Shared, mut stopped: oneshot::Receiver<()>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
     let limits = served.limits;
+    let connections = Connections::new(served.site.shares.connections);
     let router = router(served);
-    let connections = Connections::new(limits.connections);
     loop {
         let mut next = pin!(async {
             let accepted = listener.accept().await;
@@ -193,7 +191,7 @@ async fn accept(listener: TcpListener, served: Shared, mut stopped: oneshot::Rec
         let service = place.asked(TowerToHyperService::new(router.clone()));
         tokio::spawn(async move {
             let mut http = hyper::server::conn::http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(READ_BYTES);
+            http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(HEAD_BYTES);
             let stream = Patient::new(TokioIo::new(stream), limits.patience);
             let mut spoken = pin!(http.serve_connection(stream, service));
             let mut out = pin!(place.out());
@@ -363,14 +361,27 @@ impl Served {
         json!({ "id": self.site.model, "object": "model", "created": self.began, "owned_by": "flashplan" })
     }
 
-    /// The body of a request, within the limits of its length and time, and the room that it takes.
-    async fn body(
-        &self,
-        request: HttpRequest<Body>,
-    ) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Refusal> {
+    /// The longest body that is read: it and what is made of it must fit into their shares.
+    fn body_bytes_max(&self) -> usize {
+        let Shares { reading, requests, .. } = &*self.site.shares;
+        self.site.body_bytes_max.min(reading / TEXT_COPIES).min(requests.bytes() / BODY_COPIES)
+    }
+
+    /// Bytes of the share of requests, as soon as others give them back.
+    async fn take(&self, bytes: usize) -> Result<Charge, Refusal> {
+        let taken = self.site.shares.requests.wait(bytes, self.limits.piece).await;
+        taken.map_err(|short| short.refusal("the request"))
+    }
+
+    /// The body of a request, within the limits of its length and time, and the charge for it.
+    async fn body(&self, request: HttpRequest<Body>) -> Result<(Vec<u8>, Charge), Refusal> {
         let invalid = |status, message: &str| Refusal::of(status, "invalid_request_error", message);
-        let most = self.site.body_bytes_max;
-        let long = || invalid(413, &format!("the body has more than {most} bytes"));
+        let most = self.body_bytes_max();
+        let long = || {
+            let remedy =
+                if most < self.site.body_bytes_max { "; send less, or plan with --reserve" } else { "" };
+            invalid(413, &format!("the body has more than {most} bytes{remedy}"))
+        };
         {
             let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
             let is_json =
@@ -384,28 +395,22 @@ impl Served {
             }
         }
         let mut pieces = pin!(request.into_body().into_data_stream());
-        let (mut body, mut room): (Vec<u8>, Option<SemaphorePermit<'_>>) = (Vec::new(), None);
         let read = async {
             let late = |_| invalid(408, "the body did not come in time; send it again");
+            let (mut body, mut held) = (Vec::new(), self.take(0).await?);
             loop {
                 let piece = poll_fn(|context| pieces.as_mut().poll_next(context));
                 let Some(piece) = timeout(self.limits.piece, piece).await.map_err(late)? else {
-                    return Ok((body, room));
+                    held.keep(body.capacity());
+                    return Ok((body, held));
                 };
                 let piece = piece.map_err(|_| invalid(400, "the body broke off; send it again"))?;
                 if body.len() + piece.len() > most {
                     return Err(long());
                 }
                 // only what has come takes room: who sends slowly keeps nobody out
-                let more = timeout(self.limits.piece, self.bodies.acquire_many(piece.len() as u32)).await;
-                let Ok(Ok(more)) = more else {
-                    let message = "too many long requests come at once; ask again in some seconds";
-                    return Err(Refusal::of(503, "overloaded_error", message));
-                };
-                match &mut room {
-                    Some(room) => room.merge(more),
-                    None => room = Some(more),
-                }
+                held.add(self.take(BODY_COPIES * piece.len()).await?);
+                body.reserve_exact(piece.len());
                 body.extend_from_slice(&piece);
             }
         };
@@ -414,10 +419,31 @@ impl Served {
             .map_err(|_| invalid(408, "the body did not come in time; send it again"))?
     }
 
+    /// A request as its body says it, and the charge for it.
+    async fn request(
+        &self,
+        request: HttpRequest<Body>,
+        api: Api,
+    ) -> Result<(AnswerRequest, Charge), Refusal> {
+        let (body, mut held) = self.body(request).await?;
+        let weight = weight::of(&body);
+        // nothing is waited for while a body is read, so that no two are read at a time
+        if weight.reading > self.site.shares.reading {
+            let short = Short::Ever { bytes: weight.reading, budget: self.site.shares.reading };
+            return Err(short.refusal("the request"));
+        }
+        held.add(self.take(weight.request.saturating_sub(held.bytes())).await?);
+        let request = api.read(&body, &self.site.model)?;
+        drop(body);
+        held.keep(weight.request);
+        request.fits(self.site.context)?;
+        Ok((request, held))
+    }
+
     /// Puts a request into the queue; what is told of its answer.
-    fn ask(&self, request: AnswerRequest) -> Result<UnboundedReceiver<Told>, Refusal> {
-        let (told, heard) = unbounded_channel();
-        match self.site.asked.put(Job { request, told }) {
+    fn ask(&self, request: AnswerRequest, held: Charge) -> Result<Listener, Refusal> {
+        let (told, heard) = mailbox();
+        match self.site.asked.put(Job { request, told, held }) {
             Ok(()) => Ok(heard),
             Err(Refused::Full) => Err(Refusal::of(
                 503,
@@ -477,9 +503,7 @@ async fn respond(served: Shared, request: HttpRequest<Body>, api: Api) -> Respon
 
 /// Asks, waits for the first word, and lets the answer out at once or as it comes.
 async fn answered(served: Shared, request: HttpRequest<Body>, api: Api) -> Result<Response, Refusal> {
-    let (body, room) = served.body(request).await?;
-    let request = api.read(&body, &served.site.model)?;
-    drop((body, room));
+    let (request, held) = served.request(request, api).await?;
     let number = served.answers.fetch_add(1, Ordering::Relaxed);
     let head = Head {
         id: format!("{}-{:x}{number:04x}", api.prefix(), now().as_micros()),
@@ -487,7 +511,7 @@ async fn answered(served: Shared, request: HttpRequest<Body>, api: Api) -> Resul
         model: served.site.model.clone(),
     };
     let (stream, mut form) = (request.stream, api.form(head, &request));
-    let mut told = served.ask(request)?;
+    let mut told = served.ask(request, held)?;
     let begins = match told.recv().await {
         Some(Told::Failed(refusal)) => return Err(refusal),
         Some(begins) => begins,
@@ -497,8 +521,9 @@ async fn answered(served: Shared, request: HttpRequest<Body>, api: Api) -> Resul
         let alive = KeepAlive::new().interval(ALIVE);
         return Ok(Sse::new(Events::new(begins, told, form)).keep_alive(alive).into_response());
     }
-    let whole = form.whole(Whole::hear(told).await?);
-    Ok(([(header::CONTENT_TYPE, "application/json")], whole).into_response())
+    let whole = form.whole(Whole::hear(&mut told).await?);
+    let body = Body::new(WholeBody::new(whole, told));
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
 /// In whose words is asked and answered.

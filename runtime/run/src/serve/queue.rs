@@ -100,16 +100,15 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-
-    use super::super::Told;
+    use super::super::budget::Budget;
     use super::super::http::tests::metrics;
+    use super::super::mailbox::{Listener, mailbox};
     use super::super::request::{AnswerRequest, Ask, Options};
     use super::*;
+    use serde_json::Value;
 
-    fn job(said: &str) -> (Job, UnboundedReceiver<Told>) {
-        let (told, heard) = unbounded_channel();
+    fn job(said: &str) -> (Job, Listener) {
+        let (told, heard) = mailbox();
         let request = AnswerRequest {
             ask: Ask::Text(said.to_owned()),
             options: Options::default(),
@@ -118,7 +117,8 @@ mod tests {
             usage: false,
             repeated: Value::Null,
         };
-        (Job { request, told }, heard)
+        let held = Budget::new(1).take(1).expect("there is room");
+        (Job { request, told, held }, heard)
     }
 
     fn said(job: &Job) -> &Ask {
@@ -161,7 +161,8 @@ mod tests {
         let ((one, mut heard), (two, _other)) = (job("1"), job("2"));
         queue.put(one).unwrap();
         queue.close();
-        assert!(heard.blocking_recv().is_none(), "its client is told");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        assert!(runtime.block_on(heard.recv()).is_none(), "its client is told");
         assert_eq!(queue.put(two), Err(Refused::Closed));
     }
 }

@@ -8,6 +8,7 @@ use plans::file::significant;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::super::chat::TOKEN_BYTES_MAX;
 use super::super::chat::conversation::Message;
 use super::tools::Tools;
 
@@ -29,13 +30,13 @@ pub(super) struct Refusal {
 impl Refusal {
     /// Of a request that asks for what cannot be.
     pub(super) fn invalid(param: Option<&str>, message: impl Into<String>) -> Self {
-        let param = param.map(str::to_owned);
+        let param = param.map(|param| cut(param.to_owned()));
         Self { param, ..Self::of(400, "invalid_request_error", message) }
     }
 
     /// With another status.
     pub(super) fn of(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, param: None, is_unknown: false, message: message.into() }
+        Self { status, kind, param: None, is_unknown: false, message: cut(message.into()) }
     }
 
     /// Of one whose answer broke off.
@@ -47,6 +48,19 @@ impl Refusal {
     pub(super) fn json(&self) -> Value {
         json!({ "error": { "message": self.message, "type": self.kind, "param": self.param, "code": self.status } })
     }
+}
+
+/// Bytes of a refusal's message, at most: it may repeat what a client has sent.
+const MESSAGE_BYTES_MAX: usize = 2 << 10;
+
+/// A text that is no longer than that.
+fn cut(mut text: String) -> String {
+    if text.len() > MESSAGE_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(MESSAGE_BYTES_MAX));
+        text.push_str("...");
+        text.shrink_to_fit();
+    }
+    text
 }
 
 /// The input that is to be answered.
@@ -193,6 +207,35 @@ pub(super) struct AnswerRequest {
     pub(super) usage: bool,
     /// Keys of the request that the answer repeats.
     pub(super) repeated: Value,
+}
+
+impl AnswerRequest {
+    /// Refuses what is far too long for a context of so many tokens, which needs no tokenizer and should wait in no queue.
+    pub(super) fn fits(&self, context: usize) -> Result<(), Refusal> {
+        let most = context.saturating_mul(TOKEN_BYTES_MAX);
+        let refused = |found: String| {
+            let message = format!(
+                "{found}, and the plan's context has room for {context} tokens with the answer; say it shorter, or plan with a larger --context"
+            );
+            Err(Refusal::invalid(None, message))
+        };
+        let text = match &self.ask {
+            Ask::Tokens(tokens) if tokens.len() >= context => {
+                return refused(format!("the prompt has {} tokens", tokens.len()));
+            }
+            Ask::Tokens(_) => 0,
+            Ask::Text(text) => text.len(),
+            Ask::Conversation(messages) => messages.iter().map(|message| message.content.len()).sum(),
+            Ask::Embeddings { inputs, .. } => {
+                let length = |input: &Input| match input {
+                    Input::Text(text) => text.len(),
+                    Input::Tokens(_) => 0, // counted one by one
+                };
+                inputs.iter().map(length).max().unwrap_or(0)
+            }
+        };
+        if text > most { refused(format!("the text has {text} bytes")) } else { Ok(()) }
+    }
 }
 
 /// How to answer.

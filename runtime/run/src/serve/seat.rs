@@ -1,5 +1,6 @@
 //! A sequence, what it holds, and the answer that it is at.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flashplan::{Sampler, Tokenizer};
@@ -10,6 +11,7 @@ use super::super::reasoning::Parts;
 use super::super::sessions::Keeping;
 use super::super::turn::Writing;
 use super::super::{Failure, failure};
+use super::budget::Budget;
 use super::embeddings::Embedding;
 use super::grammar::Grammar;
 use super::likelihood::Likelihood;
@@ -126,7 +128,7 @@ impl<'t> Answering<'t> {
     }
 
     /// A choice of which nothing has been said yet; each draws by a seed of its own. `call` makes numbers of calls that no other
-    /// server has.
+    /// server has; text that is longer than was expected is charged to `answers`.
     ///
     /// # Errors
     /// What is wrong with how it draws, which was looked at before.
@@ -135,6 +137,7 @@ impl<'t> Answering<'t> {
         index: usize,
         tokenizer: &'t Tokenizer,
         call: u64,
+        answers: &Arc<Budget>,
     ) -> Result<AnswerChoice<'t>, Failure> {
         let (prepared, request) = (&self.prepared, &self.job.request);
         let mut sampling = prepared.sampling.clone();
@@ -144,6 +147,9 @@ impl<'t> Answering<'t> {
         let teller = Teller {
             told: self.job.told.clone(),
             choice: index,
+            room: prepared.text_room,
+            answers: Arc::clone(answers),
+            joined: None,
             chosen: Vec::new(),
             stops: Stops::new(request.options.stop.clone()),
             calls: prepared.calls.clone(),
@@ -151,12 +157,13 @@ impl<'t> Answering<'t> {
             number: call.wrapping_add(self.number),
             called: 0,
             stopped: false,
+            full: false,
         };
         Ok(AnswerChoice {
             index,
             writing: Writing::new(tokenizer, prepared.turn),
             sampler,
-            grammar: prepared.grammar.as_ref().map(Grammar::anew),
+            grammar: prepared.grammar.as_ref().map(|(grammar, _)| grammar.anew()),
             teller,
             next: 0,
         })
@@ -202,10 +209,15 @@ impl AnswerChoice<'_> {
     pub(super) fn end(self, ended: Ended) -> (usize, bool) {
         let Self { index, writing, mut teller, .. } = self;
         let answered = writing.finish(ended, &mut |part, text| teller.show(part, text));
-        if !teller.stopped {
+        if !teller.stopped && !teller.full {
             teller.finish();
         }
-        let ended = if teller.stopped { Ended::EndOfText } else { ended };
+        teller.end();
+        let ended = match (teller.stopped, teller.full) {
+            (true, _) => Ended::EndOfText,
+            (false, true) => Ended::Length,
+            (false, false) => ended,
+        };
         if ended == Ended::Interrupt {
             return (answered.tokens, false);
         }

@@ -1,23 +1,43 @@
 //! A choice on its way to the client: which of its text is a call of a tool, and where it stops.
 
 use std::ops::ControlFlow;
-
-use tokio::sync::mpsc::UnboundedSender;
+use std::sync::Arc;
 
 use super::super::chat::conversation::Call;
 use super::super::reasoning::Channel;
 use super::Told;
+use super::budget::{Budget, TEXT_COPIES};
 use super::calls::{Calls, Piece};
 use super::likelihood::Likelihood;
+use super::mailbox::Speaker;
 use super::stops::Stops;
 
 /// Characters of a call's number: Mistral's templates take no other.
 const ID: usize = 9;
+/// Messages that a client may leave unread before what follows is joined to longer ones, which take less memory.
+const UNREAD: usize = 32;
+/// Bytes of text, and likelihoods, of such a message.
+const JOINED: (usize, usize) = (2 << 10, 16);
+/// Bytes of text that are added to an answer's room at a time.
+const MORE_BYTES: usize = 2 << 10;
+
+/// Text of a part of the answer that was told and not sent yet.
+#[derive(Debug)]
+pub(super) struct Joined {
+    part: Channel,
+    text: String,
+    likelihoods: Vec<Likelihood>,
+}
 
 /// Tells a client what comes of a choice.
 pub(super) struct Teller {
-    pub(super) told: UnboundedSender<Told>,
+    pub(super) told: Speaker,
     pub(super) choice: usize,
+    /// Bytes of text that the answer's charge still has room for in this choice, and where more are taken from.
+    pub(super) room: usize,
+    pub(super) answers: Arc<Budget>,
+    /// Text that waits to be sent: that of one part.
+    pub(super) joined: Option<Joined>,
     /// Likelihoods of tokens whose text has not been told.
     pub(super) chosen: Vec<Likelihood>,
     pub(super) stops: Stops,
@@ -30,6 +50,8 @@ pub(super) struct Teller {
     pub(super) called: usize,
     /// Whether nothing more is told.
     pub(super) stopped: bool,
+    /// Whether the text was cut because there is no room for more of it.
+    pub(super) full: bool,
 }
 
 impl Teller {
@@ -56,6 +78,12 @@ impl Teller {
         }
     }
 
+    /// Sends all that was told, at the end of the choice.
+    pub(super) fn end(&mut self) {
+        // who has gone is told nothing
+        let _ = self.flush();
+    }
+
     fn piece(&mut self, piece: Piece) -> ControlFlow<()> {
         match piece {
             Piece::Text(text) => self.text(&text),
@@ -71,6 +99,7 @@ impl Teller {
     }
 
     fn call(&mut self, call: Call) -> ControlFlow<()> {
+        self.flush()?;
         let hash = blake3::hash(format!("{} {} {}", self.number, self.choice, self.called).as_bytes());
         let call = Call { id: hash.to_hex()[..ID].to_owned(), ..call };
         self.called += 1;
@@ -80,7 +109,41 @@ impl Teller {
     }
 
     fn send(&mut self, part: Channel, text: String) -> ControlFlow<()> {
+        while self.room < text.len() {
+            // tokens of an unusual length
+            match self.answers.take(TEXT_COPIES * MORE_BYTES) {
+                Ok(more) => self.told.charge(more),
+                Err(_) => {
+                    self.full = true;
+                    return ControlFlow::Break(());
+                }
+            }
+            self.room += MORE_BYTES;
+        }
+        self.room -= text.len();
         let likelihoods = std::mem::take(&mut self.chosen);
+        match &mut self.joined {
+            Some(joined) if joined.part == part => {
+                joined.text.push_str(&text);
+                joined.likelihoods.extend(likelihoods);
+            }
+            _ => {
+                self.flush()?;
+                self.joined = Some(Joined { part, text, likelihoods });
+            }
+        }
+        let long = |joined: &Joined| joined.text.len() >= JOINED.0 || joined.likelihoods.len() >= JOINED.1;
+        if self.told.unread() < UNREAD || self.joined.as_ref().is_some_and(long) {
+            return self.flush();
+        }
+        if self.told.is_closed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Sends the text that waits.
+    fn flush(&mut self) -> ControlFlow<()> {
+        let Some(Joined { part, text, likelihoods }) = self.joined.take() else {
+            return ControlFlow::Continue(());
+        };
         let told = self.told.send(Told::Text { choice: self.choice, part, text, likelihoods });
         if told.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }

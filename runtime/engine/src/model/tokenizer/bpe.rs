@@ -77,20 +77,21 @@ impl ByteLevel {
                 tokens.push(token);
                 return;
             }
-            let symbols = word.bytes().enumerate().map(|(start, byte)| Symbol {
-                start,
-                bytes: 1,
-                token: self.bytes[usize::from(byte)],
-            });
+            let symbols =
+                word.bytes().enumerate().map(|(at, byte)| Symbol::new(at, 1, self.bytes[usize::from(byte)]));
             tokens.extend(join(&self.merges, symbols.collect()).iter().filter_map(|symbol| symbol.token));
         });
+    }
+
+    /// Bytes of a text's longest part that is joined at once, at most.
+    pub(super) fn longest(&self, text: &str) -> usize {
+        self.pre.longest(text)
     }
 
     /// Whether the merges make this token of its letters.
     pub(super) fn makes(&self, text: &str, token: u32) -> bool {
         let Some(bytes) = text.chars().map(byte).collect::<Option<Vec<u8>>>() else { return false };
-        let symbol =
-            |(start, byte): (usize, &u8)| Symbol { start, bytes: 1, token: self.bytes[usize::from(*byte)] };
+        let symbol = |(start, byte): (usize, &u8)| Symbol::new(start, 1, self.bytes[usize::from(*byte)]);
         let joined = join(&self.merges, bytes.iter().enumerate().map(symbol).collect());
         matches!(joined.as_slice(), [Symbol { token: Some(only), .. }] if *only == token)
     }
@@ -144,13 +145,13 @@ impl Spaced {
             }
             let symbols = line.char_indices().map(|(start, character)| {
                 let bytes = character.len_utf8();
-                Symbol { start, bytes, token: vocabulary.find(&line[start..start + bytes]) }
+                Symbol::new(start, bytes, vocabulary.find(&line[start..start + bytes]))
             });
             for symbol in join(&self.merges, symbols.collect()) {
                 match symbol.token {
                     Some(token) => tokens.push(token),
                     None => tokens.extend(
-                        line[symbol.start..symbol.end()].bytes().map(|byte| self.bytes[usize::from(byte)]),
+                        line[symbol.start()..symbol.end()].bytes().map(|byte| self.bytes[usize::from(byte)]),
                     ),
                 }
             }

@@ -7,40 +7,63 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A run of bytes that stays together.
+/// A run of bytes that stays together. Texts are shorter than 4 GiB: a symbol takes 16 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Symbol {
-    /// The piece's first byte.
-    pub start: usize,
-    /// The piece's length in bytes.
-    pub bytes: usize,
+    start: u32,
+    bytes: u32,
     /// The token it is, if it is one.
     pub token: Option<u32>,
 }
 
 impl Symbol {
+    /// A run of `bytes` from `start` on.
+    ///
+    /// # Panics
+    /// If it ends beyond 4 GiB.
+    pub(super) fn new(start: usize, bytes: usize, token: Option<u32>) -> Self {
+        assert!(start.saturating_add(bytes) < u32::MAX as usize, "a text of less than 4 GiB");
+        Self { start: start as u32, bytes: bytes as u32, token }
+    }
+
+    /// The piece's first byte.
+    pub(super) fn start(&self) -> usize {
+        self.start as usize
+    }
+
+    /// The piece's length in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
     /// The byte after its last.
     pub(super) fn end(&self) -> usize {
-        self.start + self.bytes
+        self.start() + self.bytes()
     }
 }
+
+/// Bytes that joining takes for each symbol, at most: the symbol and its two neighbours, and a heap of candidates.
+///
+/// The first pass proposes a candidate for each symbol, and each join two for the one that it takes out, so that there are never more
+/// than two for each symbol. A heap that grows has twice the room, and half as much again while it is copied.
+pub(super) const SYMBOL_BYTES: usize = size_of::<Symbol>() + 2 * 4 + 3 * 2 * 20;
 
 /// Join neighbours; `join` gives the priority (the greatest first) and the token of two that can be joined.
 pub(super) fn merge<P: Ord>(
     mut symbols: Vec<Symbol>,
     mut join: impl FnMut(Symbol, Symbol) -> Option<(P, u32)>,
 ) -> Vec<Symbol> {
-    const NONE: usize = usize::MAX;
-    let count = symbols.len();
-    let mut previous: Vec<usize> = (0..count).map(|i| i.checked_sub(1).unwrap_or(NONE)).collect();
-    let mut next: Vec<usize> = (1..=count).map(|i| if i < count { i } else { NONE }).collect();
+    const NONE: u32 = u32::MAX;
+    let count = symbols.len() as u32; // no more than bytes
+    let mut previous: Vec<u32> = (0..count).map(|i| i.checked_sub(1).unwrap_or(NONE)).collect();
+    let mut next: Vec<u32> = (1..=count).map(|i| if i < count { i } else { NONE }).collect();
     let mut candidates = BinaryHeap::new();
-    let mut propose = |candidates: &mut BinaryHeap<_>, symbols: &[Symbol], left: usize, right: usize| {
+    let mut propose = |candidates: &mut BinaryHeap<_>, symbols: &[Symbol], left: u32, right: u32| {
         if left != NONE
             && right != NONE
-            && let Some((priority, token)) = join(symbols[left], symbols[right])
+            && let Some((priority, token)) = join(symbols[left as usize], symbols[right as usize])
         {
-            let bytes = symbols[left].bytes + symbols[right].bytes;
+            let bytes = symbols[left as usize].bytes + symbols[right as usize].bytes;
             candidates.push((priority, Reverse(left), right, bytes, token));
         }
     };
@@ -48,21 +71,21 @@ pub(super) fn merge<P: Ord>(
         propose(&mut candidates, &symbols, left - 1, left);
     }
     while let Some((_, Reverse(left), right, bytes, token)) = candidates.pop() {
-        let stale = next[left] != right
-            || symbols[left].bytes + symbols[right].bytes != bytes
-            || symbols[left].bytes == 0;
+        let (at, other) = (left as usize, right as usize);
+        let stale =
+            next[at] != right || symbols[at].bytes + symbols[other].bytes != bytes || symbols[at].bytes == 0;
         if stale {
             continue;
         }
-        symbols[left].bytes = bytes;
-        symbols[left].token = Some(token);
-        symbols[right].bytes = 0; // joined to its left
-        let after = std::mem::replace(&mut next[right], NONE);
-        next[left] = after;
+        symbols[at].bytes = bytes;
+        symbols[at].token = Some(token);
+        symbols[other].bytes = 0; // joined to its left
+        let after = std::mem::replace(&mut next[other], NONE);
+        next[at] = after;
         if after != NONE {
-            previous[after] = left;
+            previous[after as usize] = left;
         }
-        propose(&mut candidates, &symbols, previous[left], left);
+        propose(&mut candidates, &symbols, previous[at], left);
         propose(&mut candidates, &symbols, left, after);
     }
     symbols.retain(|symbol| symbol.bytes > 0);

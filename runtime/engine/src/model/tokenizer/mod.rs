@@ -602,7 +602,26 @@ impl Tokenizer {
 
     /// The tokens of plain text, the beginning token before them if `add_bos` (and if there is one).
     pub fn encode(&self, text: &str, add_bos: bool) -> Vec<u32> {
-        self.encode_text(text, add_bos, |text, from| self.literals.find(text, from, false))
+        self.encode_text(text, add_bos, true, |text, from| self.literals.find(text, from, false))
+    }
+
+    /// The tokens of plain text that goes on where other text ended: no space is put before it.
+    pub fn encode_rest(&self, text: &str) -> Vec<u32> {
+        self.encode_text(text, false, false, |text, from| self.literals.find(text, from, false))
+    }
+
+    /// Bytes of memory that [`Tokenizer::encode`] takes for a text, its tokens among them, at most. Small beside the text where it has
+    /// words of a usual length.
+    pub fn encode_bytes(&self, text: &str) -> usize {
+        let longest = match &self.model {
+            Model::SentencePiece(model) => model.longest(text),
+            Model::ByteLevel(model) => model.longest(text),
+            Model::Spaced(_) => text.split('\n').map(str::len).max().unwrap_or(0),
+            Model::Unigram(_) => text.len(),
+        };
+        // a space takes three bytes, and a byte may be a token, in a list that grows
+        let of_text = 3 + 3 * size_of::<u32>();
+        of_text.saturating_mul(text.len()).saturating_add(merge::SYMBOL_BYTES.saturating_mul(longest))
     }
 
     /// The tokens of a rendered chat template, in which special tokens are spelled out. Its ascending `plain` ranges of bytes are what
@@ -619,7 +638,7 @@ impl Tokenizer {
             let Vocabulary { tokens, types, .. } = &self.vocabulary;
             types[token as usize] == TokenType::UserDefined && !special::is_mark(&tokens[token as usize])
         };
-        self.encode_text(text, false, |text, mut from| {
+        self.encode_text(text, false, true, |text, mut from| {
             loop {
                 let (found, token) = self.literals.find(text, from, true)?;
                 if is_text(token) || !said(&found) {
@@ -636,16 +655,16 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens of a text in which `find` says what the first literal from a byte on is.
+    /// The tokens of a text in which `find` says what the first literal from a byte on is; `begins` where it goes on with nothing.
     fn encode_text(
         &self,
         text: &str,
         add_bos: bool,
+        mut begins: bool,
         find: impl Fn(&str, usize) -> Option<(Range<usize>, u32)>,
     ) -> Vec<u32> {
         let mut tokens = Vec::new();
         tokens.extend(self.bos.filter(|_| add_bos));
-        let mut begins = true; // after a literal, text begins anew, as in llama.cpp
         let mut at = 0;
         while at < text.len() {
             let found = find(text, at);
@@ -664,7 +683,7 @@ impl Tokenizer {
             if let Some((range, token)) = found {
                 tokens.push(token);
                 at = range.end;
-                begins = true;
+                begins = true; // after a literal, text begins anew, as in llama.cpp
             }
         }
         tokens

@@ -285,6 +285,11 @@ impl PreTokenizer {
         READY[place].get_or_init(ready).as_ref()
     }
 
+    /// Bytes of a text's longest word, at most; normalised text may have three times as many.
+    pub(super) fn longest(&self, text: &str) -> usize {
+        if self.nfc { 3 * text.len() } else { longest_stretch(text) }
+    }
+
     /// The words of a text, back to back and without a gap. Where the rule normalises, of the normalised text.
     pub(super) fn words(&self, text: &str, each: &mut dyn FnMut(&str)) {
         if self.nfc && is_nfc_quick(text.chars()) != IsNormalized::Yes {
@@ -293,6 +298,23 @@ impl PreTokenizer {
             cut(&self.steps, text, each);
         }
     }
+}
+
+/// Bytes of the longest stretch without white space in its middle, white space at both ends counted: no word is longer.
+fn longest_stretch(text: &str) -> usize {
+    let (mut longest, mut spaces, mut word) = (0, 0, 0);
+    for character in text.chars() {
+        if character.is_whitespace() {
+            spaces += character.len_utf8();
+            longest = longest.max(word + spaces);
+        } else {
+            // the spaces before it belong to it, and the word before them does not
+            word = if spaces > 0 { spaces } else { word } + character.len_utf8();
+            spaces = 0;
+            longest = longest.max(word);
+        }
+    }
+    longest
 }
 
 /// Cuts a piece by the first step, and what comes of it by the others.

@@ -34,6 +34,8 @@ pub(super) struct SentencePiece {
     scores: Vec<Score>,
     bytes: [u32; 256],
     add_space_prefix: bool,
+    /// Whether words can be joined one by one.
+    pub(super) by_words: bool,
 }
 
 impl SentencePiece {
@@ -49,42 +51,52 @@ impl SentencePiece {
             scores: scores.into_iter().map(|score| Score(score + 0.0)).collect(), // -0.0 and 0.0 are one score
             bytes: byte_tokens(|byte| bytes.get(&byte).copied(), unknown)?,
             add_space_prefix,
+            by_words: no_piece_spans_words(vocabulary),
         })
+    }
+
+    /// Characters of a text's longest part that is joined at once.
+    pub(super) fn longest(&self, text: &str) -> usize {
+        if self.by_words { longest_word(text) } else { 1 + text.len() }
     }
 
     /// The tokens of a stretch of text; `begins` where a space is to be put before it.
     pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, begins: bool, tokens: &mut Vec<u32>) {
         let spaced = spaced(text, begins && self.add_space_prefix);
+        if self.by_words {
+            words(&spaced).for_each(|word| self.encode_spaced(vocabulary, word, tokens));
+        } else {
+            self.encode_spaced(vocabulary, &spaced, tokens);
+        }
+    }
 
-        let symbols = spaced.char_indices().map(|(start, character)| {
-            let bytes = character.len_utf8();
-            Symbol { start, bytes, token: vocabulary.find(&spaced[start..start + bytes]) }
-        });
+    /// The tokens of text whose spaces are [`SPACE`].
+    fn encode_spaced(&self, vocabulary: &Vocabulary, spaced: &str, tokens: &mut Vec<u32>) {
+        let piece = |start: usize, bytes: usize| {
+            Symbol::new(start, bytes, vocabulary.find(&spaced[start..start + bytes]))
+        };
+        let symbols = spaced.char_indices().map(|(start, character)| piece(start, character.len_utf8()));
         // how an unused piece was joined, to cut it up again
         let mut cuts: HashMap<u32, usize> = HashMap::new();
         let joined = merge(symbols.collect(), |left, right| {
-            let token = vocabulary.find(&spaced[left.start..right.end()])?;
+            let token = vocabulary.find(&spaced[left.start()..right.end()])?;
             if vocabulary.types[token as usize] == TokenType::Unused {
-                cuts.insert(token, left.bytes);
+                cuts.insert(token, left.bytes());
             }
             Some((self.scores[token as usize], token))
         });
         let mut rest: Vec<Symbol> = Vec::new();
         for symbol in joined {
             rest.push(symbol);
-            while let Some(Symbol { start, bytes, token }) = rest.pop() {
-                match token {
+            while let Some(symbol) = rest.pop() {
+                let (start, bytes) = (symbol.start(), symbol.bytes());
+                match symbol.token {
                     None => tokens.extend(
                         spaced[start..start + bytes].bytes().map(|byte| self.bytes[usize::from(byte)]),
                     ),
                     Some(token) => match cuts.get(&token) {
                         None => tokens.push(token),
                         Some(&cut) => {
-                            let piece = |start: usize, bytes: usize| Symbol {
-                                start,
-                                bytes,
-                                token: vocabulary.find(&spaced[start..start + bytes]),
-                            };
                             rest.push(piece(start + cut, bytes - cut));
                             rest.push(piece(start, cut));
                         }
@@ -98,6 +110,47 @@ impl SentencePiece {
     pub(super) fn decode(&self, text: &str, kind: TokenType, begins: bool, bytes: &mut Vec<u8>) {
         decode_at(text, kind, begins && self.add_space_prefix, bytes);
     }
+}
+
+/// Whether no piece goes on behind a space that does not begin it, as nearly all vocabularies have it: joining a text is then joining each of
+/// its words, in memory for one of them. An unused piece that can be joined in several ways is cut up as it was joined last, wherever
+/// in the text that was.
+fn no_piece_spans_words(vocabulary: &Vocabulary) -> bool {
+    vocabulary.sorted.iter().all(|&id| {
+        let text = vocabulary.tokens[id as usize].as_str();
+        let is_piece = |part: &str| vocabulary.find(part).is_some();
+        let ways = || {
+            text.char_indices().filter(|&(at, _)| at > 0 && is_piece(&text[..at]) && is_piece(&text[at..]))
+        };
+        let is_unused = vocabulary.types[id as usize] == TokenType::Unused;
+        words(text).count() == 1 && (!is_unused || ways().count() < 2)
+    })
+}
+
+/// The words of a text, each with the spaces before it; those at its end are one.
+fn words(spaced: &str) -> impl Iterator<Item = &str> {
+    let mut rest = spaced;
+    std::iter::from_fn(move || {
+        let begins = rest.len() - rest.trim_start_matches(SPACE).len();
+        let end = rest[begins..].find(SPACE).map_or(rest.len(), |end| begins + end);
+        let (word, others) = rest.split_at(end);
+        rest = others;
+        (!word.is_empty()).then_some(word)
+    })
+}
+
+/// Characters of a text's longest word, with the spaces before it and the one that may be put before the text.
+fn longest_word(text: &str) -> usize {
+    let (mut longest, mut word, mut in_word) = (0, 1, false);
+    for character in text.chars() {
+        let is_space = matches!(character, ' ' | SPACE);
+        if is_space && in_word {
+            (longest, word) = (longest.max(word), 0);
+        }
+        in_word = !is_space;
+        word += 1;
+    }
+    longest.max(word)
 }
 
 /// A text as pieces have it, with a space before it where that is wanted.

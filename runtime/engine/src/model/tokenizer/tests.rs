@@ -606,3 +606,33 @@ proptest! {
         prop_assert_eq!(streamed + &decoder.finish(), String::from_utf8_lossy(&bytes));
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// The vocabulary of the fixture has no piece that spans words.
+    #[test]
+    fn words_joined_one_by_one_are_the_text_joined_whole(text in "( {1,4}|\u{2581}|[a-z]{1,3}|let|fn main|[(;é]|\n){0,40}") {
+        static BY_WORDS: LazyLock<Tokenizer> = LazyLock::new(|| fixture("oxide-dense"));
+        static WHOLE: LazyLock<Tokenizer> = LazyLock::new(|| {
+            let mut tokenizer = fixture("oxide-dense");
+            let Model::SentencePiece(model) = &mut tokenizer.model else { panic!("another kind") };
+            assert!(std::mem::take(&mut model.by_words), "its words are joined one by one");
+            tokenizer
+        });
+        prop_assert_eq!(BY_WORDS.encode(&text, false), WHOLE.encode(&text, false));
+    }
+}
+
+#[test]
+fn a_vocabulary_with_a_piece_that_spans_words_joins_texts_whole() {
+    let by_words = |all: &[(&str, u8)]| {
+        let model = Tokenizer::new(pieces(all)).unwrap().model;
+        matches!(model, Model::SentencePiece(spm::SentencePiece { by_words: true, .. }))
+    };
+    assert!(by_words(&[("\u{2581}\u{2581}a", 1), ("ab", 1)]));
+    assert!(!by_words(&[("a\u{2581}b", 1)]) && !by_words(&[("a\u{2581}", 1)]));
+    // an unused piece that can be joined in two ways
+    assert!(by_words(&[("a", 1), ("bc", 1), ("abc", 5)]));
+    assert!(!by_words(&[("a", 1), ("bc", 1), ("ab", 1), ("c", 1), ("abc", 5)]));
+}

@@ -10,6 +10,7 @@ use plans::Plan;
 
 use super::super::super::reasoning::Channel;
 use super::super::Usage;
+use super::super::budget::Budget;
 use super::*;
 
 /// Metrics of some plan.
@@ -21,10 +22,12 @@ pub(in super::super) fn metrics() -> Arc<Metrics> {
 }
 
 const BODY_BYTES: usize = 16 << 10;
+/// Bodies of full length for which there is room.
+const BODIES: usize = 4;
+const CONNECTIONS: usize = 16;
 
 /// Limits that a test can wait for.
 const LIMITS: Limits = Limits {
-    connections: 16,
     head: Duration::from_millis(600),
     body: Duration::from_millis(900),
     piece: Duration::from_millis(300),
@@ -32,11 +35,43 @@ const LIMITS: Limits = Limits {
 };
 
 fn open(limits: Limits) -> (Door, Arc<Queue>) {
+    let (door, queue, _) = opened(limits);
+    (door, queue)
+}
+
+fn opened(limits: Limits) -> (Door, Arc<Queue>, Arc<Shares>) {
+    let shares = Arc::new(Shares {
+        connections: CONNECTIONS,
+        requests: Budget::new((BODIES * BODY_COPIES * BODY_BYTES) as u64),
+        reading: 1 << 20,
+        answers: Arc::new(Budget::new(1 << 20)),
+    });
     let metrics = metrics();
     let queue = Arc::new(Queue::new(4, Arc::clone(&metrics)));
-    let (asked, log) = (Arc::clone(&queue), Log::Text);
-    let site = Site { model: "m".to_owned(), key: None, asked, body_bytes_max: BODY_BYTES, metrics, log };
-    (Door::open("127.0.0.1:0".parse().unwrap(), site, limits).unwrap(), queue)
+    let site = Site {
+        model: "m".to_owned(),
+        key: None,
+        asked: Arc::clone(&queue),
+        context: 4096,
+        body_bytes_max: BODY_BYTES,
+        shares: Arc::clone(&shares),
+        metrics,
+        log: Log::Text,
+    };
+    (Door::open("127.0.0.1:0".parse().unwrap(), site, limits).unwrap(), queue, shares)
+}
+
+/// Whether all that was taken is given back, within some seconds.
+fn all_is_free(shares: &Shares) -> bool {
+    let clock = Instant::now();
+    let free = || {
+        let Shares { requests, answers, .. } = shares;
+        requests.free() == requests.bytes() && answers.free() == answers.bytes()
+    };
+    while !free() && clock.elapsed() < Duration::from_secs(20) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    free()
 }
 
 fn connect(door: &Door) -> TcpStream {
@@ -117,7 +152,7 @@ fn silent_connections_and_half_a_head_keep_nobody_out() {
     with_answers(&queue, || {
         let first = connect(&door);
         thread::sleep(Duration::from_millis(20));
-        let others: Vec<TcpStream> = (1..LIMITS.connections)
+        let others: Vec<TcpStream> = (1..CONNECTIONS)
             .map(|i| if i % 2 == 0 { connect(&door) } else { sent(&door, "POST /v1/comp") })
             .collect();
         thread::sleep(Duration::from_millis(50));
@@ -249,6 +284,78 @@ fn who_never_reads_is_given_up_and_who_hangs_up_is_known_to_at_once() {
         thread::sleep(Duration::from_millis(5));
     }
     assert!(!queue.has_some());
+    queue.close();
+    door.close();
+}
+
+#[test]
+fn a_body_that_weighs_too_much_is_refused_before_it_is_read() {
+    let (door, queue, shares) = opened(LIMITS);
+    with_answers(&queue, || {
+        let lists = format!("{{\"prompt\":[{}[1]]}}", "[1],".repeat(BODY_BYTES / 4 - 10));
+        for _ in 0..3 {
+            let head = head(&door, "POST", "/v1/completions", lists.len());
+            let (status, body) = answer(sent(&door, &(head + &lists))).expect("an answer");
+            assert!(status == 413 && body.contains("the request may take"), "{status} {body}");
+        }
+        is_answered(&door);
+        // a text far beyond the context never gets into the queue, and no refusal repeats all of a long key
+        let key = "k".repeat(10_000);
+        for (body, words) in [
+            (format!("{{\"prompt\": \"a\", \"{key}\": 1}}"), "is unknown"),
+            (format!("{{\"prompt\": \"a\", \"model\": \"{key}\"}}"), "there is no model"),
+        ] {
+            let head = head(&door, "POST", "/v1/completions", body.len());
+            let (_, body) = answer(sent(&door, &(head + &body))).expect("an answer");
+            assert!(body.contains(words) || body.contains("kkk"), "{body}");
+            assert!(body.len() < 5000, "{} bytes", body.len());
+        }
+    });
+    assert!(all_is_free(&shares), "{shares:?}");
+    door.close();
+}
+
+#[test]
+fn heads_that_are_too_long_or_never_end_take_no_more_than_their_connections() {
+    let (door, queue) = open(LIMITS);
+    with_answers(&queue, || {
+        let long = format!("GET /health HTTP/1.1\r\nhost: localhost\r\nx: {}", "a".repeat(3 * HEAD_BYTES));
+        let (status, _) = answer(sent(&door, &long)).unwrap_or((431, String::new()));
+        assert_eq!(status, 431);
+        is_answered(&door);
+    });
+    door.close();
+}
+
+#[test]
+fn an_answer_keeps_its_charge_until_its_client_has_it_or_is_gone() {
+    let (door, queue, shares) = opened(LIMITS);
+    for stream in ["true", "false"] {
+        let body = format!("{{\"prompt\": \"a\", \"stream\": {stream}}}");
+        let ask = || sent(&door, &(head(&door, "POST", "/v1/completions", body.len()) + &body));
+        let tell = |job: &Job| {
+            job.told.charge(shares.answers.take(1000).expect("there is room"));
+            job.told.send(Told::Begins { prompt: 1 }).unwrap();
+            for _ in 0..2000 {
+                let text = "b".repeat(1000);
+                let told = Told::Text { choice: 0, part: Channel::Answer, text, likelihoods: Vec::new() };
+                let _gone = job.told.send(told);
+            }
+            let choice = Told::Choice { choice: 0, cut: false, stop: None };
+            let _gone = (job.told.send(choice), job.told.send(Told::Ended(Usage::default())));
+        };
+        let taken = || queue.take(Duration::from_secs(20)).unwrap();
+        // who reads all of it, and who reads nothing
+        let (stream, deaf) = (ask(), ask());
+        let (first, second) = (taken(), taken());
+        tell(&first);
+        tell(&second);
+        drop((first, second));
+        let (status, body) = answer(stream).expect("an answer");
+        assert!(status == 200 && body.matches('b').count() >= 2_000_000, "{status}, {} bytes", body.len());
+        assert!(all_is_free(&shares), "{shares:?}");
+        drop(deaf);
+    }
     queue.close();
     door.close();
 }

@@ -1,0 +1,263 @@
+//! The memory that clients can make the server hold: counted in bytes, and taken before it is there.
+//!
+//! A [`Budget`] is a number of bytes, and a [`Charge`] is a part of it that somebody holds. A charge gives its bytes back when it is
+//! dropped, so it travels with the memory that it stands for: a body, a request in the queue, an answer that nobody has read.
+//! [`Shares`] divides what the plan's limit leaves. No share waits for another, and whoever waits has a time limit: nothing can lock up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plans::size::show;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::request::Refusal;
+
+/// Bytes of a connection: the head and the piece of a body that are read ahead, what waits to be sent, the headers, the tasks, and the
+/// system's records and buffers of its socket.
+pub(super) const CONNECTION_BYTES: u64 = 40 << 10;
+/// Connections at once, at most and at least.
+const CONNECTIONS: (u64, u64) = (64, 8);
+/// Copies of an answer's text until its client has it: as it grows, as JSON that grows, and on its way out.
+pub(super) const TEXT_COPIES: usize = 5;
+/// A quarter of what is not for connections, at least: with less there is no point in serving.
+const QUARTER_BYTES_MIN: u64 = 64 << 10;
+
+/// Bytes that can be taken and given back.
+#[derive(Debug)]
+pub(super) struct Budget {
+    free: Arc<Semaphore>,
+    bytes: usize,
+}
+
+/// Bytes of a budget that somebody holds.
+#[derive(Debug)]
+pub(super) struct Charge(OwnedSemaphorePermit);
+
+/// Why bytes cannot be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Short {
+    /// Others hold them.
+    Now,
+    /// The whole budget, of so many bytes, is smaller.
+    Ever { bytes: usize, budget: usize },
+}
+
+impl Budget {
+    /// A budget of so many bytes, all of them free.
+    pub(super) fn new(bytes: u64) -> Self {
+        let bytes = bytes.min(u32::MAX.into()) as usize; // a semaphore takes no more at a time
+        Self { free: Arc::new(Semaphore::new(bytes)), bytes }
+    }
+
+    /// All of its bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes that are free now.
+    pub(super) fn free(&self) -> usize {
+        self.free.available_permits()
+    }
+
+    /// Takes bytes if they are free.
+    pub(super) fn take(&self, bytes: usize) -> Result<Charge, Short> {
+        let permits = self.permits(bytes)?;
+        Arc::clone(&self.free).try_acquire_many_owned(permits).map(Charge).map_err(|_| Short::Now)
+    }
+
+    /// Takes bytes as soon as they are free, within a time.
+    pub(super) async fn wait(&self, bytes: usize, most: Duration) -> Result<Charge, Short> {
+        let permits = self.permits(bytes)?;
+        match timeout(most, Arc::clone(&self.free).acquire_many_owned(permits)).await {
+            Ok(Ok(permit)) => Ok(Charge(permit)),
+            _ => Err(Short::Now),
+        }
+    }
+
+    fn permits(&self, bytes: usize) -> Result<u32, Short> {
+        let fits = u32::try_from(bytes).ok().filter(|_| bytes <= self.bytes);
+        fits.ok_or(Short::Ever { bytes, budget: self.bytes })
+    }
+}
+
+impl Charge {
+    /// Bytes of it.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.num_permits()
+    }
+
+    /// Holds those of another charge of the same budget, too.
+    pub(super) fn add(&mut self, other: Self) {
+        self.0.merge(other.0);
+    }
+
+    /// Gives all but so many bytes back.
+    pub(super) fn keep(&mut self, bytes: usize) {
+        let rest = self.bytes().saturating_sub(bytes);
+        drop(self.0.split(rest));
+    }
+}
+
+impl Short {
+    /// What a client is told who wanted the bytes for something.
+    pub(super) fn refusal(self, what: &str) -> Refusal {
+        match self {
+            Self::Now => Refusal::of(
+                503,
+                "overloaded_error",
+                format!("the server has no room for {what} now; ask again in some seconds"),
+            ),
+            Self::Ever { bytes, budget } => {
+                let more = (bytes - budget).div_ceil(1 << 20);
+                let message = format!(
+                    "{what} may take {}, and the plan's limit has {} for all that is asked; send less, or plan again with --reserve {more}M more",
+                    show(bytes as u64),
+                    show(budget as u64)
+                );
+                Refusal::of(413, "invalid_request_error", message)
+            }
+        }
+    }
+}
+
+/// What the plan's limit leaves for clients, in parts that do not borrow from each other.
+#[derive(Debug)]
+pub(super) struct Shares {
+    /// Connections at once, each of [`CONNECTION_BYTES`].
+    pub(super) connections: usize,
+    /// For bodies as they come, and requests until they are answered.
+    pub(super) requests: Budget,
+    /// For the JSON of a body: one at a time is read.
+    pub(super) reading: usize,
+    /// For prompts as they are made ready, grammars, vectors, and answers until they are read.
+    pub(super) answers: Arc<Budget>,
+}
+
+impl Shares {
+    /// Divides so many bytes: a third for connections, up to 64 of them; of the rest half for answers, and a quarter each for requests and
+    /// for reading one.
+    ///
+    /// # Errors
+    /// A sentence, where they are too few.
+    pub(super) fn of(bytes: u64) -> Result<Self, String> {
+        let connections = (bytes / 3 / CONNECTION_BYTES).clamp(CONNECTIONS.1, CONNECTIONS.0);
+        let quarter = bytes.saturating_sub(connections * CONNECTION_BYTES) / 4;
+        if quarter < QUARTER_BYTES_MIN {
+            let needed = CONNECTIONS.1 * CONNECTION_BYTES + 4 * QUARTER_BYTES_MIN;
+            let more = needed.saturating_sub(bytes).div_ceil(1 << 20).max(1);
+            return Err(format!(
+                "the plan's limit leaves {} for what clients send and are sent, and a server needs {}; plan again with --reserve {more}M",
+                show(bytes),
+                show(needed)
+            ));
+        }
+        Ok(Self {
+            connections: connections as usize,
+            requests: Budget::new(quarter),
+            reading: quarter as usize,
+            answers: Arc::new(Budget::new(2 * quarter)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_budget_is_never_exceeded_and_all_of_it_comes_back(
+            steps in prop::collection::vec((0_usize..4, 0_usize..8, 0_usize..700), 0..200),
+        ) {
+            let budget = Budget::new(1000);
+            let mut held: Vec<Charge> = Vec::new();
+            for (kind, which, bytes) in steps {
+                let place = which % held.len().max(1);
+                match kind {
+                    0 | 1 => match budget.take(bytes) {
+                        Ok(charge) => held.push(charge),
+                        Err(short) => prop_assert!(short == Short::Now && bytes > budget.free()),
+                    },
+                    2 if !held.is_empty() => drop(held.swap_remove(place)),
+                    3 if held.len() > 1 => {
+                        let other = held.pop().expect("one");
+                        let place = place % held.len();
+                        held[place].add(other);
+                        held[place].keep(bytes);
+                        prop_assert!(held[place].bytes() <= bytes);
+                    }
+                    _ => {}
+                }
+                let taken: usize = held.iter().map(Charge::bytes).sum();
+                prop_assert_eq!(taken + budget.free(), 1000);
+            }
+            held.clear();
+            prop_assert_eq!(budget.free(), 1000);
+        }
+    }
+
+    #[test]
+    fn many_who_take_in_pieces_end_and_leave_nothing_behind() {
+        let budget = Arc::new(Budget::new(100));
+        let soon = Duration::from_millis(20);
+        std::thread::scope(|scope| {
+            for taker in 0..8 {
+                let budget = Arc::clone(&budget);
+                scope.spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+                    runtime.expect("a runtime").block_on(async {
+                        // each wants more than half of it, piece by piece, so that they stand in each other's way
+                        for round in 0..20 {
+                            let mut held = budget.take(0).expect("nothing");
+                            for piece in 0..6 {
+                                match budget.wait(10 + (taker + round + piece) % 3, soon).await {
+                                    Ok(more) => held.add(more),
+                                    Err(short) => {
+                                        assert_eq!(short, Short::Now);
+                                        break;
+                                    }
+                                }
+                                assert!(held.bytes() + budget.free() <= 100, "{held:?}");
+                            }
+                        }
+                    });
+                });
+            }
+        });
+        assert_eq!(budget.free(), 100);
+    }
+
+    #[test]
+    fn what_can_never_fit_is_told_apart_from_what_does_not_fit_now() {
+        let budget = Budget::new(1 << 20);
+        let _held = budget.take(1).expect("there is room");
+        let now = budget.take(1 << 20).expect_err("others hold it").refusal("the request");
+        assert_eq!(now.status, 503);
+        let ever = budget.take((1 << 20) + 1).expect_err("it is larger").refusal("the request");
+        assert_eq!(ever.status, 413);
+        assert!(
+            ever.message.contains("has 1.0 MiB") && ever.message.contains("--reserve 1M"),
+            "{}",
+            ever.message
+        );
+    }
+
+    #[test]
+    fn shares_are_no_more_than_there_is() {
+        for bytes in (600 << 10..80 << 20).step_by(123_457) {
+            let Ok(shares) = Shares::of(bytes) else {
+                assert!(bytes < 1 << 20, "{bytes}");
+                continue;
+            };
+            assert!((8..=64).contains(&shares.connections), "{bytes}: {shares:?}");
+            let all = shares.connections as u64 * CONNECTION_BYTES
+                + (shares.requests.free() + shares.reading + shares.answers.free()) as u64;
+            assert!(all <= bytes && bytes - all < 4, "{bytes}: {shares:?}");
+        }
+        let said = Shares::of(100 << 10).expect_err("too little");
+        assert!(said.contains("leaves 100.0 KiB") && said.contains("--reserve 1M"), "{said}");
+    }
+}
