@@ -178,16 +178,10 @@ impl<'a> Search<'a> {
         Self { question, space, own, others: RefCell::default() }
     }
 
-    /// The fastest plan of the question's own space within limits on memory and time: but for what is left open where all fits in memory,
-    /// since most ways are as fast then.
+    /// The fastest plan of the question's own space within limits on memory and time.
     pub fn fastest(&self, question: &Question<'_>) -> Option<Candidate> {
-        let memory_bytes = question.limits.memory_bytes;
-        let (field, regions) = (Field::new(question, self.space), regions_within(memory_bytes));
-        if memory_bytes >= UNLIMITED_BYTES {
-            field.one_of_fastest(regions)
-        } else {
-            field.fastest(regions).map(|fastest| fastest.best)
-        }
+        let field = Field::new(question, self.space);
+        field.fastest(regions_within(question.limits.memory_bytes)).map(|fastest| fastest.best)
     }
 
     /// Whether a plan exists within other limits.

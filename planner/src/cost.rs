@@ -25,9 +25,9 @@ use std::sync::Arc;
 
 use plans::device::LONG_ROW_VALUES;
 use plans::engine::{
-    ADDED, ALONE, ATTENTION_DISPATCHES, COMPLETED_DISPATCHES, LATENT_DISPATCHES, LIST_PASSES,
-    PREFETCH_ONE_IN, PROMPT_ACTIVE_ONE_IN, PROMPT_TOKENS, REGISTER_ROWS, SAMPLING_PASSES,
-    SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES, run_neurons,
+    ADDED, ALONE, ATTENTION_DISPATCHES, LATENT_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN,
+    PROMPT_ACTIVE_ONE_IN, PROMPT_TOKENS, REGISTER_ROWS, SAMPLING_PASSES, SERIAL_PASSES_PER_LAYER, SUMS,
+    SUMS_PASSES, run_neurons,
 };
 use plans::layout::Part;
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token, slot_part};
@@ -40,7 +40,7 @@ use plans::{Backend, KvFormat, Policy, terms};
 
 use crate::hardware::{self, Formats, Rates};
 use crate::read_curves::ReadCurves;
-use crate::reads::{LeastPrice, LeastReads, ReadChoice, ReadPrice, Toll};
+use crate::reads::{ReadChoice, ReadPrice};
 use crate::request::{Question, measured_run};
 use crate::surface::{self, Filling};
 use crate::units::{Products, Shared};
@@ -54,51 +54,6 @@ pub fn compute_seconds(parameters: f64, flops_per_second: f64) -> f64 {
 /// Differs: `B_mem` is what the very kernel reaches from memory, not the bus.
 pub fn memory_seconds(bytes: f64, bytes_per_second: f64) -> f64 {
     bytes / bytes_per_second
-}
-
-/// A lower bound of [`plans::overlap::Supply::layer_seconds`], whatever of a band is cached and however many of these buffers there are: each of its
-/// three bounds with the fewest reads, in the fewest seconds.
-///
-/// Of the tokens a share reads anything, from that of the fewest reads to that of the most. What a bound adds for each of these instead
-/// of what the others take is linear in it, so that one of both ends is the least.
-pub fn layer_seconds_least(
-    s: &Stages,
-    insert: f64,
-    least: &LeastReads,
-    reads: &LeastPrice<'_>,
-    toll: &Toll,
-    blocking: bool,
-) -> f64 {
-    let after = s.down + insert;
-    let urgent = reads.deepest.urgent_fraction();
-    let device = least.seconds + least.more_seconds;
-    let own_reads = urgent * least.seconds + least.more_seconds;
-    let urgent_reads = urgent * least.reads;
-    let [fewest, most] = least.reading;
-    let completed = s.completion * urgent_reads.min(fewest * COMPLETED_DISPATCHES as f64);
-    let checked = least.missing * s.check;
-    let chain =
-        s.look_ahead + s.gate_up + checked + completed + after + toll.taken_least(device, least.reads);
-    let each = if least.reads > 0.0 { least.seconds / least.reads } else { 0.0 };
-    // rises with the buffers, and falls from where they hold two thirds of the reads
-    let waits = |buffers: f64| (least.reads - buffers).clamp(0.0, buffers / 2.0);
-    let [few, many] = reads.buffers;
-    let waiting = fewest * waits(few).min(waits(many)) * each;
-    let left = reads.last(least);
-    let [of_down, of_insert] =
-        if least.at_once[1] <= few { [left.of_down, left.of_insert] } else { [0.0; 2] };
-    let own = if blocking {
-        chain + own_reads
-    } else {
-        let none = s.look_ahead + s.gate_up + s.down;
-        let instead = s.drain + of_down * s.down - none;
-        let instead = (fewest * instead).min(most * instead);
-        let completing = left.of_missing * (checked + least.missing * s.neuron) + of_insert * insert;
-        let drained = if least.reads > 0.0 { own_reads + none + instead + completing } else { 0.0 };
-        chain.max(drained)
-    };
-    let own = own + waiting;
-    own.max(device - s.before)
 }
 
 /// The decisions that a price of decoding depends on, beside the machine and the model.
@@ -348,7 +303,7 @@ pub fn gate_up(
     let memory = moved(in_order, rate.seconds(requested * bytes, width));
     let compute_seconds = compute_seconds(requested * (gate + up) * width, r.flops);
     let mut work = Work { compute_seconds, ..memory };
-    let (idle, drain) = uneven(requested, work.busy(), cluster as f64, r.threads);
+    let (idle, drain) = uneven(requested, work.busy(), cluster as f64, r.pace);
     work.dispatch_seconds = r.dispatch + idle;
     // what drains was waited for
     (work, r.dispatch + r.wake + drain)

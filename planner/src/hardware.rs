@@ -14,6 +14,8 @@ use crate::units::Shared;
 pub struct Rates {
     /// Threads, one a core.
     pub threads: usize,
+    /// Speed of all these cores together over the slowest one's: see [`plans::overlap::uneven`].
+    pub pace: f64,
     /// Equation 9, `F`: FLOP/s of the dot product with the weights in cache.
     pub flops: f64,
     /// FLOP/s of a prompt's feed-forward block, many vectors at once: where no value is zero, and where one in eight is not.
@@ -117,14 +119,13 @@ pub struct Formats<'a> {
 
 /// The rates of these cores for weights, down rows, keys and values in such formats.
 ///
-/// The tables hold the `n` fastest cores. Another set of `n` is scaled by what its cores are worth
-/// (equation 9, *reconstructed*). Differs: work is split evenly, so the slowest core sets the pace
-/// and `F` is `n * min f_k`, not the sum.
+/// Equation 9, `F = sum of n_k f_k`, *reconstructed*: threads claim pieces of the work, so the speeds of unlike cores add up.
+/// The tables hold the `n` fastest cores; the rates of another set of `n` cores are scaled by the ratio of the sums.
 pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) -> Rates {
     let n = cores.len().max(1);
     let fastest = &device.core_ids()[..n];
-    let scale = slowest(device, cores) / slowest(device, fastest);
-    let one = slowest(device, &cores[..1]) / slowest(device, &fastest[..1]);
+    let scale = speed(device, cores) / speed(device, fastest);
+    let one = speed(device, &cores[..1]) / speed(device, &fastest[..1]);
     let [weights, down] = [formats.weights.0, formats.down.0].map(|format| kernel(device, format, isa).0);
     let rate = |rates: &Option<Vec<f64>>| {
         rates.as_ref().map(|rates| of_threads(rates, n, weights.spread_fraction) * scale)
@@ -154,6 +155,7 @@ pub fn rates(device: &Device, cores: &[u32], formats: Formats<'_>, isa: &str) ->
     let stream = memory(&device.memory.stream_bytes_per_second);
     Rates {
         threads: n,
+        pace: pace(device, cores),
         flops,
         chunk_tokens: chunk_tokens(weights, n - 1),
         prompt_flops: (prompt, rate(&weights.prompt_sparse_flops_per_second).unwrap_or(prompt)),
@@ -267,12 +269,24 @@ pub fn at(device: &Device, f: &Factors) -> Device {
     device
 }
 
-/// `f_k` of the slowest class among these cores.
-fn slowest(device: &Device, cores: &[u32]) -> f64 {
-    let of = |core: &u32| {
-        device.cores.iter().find(|class| class.ids.contains(core)).map_or(f64::MAX, |c| c.flops_per_second)
-    };
-    cores.iter().map(of).fold(f64::MAX, f64::min)
+/// `f_k` of each of these cores.
+fn speeds<'a>(device: &'a Device, cores: &'a [u32]) -> impl Iterator<Item = f64> + 'a {
+    let class = |core: &u32| device.cores.iter().find(|class| class.ids.contains(core));
+    cores.iter().filter_map(class).map(|class| class.flops_per_second)
+}
+
+/// Sum of `f_k` over these cores.
+fn speed(device: &Device, cores: &[u32]) -> f64 {
+    speeds(device, cores).sum()
+}
+
+/// Speed of all these cores together over the slowest one's; the number of cores where all are alike.
+pub fn pace(device: &Device, cores: &[u32]) -> f64 {
+    let slowest = speeds(device, cores).fold(f64::INFINITY, f64::min);
+    if speeds(device, cores).all(|speed| speed == slowest) {
+        return cores.len().max(1) as f64;
+    }
+    speed(device, cores) / slowest
 }
 
 #[cfg(test)]

@@ -36,8 +36,9 @@ pub struct Cached {
 ///
 /// All in whole slices. Where everybody is inserted, slots begin where they hold the 99th percentile of what a token requests:
 /// below that no use is assumed of them. *Dense* has none unless in slices, since it requests everything every time. Without the cache or the hot region there are
-/// neither or no pinned neurons. So many neurons as `pinned` says may be pinned besides, with no slots. A way that another one with as many
-/// neurons beats in misses and in slots to fill is left out.
+/// neither or no pinned neurons. So many neurons as `pinned` says may be pinned besides, with no slots. A way is left out where another
+/// one with as many neurons dominates it: in misses, in slots to fill, and in bytes beside the slots. The last matters since a prompt's
+/// rows lie over the slots: where these are few, more slots cost nothing.
 pub fn cachings(
     model: &Model,
     limits: &Limits,
@@ -77,8 +78,11 @@ pub fn cachings(
             let (missing, filling) =
                 surface::missing_and_filling(model, level, layer, policy, requested, (hot, cold));
             let filled = filling.at(generated);
-            // shares fall, so that tables rise: only fewer misses or slots to fill make up for them
-            let better = |before: &Cached| missing.neurons < before.missing.neurons || filled < before.filled;
+            let better = |before: &Cached| {
+                missing.neurons < before.missing.neurons
+                    || filled < before.filled
+                    || need.beside() < before.need.beside()
+            };
             if here.iter().all(better) {
                 here.push(Cached { hot, cold, missing, filled, need, share: index });
             }

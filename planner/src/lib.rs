@@ -1,24 +1,21 @@
 //! From two profiles and a request to the plan that satisfies it best, with a proof of how good that is.
 //!
 //! ```text
-//! request   what was requested, made exact
-//! hardware, reads, surface      the measured tables, looked up; read_curves first makes those of flash monotone (isotonic)
-//! cost      the equations; every price in a plan comes from here
-//! terms     the same prices in parts, for `run` to put together at the rates of its hour
-//! together  what several sequences give that decode together
-//! speculation  what drafts give, and whether they pay
-//! rules, ways, layers  what there is to choose among: levels, cores, reads, prompts; what a layer may cache
-//! bands, refined, space, queue    bounds of many ways at once, made when they are needed
-//! room, split, field     what a known plan beats is dismissed; memory is split exactly over the layers
-//! tables, encode -> problem -> solve    the choice among plans that decode alike
-//! assemble -> verify     the plan, checked by the plain cost functions
-//! explain   where there is no plan: which limits are to blame (blame), and what would do (offer, faster)
+//! request      the request, made exact
+//! hardware, reads, surface   the measured tables, looked up; read_curves makes those of flash monotone (isotonic)
+//! cost         the equations: every price in a plan comes from here
+//! terms, together, speculation   the same prices in parts, for several sequences, with drafts
+//! rules, ways, layers   the choices: levels, policies, prompts; cores and reads; pinned neurons and slots of a layer
+//! decisions    the table of decisions, as explanations print it
+//! relax        one relaxation: a lower bound for many configurations at once
+//! queue, branch   branch and bound over the configurations
+//! split, room  the exact split of memory over the layers
+//! tables, encode -> problem -> solve   the master problem in Z3, with splits as cuts (search)
+//! assemble -> verify   the plan, checked by the plain cost functions
+//! explain      the infeasible core (blame) and what would do (offer, faster)
 //! ```
 //!
-//! Who decides what. **Branch and bound**: the quality level, policy, cores and reads; what it proves holds for all plans:
-//! none is faster than the bound that is printed with the plan. **The exact split**: each layer's pinned neurons and
-//! slots. **Z3**: which of the plans that decode alike, by prompts, memory and cores. **Rules**: cluster sizes.
-//! `docs/planner.md` has the mathematical model.
+//! `docs/planner.md` has the problem, the method and an example.
 //!
 //! This crate never sees the runtime; only [`solve`] knows Z3; only `main.rs` prints.
 
@@ -41,16 +38,17 @@ pub mod speculation;
 pub mod terms;
 pub mod together;
 
-pub mod bands;
 pub mod curve;
+pub mod decisions;
 pub mod layers;
 pub mod rules;
 pub mod units;
 pub mod ways;
 
+pub mod branch;
 pub mod field;
 pub mod queue;
-pub mod refined;
+pub mod relax;
 pub mod room;
 pub mod space;
 pub mod split;

@@ -7,9 +7,11 @@ use std::time::Instant;
 use planner::cli::Cli;
 use planner::{Answer, Inputs, check, frontier, report};
 use plans::Calibration;
+use plans::expectation::prompt_seconds;
 use plans::file::Loaded;
 use plans::plan::{Objective, Plan, Request};
 use plans::size::show;
+use plans::terms::Factors;
 use serde_json::json;
 use terminal::output::say_error;
 use terminal::progress::Unit;
@@ -64,7 +66,7 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
             write(cli, calibration.as_ref(), &mut solved.plan)?;
             cut_limit(&inputs, &request).iter().for_each(|note| say(format_args!("note: {note}")));
             disturbed(&inputs).for_each(|note| say(format_args!("note: device.toml: {note}")));
-            slow_prefill(&solved.plan).iter().for_each(|note| say(format_args!("warning: {note}")));
+            slow_prefill(&inputs, &solved.plan).iter().for_each(|note| say(format_args!("warning: {note}")));
             if cli.json {
                 tell(json!({
                     "plan": solved.plan,
@@ -236,17 +238,27 @@ fn cut_limit(inputs: &Inputs, request: &Request) -> Option<String> {
     })
 }
 
-/// That prompts are expected to take longer than the same text decoded, if they are.
-fn slow_prefill(plan: &Plan) -> Option<String> {
-    let (prefill, decode) = (plan.expected.prefill_tokens_per_second, plan.expected.decode_tokens_per_second);
+/// Tokens of the long prompt by which a plan is judged, or as many as its context holds.
+const LONG_PROMPT: u32 = 512;
+
+/// A warning where a long prompt is expected to take longer than decoding as much text.
+fn slow_prefill(inputs: &Inputs, plan: &Plan) -> Option<String> {
+    let long = LONG_PROMPT.min(plan.context.tokens - 1);
+    let measured = plans::plan::measured_run(plan.context.tokens).0;
+    let seconds = |&tokens: &u32| Some((tokens, prompt_seconds(plan, tokens as usize, &Factors::NONE)?));
+    let (tokens, seconds) = [long, measured].iter().find_map(seconds)?;
+    let (prefill, decode) = (f64::from(tokens) / seconds, plan.expected.decode_tokens_per_second);
     let remedy = match plan.request.objective {
-        Objective::Memory => "--objective speed",
-        Objective::Speed => "a larger --mem",
+        Objective::Memory => "plan with more memory (--objective speed)",
+        Objective::Speed if plan.memory.limit_bytes < inputs.device.capacity.plannable_bytes() => {
+            "plan with a larger --mem"
+        }
+        Objective::Speed => "this machine has no more memory to give",
     };
     (prefill < decode).then(|| {
         format!(
-            "prompts are expected at {prefill:.2} tok/s, slower than decoding at {decode:.2}: all neurons that are \
-             not in memory are read for them; plan with more memory ({remedy}) if prompts are long"
+            "a prompt of {tokens} tokens is expected at {prefill:.2} tok/s, slower than decoding at {decode:.2}, \
+             because it reads all neurons that are not in memory; {remedy}"
         )
     })
 }
@@ -285,19 +297,32 @@ mod tests {
 
     #[test]
     fn a_plan_whose_prompts_are_slow_is_warned_of_with_the_remedy() {
-        let path = Path::new("../plans/amd-epyc-2c-24g/oxide-dense/plan-20M.toml");
-        let mut plan = plans::file::read::<Plan>(path).expect("a committed plan").value;
-        plan.expected.decode_tokens_per_second = 4.0;
-        plan.expected.prefill_tokens_per_second = 4.0;
-        assert_eq!(slow_prefill(&plan), None);
-        plan.expected.prefill_tokens_per_second = 2.5;
-        for (objective, remedy) in
-            [(Objective::Memory, "more memory (--objective speed)"), (Objective::Speed, "(a larger --mem)")]
-        {
-            plan.request.objective = objective;
-            let said = slow_prefill(&plan).expect("a warning");
-            assert!(said.starts_with("prompts are expected at 2.50 tok/s, slower than decoding at 4.00"));
-            assert!(said.contains(remedy), "{said}");
+        let folder = Path::new("../plans/amd-epyc-2c-24g/oxide-dense");
+        let inputs = planner::read_inputs(&folder.join("device.toml"), &folder.join("model.toml"));
+        let inputs = inputs.expect("profiles");
+        let mut plan =
+            plans::file::read::<Plan>(&folder.join("plan-20M.toml")).expect("a committed plan").value;
+        let long = prompt_seconds(&plan, 512, &Factors::NONE).expect("a long prompt");
+        let rate = 512.0 / long;
+        // a short prompt is slow, a long one is not
+        plan.expected.decode_tokens_per_second = rate;
+        plan.expected.prefill_tokens_per_second = rate / 10.0;
+        assert_eq!(slow_prefill(&inputs, &plan), None);
+        plan.expected.decode_tokens_per_second = 1.01 * rate;
+        let said = slow_prefill(&inputs, &plan).expect("a warning");
+        assert!(said.starts_with("a prompt of 512 tokens is expected at "), "{said}");
+        // of a plan without its terms, the measured prompt is known alone
+        plan.terms = None;
+        let most = inputs.device.capacity.plannable_bytes();
+        for (objective, limit, remedy) in [
+            (Objective::Memory, most, "plan with more memory (--objective speed)"),
+            (Objective::Speed, most - 1, "plan with a larger --mem"),
+            (Objective::Speed, most, "this machine has no more memory to give"),
+        ] {
+            (plan.request.objective, plan.memory.limit_bytes) = (objective, limit);
+            let said = slow_prefill(&inputs, &plan).expect("a warning");
+            assert!(said.starts_with("a prompt of 64 tokens is expected at "), "{said}");
+            assert!(said.ends_with(remedy), "{said}");
         }
     }
 }

@@ -120,6 +120,9 @@ fn memory_within(search: &Search<'_>, most: u64) -> Option<(u64, String)> {
     None
 }
 
+/// Bytes below which a size was meant to have a unit.
+const SMALLEST_SIZE: u64 = 1 << 16;
+
 /// The smallest plan, and what it consists of.
 fn least_memory(search: &Search<'_>) -> Option<Offer> {
     let Question { model, limits, .. } = search.question;
@@ -145,6 +148,12 @@ fn least_memory(search: &Search<'_>) -> Option<Offer> {
             String::new()
         },
     );
+    let sentence = match limits.user_memory_bytes {
+        Some(user) if user < SMALLEST_SIZE => {
+            format!("{sentence}; --mem without a unit counts bytes: write for example {user}G")
+        }
+        _ => sentence,
+    };
     let mut offer = Offer::new(sentence, search.question, |request| request.memory_limit_bytes = bytes);
     offer.request = offer.request.filter(|_| bytes.is_some());
     Some(offer)
@@ -309,7 +318,9 @@ fn amount_up(bytes: u64) -> String {
 }
 
 fn scaled(bytes: u64) -> (f64, &'static str, usize) {
-    if bytes >= 1 << 30 {
+    if bytes < 1 << 20 {
+        (bytes as f64, "B", 0)
+    } else if bytes >= 1 << 30 {
         (bytes as f64 / f64::from(1 << 30), "GiB", 2)
     } else {
         (bytes as f64 / f64::from(1 << 20), "MiB", 1)

@@ -127,26 +127,6 @@ impl ReadCurves {
     pub fn reads_per_second_most(&self, block: f64) -> f64 {
         self.0.iter().map(|(_, curve)| on_curve(curve, block.ln())).fold(f64::NEG_INFINITY, f64::max).exp()
     }
-
-    /// A surface that is nowhere below this one at any smaller depth or any larger block: what it says for the smallest
-    /// block and the most reads in flight holds for all others.
-    #[must_use]
-    pub fn envelope(&self) -> Self {
-        let mut blocks: Vec<f64> =
-            self.0.iter().flat_map(|(_, curve)| curve.iter().map(|(block, _)| *block)).collect();
-        blocks.sort_by(f64::total_cmp);
-        blocks.dedup();
-        let mut most = vec![f64::NEG_INFINITY; blocks.len()];
-        let depth = |(depth, curve): &(f64, Vec<(f64, f64)>)| {
-            let mut larger = f64::NEG_INFINITY;
-            for (most, &block) in most.iter_mut().zip(&blocks).rev() {
-                larger = larger.max(on_curve(curve, block));
-                *most = most.max(larger);
-            }
-            (*depth, blocks.iter().copied().zip(most.iter().copied()).collect())
-        };
-        Self(self.0.iter().map(depth).collect())
-    }
 }
 
 impl Fitted {
@@ -257,26 +237,6 @@ mod tests {
         assert!(at(16384.0) < 50_000.0 && at(16384.0) > 20_000.0);
         assert!(close(at(512.0), 60_000.0));
         assert!(close(at(131_072.0), 10_000.0), "bandwidth is constant beyond");
-    }
-
-    #[test]
-    fn an_envelope_is_nowhere_below_fewer_reads_in_flight_or_larger_blocks() {
-        let noisy = ReadCurves::of(
-            [
-                (1.0, vec![(4096.0, 9_000.0), (8192.0, 11_000.0), (65536.0, 4_000.0)]),
-                (8.0, vec![(4096.0, 30_000.0), (65536.0, 20_000.0)]),
-                (32.0, vec![(4096.0, 20_000.0), (65536.0, 25_000.0)]),
-            ]
-            .into_iter(),
-        );
-        let envelope = noisy.envelope();
-        let (depths, blocks) = ([1.0, 3.0, 8.0, 20.0, 32.0, 64.0], [4096.0, 6000.0, 8192.0, 40_000.0, 1e6]);
-        for (i, j) in (0..depths.len()).flat_map(|i| (0..blocks.len()).map(move |j| (i, j))) {
-            let most = envelope.reads_per_second(blocks[j], depths[i]) * (1.0 + 1e-12);
-            for (a, b) in (0..=i).flat_map(|a| (j..blocks.len()).map(move |b| (a, b))) {
-                assert!(noisy.reads_per_second(blocks[b], depths[a]) <= most, "{i} {j} {a} {b}");
-            }
-        }
     }
 
     #[test]

@@ -8,10 +8,9 @@ use plans::device::{INTERFERENCE_BLOCK_BYTES, INTERFERENCE_DEPTH, ReadCost};
 use plans::layout::{BundleLayout, Part, Phases};
 use plans::memory::slot_part;
 use plans::model::{GAP_RANKS, LevelKind, LookAhead, Model};
-use plans::overlap::{Last, Stages, Supply, reading_fraction, reads_if_any};
 pub use plans::overlap::{LayerReads, Queue, Toll};
+use plans::overlap::{Stages, Supply, reading_fraction, reads_if_any};
 
-use crate::bands::Band;
 use crate::read_curves::{Flash, ReadCurves};
 use crate::request::Question;
 use crate::surface::{Chances, Missing};
@@ -70,43 +69,11 @@ pub type CutKey = (u64, u64, Phases);
 /// [`ReadPrice::reads_key`].
 pub type ReadsKey = (CutKey, Backend, bool, u32, u32, Option<u32>);
 
-/// How a missing neuron is cut into reads at best and at worst.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LeastCut {
-    /// Fewest reads.
-    fewest: f64,
-    /// Most reads.
-    most: f64,
-    /// Fewest bytes of one.
-    block: f64,
-}
-
-/// The least that a layer's reads can take.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LeastReads {
-    /// Fewest reads.
-    pub reads: f64,
-    /// Most reads.
-    pub reads_most: f64,
-    /// Fewest neurons.
-    pub missing: f64,
-    /// Least and greatest share of the tokens that read anything.
-    pub reading: [f64; 2],
-    /// Fewest and most reads of a token that takes any.
-    pub at_once: [f64; 2],
-    /// Fewest seconds of the first reads of all neurons.
-    pub seconds: f64,
-    /// Fewest seconds of the reads after a neuron's first.
-    pub more_seconds: f64,
-}
-
 /// Rates at which a device gives one back end reads, with so many in flight, whatever the model.
 #[derive(Debug)]
 pub struct Queued {
     random: ReadCurves,
     in_order: ReadCurves,
-    /// Surfaces that lie nowhere below those.
-    envelopes: [ReadCurves; 2],
     /// The share that reads take of those who compute on cores of their own.
     toll: Toll,
     /// Share of the reads in flight beside the last that complete no sooner than it does.
@@ -135,9 +102,8 @@ impl Queued {
             .unwrap_or(&random)
             .reads_per_second(INTERFERENCE_BLOCK_BYTES as f64, f64::from(INTERFERENCE_DEPTH));
         let toll = Toll { cpu_seconds_per_read, interference_fraction, covered_per_second, sharing: None };
-        let envelopes = [random.envelope(), in_order.envelope()];
         let together_fraction = completed_together_fraction.unwrap_or(0.0);
-        Self { random, in_order, envelopes, toll, together_fraction }
+        Self { random, in_order, toll, together_fraction }
     }
 }
 
@@ -165,18 +131,6 @@ pub struct ReadPrice {
     by_chance: f64,
     /// How well the layer before knows a layer's reads, as the model's profile has it.
     known: LookAhead,
-}
-
-/// Reads that are bounded together: they differ in nothing but how many are in flight, how many buffers there are, and what
-/// slots cost to fill.
-#[derive(Debug, Clone, Copy)]
-pub struct LeastPrice<'r> {
-    /// The one with the most in flight.
-    pub deepest: &'r ReadPrice,
-    /// Fewest in flight.
-    pub depth_least: u32,
-    /// Fewest and most buffers.
-    pub buffers: [f64; 2],
 }
 
 impl ReadPrice {
@@ -233,6 +187,13 @@ impl ReadPrice {
     #[must_use]
     pub fn with(mut self, look_ahead: u32) -> Self {
         self.choice.look_ahead = look_ahead;
+        self
+    }
+
+    /// With so many buffers.
+    #[must_use]
+    pub fn with_buffers(mut self, buffers: u32) -> Self {
+        self.choice.buffers = buffers;
         self
     }
 
@@ -377,11 +338,6 @@ impl ReadPrice {
         self.known
     }
 
-    /// Share of a layer's reads that are prefetched, and share of what is prefetched that is requested.
-    fn look_ahead_shares(&self) -> (f64, f64) {
-        self.supply().look_ahead_shares()
-    }
-
     /// Whether missing neurons are read in order: where every position misses.
     pub fn in_order_on_flash(missing: Missing) -> bool {
         missing.chances == Chances::ALL
@@ -397,7 +353,7 @@ impl ReadPrice {
         self.queued.in_order.reads_per_second(self.choice.buffer_bytes as f64, f64::from(self.choice.depth))
     }
 
-    /// The choices that [`Self::cut`] and [`Self::least_cut`] depend on: reads that are alike in these share their cuts.
+    /// The choices that [`Self::cut`] depends on: reads that are alike in these share their cuts.
     pub fn cut_key(&self) -> CutKey {
         (self.choice.gap_bytes, self.choice.buffer_bytes, self.choice.phases)
     }
@@ -408,52 +364,6 @@ impl ReadPrice {
         let ReadChoice { backend, direct, depth, look_ahead, .. } = self.choice;
         let held = (self.at_once(most) > f64::from(self.held())).then(|| self.held());
         (self.cut_key(), backend, direct, depth, look_ahead, held)
-    }
-
-    /// How the missing neurons of a band can be cut into reads.
-    pub fn least_cut(&self, band: &Band) -> LeastCut {
-        let start = LeastCut { fewest: f64::INFINITY, most: 0.0, block: f64::INFINITY };
-        band.chances().into_iter().fold(start, |least, chances| {
-            let Cut { reads, block, .. } = self.cut(Missing { neurons: 1.0, chances });
-            LeastCut {
-                fewest: least.fewest.min(reads),
-                most: least.most.max(reads),
-                block: least.block.min(block),
-            }
-        })
-    }
-
-    /// The most reads of a token with any way of caching of a band.
-    pub fn reads_most(&self, band: &Band, cut: &LeastCut) -> f64 {
-        self.at_once(cut.most * band.missing[1])
-    }
-
-    /// A lower bound of a layer's reads, however many of them are prefetched.
-    pub fn least_of(&self, all: &LayerReads) -> LeastReads {
-        // none are prefetched where buffers are few: see [`Supply::queue`]
-        let prefetched = self.choice.look_ahead > 0 && self.held() > 2 * self.choice.depth;
-        let ahead = if prefetched { all.reads * all.ahead_seconds } else { f64::INFINITY };
-        LeastReads {
-            reads: all.reads,
-            reads_most: all.reads,
-            missing: all.missing,
-            reading: [all.reading_fraction; 2],
-            at_once: [reads_if_any(all.reads, all.reading_fraction); 2],
-            seconds: all.seconds.min(ahead),
-            more_seconds: all.more_seconds,
-        }
-    }
-
-    /// The share of a layer's reads that the layer has to start itself, at least.
-    pub fn urgent_fraction(&self) -> f64 {
-        let (share, _) = self.look_ahead_shares();
-        if self.choice.look_ahead > 0 { 1.0 - share } else { 1.0 }
-    }
-
-    /// Reads that a layer may have prefetched for each that it requests.
-    pub fn named_fraction(&self) -> f64 {
-        let (share, used) = self.look_ahead_shares();
-        (share / used).max(1.0)
     }
 
     /// Seconds of filling a slot of one neuron: a read of it, with as many others in flight as the plan allows. Nothing where
@@ -501,92 +411,6 @@ impl ReadPrice {
         let in_flight = f64::from(self.choice.depth) - COMPLETED_UNSEEN;
         let busy = in_flight.min(1.0);
         self.queued.in_order.reads_per_second(self.ordered_bytes(), in_flight.min(reads)) * busy
-    }
-}
-
-impl<'r> LeastPrice<'r> {
-    /// Of some reads that differ in nothing else.
-    pub fn of(first: &'r ReadPrice, others: impl Iterator<Item = &'r ReadPrice>) -> Self {
-        let one =
-            Self { deepest: first, depth_least: first.choice.depth, buffers: [f64::from(first.held()); 2] };
-        others.fold(one, |Self { deepest, depth_least, buffers: [few, many] }, read| {
-            let buffers = f64::from(read.held());
-            let deeper = read.choice.depth > deepest.choice.depth;
-            Self {
-                deepest: if deeper { read } else { deepest },
-                depth_least: depth_least.min(read.choice.depth),
-                buffers: [few.min(buffers), many.max(buffers)],
-            }
-        })
-    }
-
-    /// The least that is left when the last of these reads has completed.
-    pub fn last(&self, least: &LeastReads) -> Last {
-        let price = self.deepest;
-        let [fewest, most] = least.at_once.map(|at_once| {
-            Last::of(at_once, f64::from(price.parts), self.depth_least, price.together_fraction())
-        });
-        Last { of_down: fewest.of_down.min(most.of_down), ..most }
-    }
-
-    /// The least that reading any way of caching of a band takes.
-    pub fn least(&self, band: &Band, cut: &LeastCut, fires: f64) -> LeastReads {
-        let [fewest, most] = band.missing;
-        let block_ln = cut.block.ln();
-        self.least_of_reads((fewest, cut.fewest * fewest, cut.most * most), block_ln, band.holds_all(), fires)
-    }
-
-    /// [`Self::least`] of one way of caching, which misses so many neurons.
-    pub fn least_of_cut(&self, missing: f64, cut: &Cut, fires: f64) -> LeastReads {
-        let reads = if missing > 0.0 { cut.reads } else { 0.0 };
-        self.least_of_reads((missing, reads, reads), cut.block_ln, cut.in_order, fires)
-    }
-
-    /// [`Self::least`] of ways of caching that miss so many neurons at least, and are cut so.
-    pub fn least_of_cuts(&self, missing: f64, cuts: &[Cut], fires: f64) -> LeastReads {
-        let all = |of: fn(&Cut) -> f64| cuts.iter().map(of);
-        let fewest = all(|cut| cut.reads).fold(f64::INFINITY, f64::min);
-        let most = all(|cut| cut.reads).fold(0.0, f64::max);
-        let block_ln = all(|cut| cut.block_ln).fold(f64::INFINITY, f64::min);
-        let in_order = cuts.iter().any(|cut| cut.in_order);
-        self.least_of_reads((missing, fewest, most), block_ln, in_order, fires)
-    }
-
-    /// At least so many missing neurons in so many reads, and in no more than so many, of at least so many bytes, as a logarithm.
-    fn least_of_reads(
-        &self,
-        (missing, reads, reads_most): (f64, f64, f64),
-        block_ln: f64,
-        in_order: bool,
-        fires: f64,
-    ) -> LeastReads {
-        let price = self.deepest;
-        if missing <= 0.0 {
-            return LeastReads {
-                reads: 0.0,
-                reads_most,
-                missing,
-                reading: [0.0, 1.0],
-                at_once: [0.0, price.at_once(reads_most)],
-                seconds: 0.0,
-                more_seconds: 0.0,
-            };
-        }
-        let [_, buffers] = self.buffers;
-        let reading = [reads, reads_most].map(|reads| reading_fraction(reads, price.by_chance));
-        let of_any = [reads_if_any(reads, reading[0]), reads_if_any(reads_most, reading[1])];
-        let reading = if in_order { [reading[0], 1.0] } else { reading };
-        // where even the fewest are more than the buffers, as many as half of those are in flight
-        let at_once = if reads > buffers { (buffers / 2.0).max(1.0) } else { of_any[1] };
-        let in_flight = at_once.min(f64::from(price.choice.depth));
-        let [random, ordered] = &price.queued.envelopes;
-        let curves = if in_order { ordered } else { random };
-        let seconds = reads / curves.reads_per_second_of(block_ln, in_flight);
-        let others = missing * price.whole_fraction(fires);
-        let more = price.more_bytes.iter();
-        let more = more.map(|&block| others / random.reads_per_second(block, in_flight));
-        let at_once = of_any;
-        LeastReads { reads, reads_most, missing, reading, at_once, seconds, more_seconds: more.sum() }
     }
 }
 

@@ -1,10 +1,10 @@
 //! What a plan says to people: time and memory term by term, and who decided what.
 
 use plans::expectation::{self, Stream};
-use plans::layout::Phases;
 use plans::memory::kv_bytes_per_token;
 use plans::model::{KvLoss, Level};
 use plans::names::{self, duration};
+use plans::plan::UnitShare;
 use plans::size::show;
 use plans::terms::Factors;
 use plans::{KvFormat, Model, Plan};
@@ -14,7 +14,7 @@ use crate::cost::Work;
 use crate::hardware;
 use crate::request::{Inputs, as_requested, measured_run};
 use crate::rules;
-use crate::search::Solved;
+use crate::search::{self, Solved};
 use crate::speculation::SPEED_ERROR_FRACTION;
 
 /// The plan in a nutshell, each figure with what it holds for: the words of `run`'s report, for the run that it is to be
@@ -84,8 +84,19 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     if let Some(loss) = inputs.model.kv_loss(plan.quality.kv()) {
         row("keys and values", kv_loss(&inputs.model, loss));
     }
+    for (stage, units) in [("units, decode", &plan.decode.units), ("units, prefill", &plan.prefill.units)] {
+        if units.len() > 1 {
+            row(stage, shares(units));
+        }
+    }
     row("best simple rule", simple);
     rows.to_string()
+}
+
+/// The part of a stage's dense products that each unit takes.
+fn shares(units: &[UnitShare]) -> String {
+    let of = |unit: &UnitShare| format!("{} {:.0} %", unit.unit, unit.share_fraction * 100.0);
+    format!("{} of the dense products", units.iter().map(of).collect::<Vec<_>>().join(", "))
 }
 
 /// Why `--speculate auto` takes no drafts.
@@ -133,7 +144,10 @@ fn loss(level: &Level) -> String {
     let percent = |fraction: f64| format!("{:+.2} %", fraction * 100.0);
     let measured = percent(level.perplexity_change_fraction);
     match level.perplexity_change_fraction_upper {
-        _ if level.lossless => format!("{measured}, lossless"),
+        _ if level.lossless && level.perplexity_change_fraction == 0.0 => format!("{measured}, lossless"),
+        _ if level.lossless => {
+            format!("{measured} measured, from rounding alone: every active neuron is computed")
+        }
         Some(upper) => format!("{measured} measured, at most {} with 95 % confidence", percent(upper)),
         None => format!("{measured} measured; the profile has no bound of it"),
     }
@@ -292,51 +306,22 @@ fn memory(solved: &Solved) -> String {
 
 fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     let (plan, tables) = (&solved.plan, &solved.tables);
-    let list = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    let levels =
-        solved.levels.iter().map(|(name, fate)| format!("{name}: {fate}")).collect::<Vec<_>>().join("; ");
     let mut text = format!(
-        "Decided by branch and bound over {} ways to decode ({} priced layer by layer, the others beaten by their totals)\n  level `{}`, who leaves the cache: `{}` ({levels})\n  compute cores {}, reading {}, {} reads in flight, {} buffers of {}, {}, {}\n",
+        "Decisions, each with the best configuration that differs in it alone\n{}\nBranch and bound over {} configurations, of which {} were split exactly\n",
+        table_of_decisions(inputs, solved),
         solved.ways,
         solved.priced,
-        plan.quality.level,
-        plan.cache.policy,
-        list(&plan.decode.compute_cores),
-        match plan.read.backend {
-            plans::Backend::Pread => format!("by threads on {}", list(&plan.decode.io_cores)),
-            plans::Backend::IoUring => "by io_uring from the deciding thread".to_owned(),
-        },
-        plan.read.depth,
-        plan.read.buffers,
-        show(plan.read.buffer_bytes),
-        prefetched(solved),
-        match plan.read.phases {
-            Phases::Whole => format!("neurons whole, gaps of {} bytes read over", plan.read.gap_bytes),
-            Phases::TwoPhase => {
-                format!("{} first", if inputs.model.architecture.is_gated() { "gates" } else { "ups" })
-            }
-            Phases::Rows => "row by row".to_owned(),
-        },
     );
+    text += &proof(solved);
     text += &format!(
-        "  no plan within the limits is faster than {:.2} tok/s; this one reaches {:.2}\n",
-        1.0 / solved.seconds_proven,
-        plan.expected.decode_tokens_per_second
-    );
-    if let Some(bytes) = solved.bytes_proven {
-        text += &format!(
-            "  none takes less than {}; this one takes {}\n",
-            show(bytes),
-            show(plan.memory.prefill_total_bytes)
-        );
-    }
-    text += "Decided by the exact split, a dynamic programme: each layer's pinned neurons and slots\n";
-    text += &format!(
-        "Decided by Z3 among {} plans that decode as fast: prefill of {} tokens together on cores {}, and which of them\n",
+        "  Z3 chose among {} that are equally fast, in {} rounds of cuts; an exact split shares memory among the layers\n",
         tables.modes.len(),
-        plan.prefill.chunk_tokens,
-        list(&plan.prefill.compute_cores)
+        solved.rounds,
     );
+    if plan.read.look_ahead > 0 {
+        let (reads, prefetched) = solved.price.reads;
+        text += &format!("  {prefetched:.0} of {reads:.0} reads of a token are prefetched\n");
+    }
     text += &format!(
         "Decided by rule: clusters of {} neurons, in prefill of {}",
         plan.decode.cluster_neurons,
@@ -372,12 +357,35 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     text
 }
 
-/// Reads that are prefetched for the next layer, in words.
-fn prefetched(solved: &Solved) -> String {
-    match (solved.plan.read.look_ahead, solved.price.reads) {
-        (0, _) => "none of them for the next layer".to_owned(),
-        (most, (reads, prefetched)) => {
-            format!("up to {most} more for the next layer ({prefetched:.0} of {reads:.0} reads a token)")
-        }
+/// The bound on the objective over all choices, beside the plan, and the gap between them.
+fn proof(solved: &Solved) -> String {
+    let plan = &solved.plan;
+    if let Some(least) = solved.bytes_proven {
+        let taken = plan.memory.prefill_total_bytes;
+        let gap = (taken as f64 / least.max(1) as f64 - 1.0) * 100.0;
+        return format!(
+            "  of all choices, none that keeps the limits takes less than {}; this plan takes {}, a gap of {gap:.2} %\n",
+            show(least),
+            show(taken)
+        );
     }
+    let (most, reached) = (1.0 / solved.seconds_proven, plan.expected.decode_tokens_per_second);
+    let gap = (most / reached - 1.0).max(0.0) * 100.0;
+    format!(
+        "  of all choices, none within the limits is faster than {most:.2} tok/s; this plan reaches {reached:.2}, a gap of {gap:.2} %\n"
+    )
+}
+
+/// The table of decisions with their runners-up.
+fn table_of_decisions(inputs: &Inputs, solved: &Solved) -> String {
+    let inputs = &*as_requested(inputs, &solved.plan.request);
+    let Ok((rows, tick_seconds)) = search::decisions(inputs, solved) else { return String::new() };
+    let mut table = Rows::headed(&["decision", "taken", "runner-up", "tok/s at most"]);
+    for row in rows {
+        let (option, speed) = row.runner_up.map_or_else(Default::default, |(option, ticks)| {
+            (option, format!("{:.2}", 1.0 / (ticks as f64 * tick_seconds)))
+        });
+        table.row([row.name.to_owned(), row.option, option, speed]);
+    }
+    table.to_string()
 }

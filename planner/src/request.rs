@@ -125,6 +125,9 @@ pub struct PromptLimit {
     pub seconds_max: f64,
 }
 
+/// The least and the most that a limit on speed or time may be.
+const RATES: [f64; 2] = [1e-6, 1e9];
+
 /// Limits are compared in the six digits that a plan prints.
 pub const DIGITS: f64 = 1.0 + 5e-6;
 
@@ -211,19 +214,17 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
     if request.memory_limit_bytes == Some(0) {
         return wrong("a memory limit of 0 holds no process; give --mem a size such as 12G".to_owned());
     }
-    if let Some(speed) = request.decode_tokens_per_second_min
-        && !(speed.is_finite() && speed > 0.0)
-    {
-        return wrong(format!(
-            "a least speed of {speed} tokens per second asks for nothing; give --min-speed a number above 0 or leave it out"
-        ));
-    }
     for (value, option, unit) in [
+        (request.decode_tokens_per_second_min, "--min-speed", "tokens per second"),
         (request.prefill_tokens_per_second_min, "--min-prefill", "tokens per second"),
         (request.first_token_seconds_max, "--max-ttft", "seconds"),
     ] {
-        if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
-            return wrong(format!("{option} {value} is no limit; give a number of {unit} above 0"));
+        let [least, most] = RATES;
+        if let Some(value) = value.filter(|value| !(least..=most).contains(value)) {
+            let value = if value.abs() < most { value.to_string() } else { format!("{value:e}") };
+            return wrong(format!(
+                "{option} {value} is no limit; give a number of {unit} from {least} to {most}, or leave it out"
+            ));
         }
     }
     let reserve_bytes = request.reserve_bytes.unwrap_or(0);

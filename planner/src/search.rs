@@ -5,24 +5,33 @@ use plans::plan::{Objective, Plan, SimpleRule, Speculation};
 use crate::assemble::{self, Decided};
 use crate::cost::{self, DecodePrice};
 use crate::curve::{Curve, div_up};
+use crate::decisions::{self, Taken};
 use crate::encode::encode;
 use crate::error::PlanError;
-use crate::field::{ALIKE, Candidate, Fastest, Field, NEAR_MAX, alike};
+use crate::field::{ALIKE, Candidate, Fastest, Field, alike};
 use crate::problem::Problem;
-use crate::request::{DIGITS, Limits, Question};
+use crate::request::{self, DIGITS, Inputs, Limits, Question};
 use crate::room::{regions_within, with_page_tables};
 use crate::simple_rule;
 use crate::solve::{self, Outcome};
-use crate::space::{Space, Way};
+use crate::space::{Configuration, Space};
 use crate::speculation;
 use crate::tables::{Bound, Mode, Tables};
 use crate::verify::verify;
-use crate::ways::Ways;
 
 /// Tokens of the prompt by which plans that decode alike are compared, or as many as the context holds.
 const LONG_PROMPT: u32 = 512;
-/// Prompts, reads and buffers that are tried with each.
-const TRIES_MAX: usize = 32;
+/// Near-optimal configurations whose variants may survive presolve, and how many of these do.
+const NEAR_MAX: usize = 8;
+const SURVIVORS_MAX: usize = 12;
+/// Core sets that are smaller than the incumbent's, of which survive so many.
+const FEWER_MAX: usize = 4;
+/// More hundredths of a logarithm than any prompt's seconds are below 1.
+const PROMPT_LEAST: i64 = 4096;
+/// Splits that are tried in vain for each way for prompts to pass.
+const FAILED_MAX: usize = 2;
+/// Rounds of the master problem.
+const ROUNDS_MAX: usize = 32;
 /// How often a plan of least memory is sought again within its own size.
 const SIZES_MAX: usize = 8;
 /// How far lines may lie below a curve, as a share of its fall.
@@ -51,14 +60,13 @@ pub struct Solved {
     pub ways: usize,
     /// How many of them were priced layer by layer; the others are beaten by their totals.
     pub priced: usize,
-    /// Levels with policies, and what became of each.
-    pub levels: Fates,
+    /// The plan's configuration, in the space of its request.
+    pub way: Configuration,
+    /// Rounds of the master problem.
+    pub rounds: usize,
     /// Figures of drafts of one token, of two, and so on with these decisions; none where the profile has not measured it.
     pub drafts: Vec<Speculation>,
 }
-
-/// Levels by name, and what became of each.
-pub type Fates = Vec<(String, &'static str)>;
 
 /// The best plan within the limits, or `None` where no plan satisfies them.
 ///
@@ -109,6 +117,18 @@ pub fn problem(question: &Question<'_>) -> Result<Problem, PlanError> {
         ..solved.tables
     };
     Ok(encode(&tables).problem)
+}
+
+/// The decisions of a plan, each with its runner-up, and seconds of a tick.
+///
+/// # Errors
+/// A request that makes no sense.
+pub fn decisions(inputs: &Inputs, solved: &Solved) -> Result<(Vec<Taken>, f64), PlanError> {
+    let question = request::resolve(inputs, &solved.plan.request)?;
+    let space = Space::new(&question);
+    let field = Field::new(&question, &space);
+    let regions = regions_within(question.limits.memory_bytes);
+    Ok((decisions::taken(&field, solved.way, regions), field.tick_seconds))
 }
 
 /// A search and all that it needs to know.
@@ -163,7 +183,7 @@ impl Search<'_> {
             }
             let simple_of_free = simple_rule::best(&question, self.space).map(|simple| simple.rule);
             let mut chosen = free.chosen(fastest, simple_of_free.as_ref(), regions)?;
-            if self.field.keeps_times(&chosen.offer.candidate) {
+            if self.field.keeps_times(&chosen.candidate) {
                 chosen.tables.time_max = self.field.time_max;
                 return self.solved(chosen, simple, regions).map(Some);
             }
@@ -178,7 +198,10 @@ impl Search<'_> {
         self.solved(chosen, simple, regions).map(Some)
     }
 
-    /// Of the plans that are as fast as the fastest the one that Z3 chooses.
+    /// Of the configurations that presolve leaves, the one that Z3 chooses: logic-based Benders decomposition.
+    ///
+    /// The master problem sees the relaxation of each. The subproblem splits the memory of Z3's choice exactly; the split is a cut
+    /// on that configuration, and Z3 chooses again until its choice has been split.
     fn chosen(
         &self,
         fastest: Fastest,
@@ -186,14 +209,47 @@ impl Search<'_> {
         regions: i64,
     ) -> Result<Chosen, PlanError> {
         let slowest = self.slowest(&fastest, simple);
-        let mut offers = self.offers(&fastest, slowest, regions);
-        let tables = self.tables(&offers, slowest - fastest.best.ticks, regions);
-        let encoded = encode(&tables);
-        let Outcome::Best(values) = solve::solve(&encoded.problem, None)? else {
-            return Err(PlanError::Unverified("the solver does not find the plan that is known".to_owned()));
-        };
-        let offer = offers.swap_remove(encoded.choice(&values).mode);
-        Ok(Chosen { fastest, offer, tables })
+        let (mut survivors, mut rest) = self.survivors(&fastest, slowest, regions);
+        let mut tables = self.tables(&survivors, (fastest.least, slowest), regions);
+        let mut failed = vec![0; self.space.prompts.len()];
+        for round in 1..=ROUNDS_MAX {
+            let encoded = encode(&tables);
+            let Outcome::Best(values) = solve::solve(&encoded.problem, None)? else { break };
+            let mode = encoded.choice(&values).mode;
+            if let Some(candidate) = survivors[mode].split.take() {
+                return Ok(Chosen { fastest, candidate, tables, rounds: round });
+            }
+            if let Some(candidate) = self.field.as_fast(survivors[mode].way, regions, slowest) {
+                tables.modes[mode].least = (candidate.ticks, div_up(candidate.regions, PAGE));
+                survivors[mode].split = Some(candidate);
+                continue;
+            }
+            // no split is as fast: others take its place, with another prompt once two have failed
+            let prompt = survivors[mode].way.prompt;
+            failed[prompt] += 1;
+            survivors.remove(mode);
+            tables.modes.remove(mode);
+            if failed[prompt] >= FAILED_MAX {
+                let hopeless =
+                    |survivor: &Survivor| survivor.split.is_none() && survivor.way.prompt == prompt;
+                let kept: Vec<bool> = survivors.iter().map(|survivor| !hopeless(survivor)).collect();
+                let mut of_modes = kept.iter();
+                tables.modes.retain(|_| of_modes.next().is_some_and(|kept| *kept));
+                survivors.retain(|survivor| !hopeless(survivor));
+            }
+            let next = rest.find(|next| {
+                failed[next.way.prompt] < FAILED_MAX && self.may(next.way, (&fastest.best, slowest), regions)
+            });
+            if let Some(next) = next {
+                tables.modes.push(self.mode(&next, fastest.least, regions));
+                survivors.push(next);
+            }
+        }
+        let known = survivors.into_iter().find_map(|survivor| survivor.split);
+        let known = known.map(|candidate| Chosen { fastest, candidate, tables, rounds: ROUNDS_MAX });
+        known.ok_or_else(|| {
+            PlanError::Unverified("the master problem has lost the plan that is known".to_owned())
+        })
     }
 
     /// Ticks of a plan that is as fast as the fastest, and no slower than the simple rule.
@@ -205,107 +261,97 @@ impl Search<'_> {
         alike(fastest.standard).min(limit).min(simple).max(fastest.best.ticks)
     }
 
-    /// What there is to choose among: of every way that decodes as fast, the chunk, the cores for prompts, the reads in flight
-    /// and the buffers with which prompts are fastest while it still does.
-    fn offers(&self, fastest: &Fastest, slowest: i64, regions: i64) -> Vec<Offer> {
+    /// The configurations among which Z3 chooses: the incumbent, and those whose relaxation is as fast and whose prompts are no
+    /// slower, with other chunks and cores for prompts, numbers of reads in flight and of buffers, the fastest prompts first; and
+    /// smaller core sets. Behind them the ones that take the place of those that a cut removes.
+    fn survivors(
+        &self,
+        fastest: &Fastest,
+        slowest: i64,
+        regions: i64,
+    ) -> (Vec<Survivor>, std::vec::IntoIter<Survivor>) {
         let tokens = LONG_PROMPT.min(self.question.limits.context.saturating_sub(1)).max(1);
-        let prompt = |way: Way, hot: &[u32]| {
-            (self.field.prompt_price(way, tokens).seconds(hot).ln() * 100.0).round() as i64
+        let hot = self.field.hot(&fastest.best);
+        let prompt = |way: Configuration| {
+            (self.field.prompt_price(way, tokens).seconds(&hot).ln() * 100.0).round() as i64 + PROMPT_LEAST
         };
-        let offer = |candidate: Candidate| Offer {
-            prompt: prompt(candidate.way, &self.field.hot(&candidate)),
-            candidate,
-        };
-        let mut near: Vec<Way> = Vec::new();
-        for way in fastest.near.iter().map(|&(_, way)| Way { prompt: 0, ..way }) {
-            if !near.contains(&way) && near.len() < NEAR_MAX {
-                near.push(way);
+        let best = fastest.best.way;
+        let incumbent = Survivor { way: best, prompt: prompt(best), split: Some(fastest.best.clone()) };
+        let mut ways: Vec<Configuration> = Vec::new();
+        for &(_, near) in fastest.near.iter().take(NEAR_MAX) {
+            for way in self.field.siblings(near) {
+                ways.extend((0..self.space.prompts.len()).map(|prompt| Configuration { prompt, ..way }));
             }
         }
-        let hot_of_best = self.field.hot(&fastest.best);
-        let mut offers = vec![offer(fastest.best.clone())];
-        let mut best = offers[0].prompt;
-        for way in near {
-            let prompts = 0..self.space.prompts.len();
-            let siblings = self.field.siblings(way).into_iter();
-            let ways = siblings.flat_map(|way| prompts.clone().map(move |prompt| Way { prompt, ..way }));
-            let room = |way| self.field.room(way, regions);
-            // bounds differ about as much as what they bound
-            let known = self.field.bound_of(fastest.best.way, regions, i64::MAX).unwrap_or(0);
-            let estimate = |bound: i64| fastest.best.ticks + bound - known;
-            let may = |way: &Way| {
-                let bound = self.field.bound_of(*way, regions, slowest);
-                bound.is_some_and(|bound| bound <= slowest && estimate(bound) <= slowest)
-            };
-            let mut ways: Vec<(i64, i64, Way)> = ways
-                .filter(may)
-                .map(|way| (prompt(way, &hot_of_best), room(way).rows - room(way).bytes, way))
-                .filter(|(prompt, ..)| *prompt <= best)
-                .collect();
-            ways.sort_unstable();
-            let found = ways
-                .into_iter()
-                .take(TRIES_MAX)
-                .find_map(|(_, _, way)| self.field.as_fast(way, regions, slowest));
-            // what costs nothing, if all else is too much
-            let found = found.or_else(|| {
-                let own = (0..self.space.prompts.len()).rev().map(|prompt| Way { prompt, ..way });
-                own.filter(may).find_map(|way| self.field.as_fast(way, regions, slowest))
-            });
-            if let Some(found) = found.map(offer) {
-                best = best.min(found.prompt);
-                offers.push(found);
-            }
-        }
-        offers.sort_by_key(|offer| (offer.candidate.ticks, offer.candidate.way));
-        offers
+        ways.sort_unstable();
+        ways.dedup();
+        let room = |way| self.field.room(way, regions);
+        let mut ways: Vec<(i64, i64, Configuration)> =
+            ways.into_iter().map(|way| (prompt(way), room(way).rows - room(way).bytes, way)).collect();
+        ways.retain(|&(prompt, _, way)| prompt <= incumbent.prompt && way != best);
+        ways.sort_unstable();
+        let may = |way: Configuration| self.may(way, (&fastest.best, slowest), regions);
+        let mut survivors = vec![incumbent];
+        let cores = self.field.cores(best);
+        let computes =
+            (0..self.space.ways[best.level].computes.len()).map(|compute| Configuration { compute, ..best });
+        let mut fewer: Vec<(i64, Configuration)> = computes.map(|way| (self.field.cores(way), way)).collect();
+        fewer.retain(|&(of_way, _)| of_way < cores);
+        fewer.sort_unstable();
+        let fewer = fewer.into_iter().map(|(_, way)| way).filter(|&way| may(way)).take(FEWER_MAX);
+        survivors.extend(fewer.map(|way| Survivor { way, prompt: prompt(way), split: None }));
+        let mut rest = ways.into_iter().map(|(prompt, _, way)| Survivor { way, prompt, split: None });
+        survivors.extend(rest.by_ref().filter(|survivor| may(survivor.way)).take(SURVIVORS_MAX));
+        (survivors, rest.collect::<Vec<_>>().into_iter())
     }
 
-    /// The solver's problem over these offers.
-    fn tables(&self, offers: &[Offer], time_slack: i64, regions: i64) -> Tables {
-        let slowest = offers.iter().map(|offer| offer.candidate.ticks).max().unwrap_or(0);
-        let mode = |offer: &Offer| {
-            let Candidate { way, ticks, regions: taken, .. } = &offer.candidate;
-            // the offer itself is among what is no slower than the slowest
-            let (items, budget) = self.field.layers(*way, regions, slowest, false)?;
-            let curves = items.iter().map(|items| {
-                let points: Vec<(i64, i64)> =
-                    items.iter().map(|item| (item.need.bytes(), item.ticks)).collect();
-                Curve::over(&points)
-            });
-            let curves: Vec<Curve> = curves.collect();
-            Some(Mode {
-                serial: self.field.serial(*way),
-                pages: (regions - budget.room.bytes + budget.room.tables).div_euclid(PAGE),
-                cores: self.field.cores(*way),
-                prompt: offer.prompt,
-                least: (*ticks, div_up(*taken, PAGE)),
-                layers: bound_of(&Curve::sum(curves.iter()).in_units(PAGE)),
-            })
-        };
+    /// Whether presolve leaves a configuration: its relaxation is as fast, also if its split lies as far above as the incumbent's does.
+    fn may(&self, way: Configuration, (best, slowest): (&Candidate, i64), regions: i64) -> bool {
+        let bound = |way| self.field.bound_of(way, regions);
+        let gap = bound(best.way).map_or(0, |bound| best.ticks - bound);
+        bound(way).is_some_and(|bound| bound + gap.max(0) <= slowest)
+    }
+
+    /// The master problem over these configurations, none of which is faster than `least`; all that are no slower than `slowest` are as
+    /// fast.
+    fn tables(&self, survivors: &[Survivor], (least, slowest): (i64, i64), regions: i64) -> Tables {
         // a process is not whole pages, and what neurons take is rounded down
         let within = |bytes: u64| regions_within(bytes).min(regions).div_euclid(PAGE) + 1;
-        let smallest = offers.iter().map(|offer| offer.candidate.regions).min().unwrap_or(0);
-        let least = offers.iter().map(|offer| offer.prompt).min().unwrap_or(0);
-        let modes = offers.iter().filter_map(mode).map(|mode| Mode { prompt: mode.prompt - least, ..mode });
+        let modes: Vec<Mode> = survivors.iter().map(|survivor| self.mode(survivor, least, regions)).collect();
+        let smallest = modes.iter().map(|mode| mode.least.1).max().unwrap_or(0);
         Tables {
-            modes: modes.collect(),
+            modes,
             user_pages: self.question.limits.user_memory_bytes.map(within),
             machine_pages: within(self.question.limits.machine_bytes),
             time_max: self.field.time_max,
-            time_slack,
-            memory_slack: smallest / PAGE / ALIKE,
+            time_slack: slowest - least,
+            memory_slack: smallest / ALIKE,
+        }
+    }
+
+    /// A configuration as the master problem sees it: its relaxation, and its exact split once that is known.
+    fn mode(&self, survivor: &Survivor, least: i64, regions: i64) -> Mode {
+        let (way, room) = (survivor.way, self.field.room(survivor.way, regions));
+        let curve = &self.space.relaxation(self.space.node_of(way)).curve;
+        let of_split = |split: &Candidate| (split.ticks, div_up(split.regions, PAGE));
+        Mode {
+            serial: self.field.serial(way),
+            pages: (regions - room.bytes + room.tables).div_euclid(PAGE),
+            cores: self.field.cores(way),
+            prompt: survivor.prompt,
+            least: survivor.split.as_ref().map_or((least, 0), of_split),
+            layers: bound_of(&curve.in_units(PAGE)),
         }
     }
 
     fn solved(
         &self,
-        Chosen { fastest, offer, tables }: Chosen,
+        Chosen { fastest, candidate, tables, rounds }: Chosen,
         simple: Option<SimpleRule>,
         regions: i64,
     ) -> Result<Solved, PlanError> {
         let (question, field) = (self.question, self.field);
-        let candidate = &offer.candidate;
+        let candidate = &candidate;
         let level = field.level(candidate.way);
         let decided = assemble::decide(field, candidate, regions);
         let nothing = SimpleRule { decode_tokens_per_second: 0.0, memory_peak_bytes: 0 };
@@ -322,40 +368,29 @@ impl Search<'_> {
             tick_seconds: field.tick_seconds,
             ways: field.count(),
             priced: fastest.priced,
-            levels: self.fates(&fastest, candidate.way),
+            way: candidate.way,
+            rounds,
             drafts,
             tables,
         })
     }
-
-    fn fates(&self, fastest: &Fastest, taken: Way) -> Fates {
-        let fate = |(level, ways): (usize, &Ways<'_>)| {
-            let fate = if taken.level == level {
-                "taken"
-            } else if fastest.near.iter().any(|(_, way)| way.level == level) {
-                "as fast, but not as good otherwise"
-            } else {
-                "no faster than the plan at its bound, or does not fit"
-            };
-            (format!("{} with {}", ways.level.name, ways.policy), fate)
-        };
-        self.space.ways.iter().enumerate().map(fate).collect()
-    }
 }
 
-/// The plan that was chosen, and among which.
+/// Z3's choice, and the master problem in its last round.
 struct Chosen {
     fastest: Fastest,
-    offer: Offer,
+    candidate: Candidate,
     tables: Tables,
+    rounds: usize,
 }
 
-/// A plan that decodes as fast as any.
-struct Offer {
-    /// The plan.
-    candidate: Candidate,
+/// A configuration that presolve leaves.
+struct Survivor {
+    way: Configuration,
     /// Hundredths of the logarithm of a long prompt's seconds.
     prompt: i64,
+    /// The exact split, once the subproblem has found it.
+    split: Option<Candidate>,
 }
 
 fn bound_of(curve: &Curve) -> Bound {

@@ -15,7 +15,7 @@ use crate::error::PlanError;
 use crate::request::{DIGITS, Question};
 use crate::room::{Need, Room, regions_within, with_page_tables};
 use crate::rules::{self, Prompt};
-use crate::space::{Space, Way};
+use crate::space::{Configuration, Space};
 use crate::verify::verify;
 use crate::ways::{Compute, Read, Ways};
 
@@ -30,7 +30,7 @@ pub struct Simple<'a> {
     /// Quality level.
     pub level: &'a Level,
     /// Which of the ways it is.
-    pub way: Way,
+    pub way: Configuration,
     /// All that the rule decides.
     pub decided: Decided,
     /// Price of the rule, as plans have it.
@@ -184,5 +184,5 @@ fn priced<'a>(
         decode_tokens_per_second: plans::file::significant(1.0 / seconds),
         memory_peak_bytes: with_page_tables(regions) as u64,
     };
-    Some(Simple { level: ways.level, way: Way { level, compute, read, prompt }, decided, rule })
+    Some(Simple { level: ways.level, way: Configuration { level, compute, read, prompt }, decided, rule })
 }

@@ -34,6 +34,7 @@ pub fn terms(question: &Question<'_>, level: &Level, d: &Decided, memory: &Memor
     Terms {
         dispatch_seconds: significant(r.dispatch),
         wake_seconds: significant(r.wake),
+        cores_over_slowest: (r.pace != r.threads as f64).then(|| significant(r.pace)),
         attention: rounded(&cost::attention(model, &r)),
         select: rounded(&cost::predictor(model, level, &r)),
         look_ahead: rounded(&look_ahead),

@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use plans::layout::Phases;
@@ -15,14 +14,11 @@ use plans::overlap::Stages;
 use plans::plan::Feature;
 use plans::{Backend, Device, Policy};
 
-use crate::bands::Band;
 use crate::cost;
 use crate::hardware::Rates;
 use crate::layers::{Cached, cachings};
 use crate::read_curves;
-use crate::reads::{
-    Cut, CutKey, LayerReads, LeastCut, LeastPrice, LeastReads, Queued, ReadChoice, ReadPrice, ReadsKey, Toll,
-};
+use crate::reads::{Cut, CutKey, LayerReads, Queued, ReadChoice, ReadPrice, ReadsKey, Toll};
 use crate::request::{Limits, Question, measured_run};
 use crate::room::Room;
 use crate::rules::{self, Prompt, nothing};
@@ -70,9 +66,9 @@ pub struct Compute {
     /// Seconds of [`Self::serial`] that each layer has, before its reads.
     pub before: f64,
     /// Seconds of copying one neuron into its slot.
-    insert: f64,
+    pub(crate) insert: f64,
     /// Per layer.
-    layers: Vec<Stages>,
+    pub(crate) layers: Vec<Stages>,
 }
 
 /// One choice of how flash is read.
@@ -83,7 +79,7 @@ pub struct Read {
     /// Bytes of buffers and reading threads.
     pub bytes: i64,
     /// Seconds of filling one slot, spread over the measured run.
-    fill: f64,
+    pub(crate) fill: f64,
     price: ReadPrice,
 }
 
@@ -93,34 +89,6 @@ impl Read {
         &self.price
     }
 }
-
-/// Cores that are bounded together: the best of each that any of them has.
-#[derive(Debug)]
-pub struct ComputeGroup {
-    /// Seconds that nothing overlaps, at least.
-    pub serial: f64,
-    /// Fewest and most threads.
-    pub threads: [usize; 2],
-    /// Whether rows of the token embedding are read by some.
-    pub embedding_rows: [bool; 2],
-    insert: f64,
-    /// Whether the reading threads of all of them share their cores.
-    shared: bool,
-    layers: Vec<Stages>,
-}
-
-/// Reads that are bounded together, which differ in nothing but how many are in flight and how many buffers there are.
-#[derive(Debug)]
-pub struct ReadGroup<'r> {
-    price: LeastPrice<'r>,
-    choice: &'r ReadChoice,
-    fill: f64,
-    /// Fewest bytes of buffers and reading threads.
-    pub bytes: i64,
-}
-
-/// Per kind of layer and band the least that reading takes.
-pub type Least<'w> = Vec<Vec<(&'w Band, LeastReads)>>;
 
 /// The ways to decode at one level with one policy.
 #[derive(Debug)]
@@ -135,51 +103,30 @@ pub struct Ways<'a> {
     pub reads: Vec<Read>,
     /// Per layer: what may be cached.
     pub cached: Vec<Vec<Cached>>,
-    /// Ways of caching of each layer, in bands.
-    pub bands: Vec<Vec<Band>>,
-    /// Layers that are alike in all that decides their time, unless they are the first: one of each kind, and how many there are.
+    /// Layers that are alike in all that decides their time, the first by itself: one of each kind, and how many there are.
     pub kinds: Vec<(usize, i64)>,
     /// Place of each layer's kind among these.
     pub kind_of: Vec<usize>,
     /// Bytes of the regions beside neurons, a prompt's rows, tables, threads and buffers, without and with rows of the token
     /// embedding being read.
-    base: [i64; 2],
+    pub(crate) base: [i64; 2],
     /// Bytes of the tables that no slot changes, likewise.
-    tables: [i64; 2],
+    pub(crate) tables: [i64; 2],
     /// Bytes of one neuron in memory, in each layer.
     pub slot_bytes: Vec<u64>,
     /// Per layer: share of the neurons requested whose gate fires.
-    fires: Vec<f64>,
-    /// How missing neurons can be cut into reads, by what that depends on.
-    least_cuts: RefCell<HashMap<CutKey, Arc<AllLeastCuts>>>,
-    /// How they are, likewise: many ways of reading share it.
+    pub(crate) fires: Vec<f64>,
+    /// How missing neurons are cut into reads, by what that depends on: many ways of reading share it.
     cuts: RefCell<HashMap<CutKey, Arc<AllCuts>>>,
     /// [`Self::layer_reads`] of ways of reading that were asked for, by what that depends on.
     layer_reads: RefCell<HashMap<ReadsKey, Arc<AllReads>>>,
 }
-
-/// Per layer and band how missing neurons can be cut into reads.
-type AllLeastCuts = Vec<Vec<LeastCut>>;
 
 /// Per layer and way of caching how missing neurons are cut into reads, and the most reads.
 type AllCuts = (Vec<Vec<Cut>>, f64);
 
 /// Per layer and way of caching what is read.
 pub type AllReads = Vec<Vec<LayerReads>>;
-
-/// What layers ask of their reads, at most.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Asked {
-    /// Reads at once of a layer of a token.
-    pub reads: f64,
-    /// Whether slots are filled.
-    pub fills: bool,
-}
-
-impl Asked {
-    /// Nobody knows.
-    pub const ANYTHING: Self = Self { reads: f64::INFINITY, fills: true };
-}
 
 impl<'a> Ways<'a> {
     /// Cores and reads, without what may be cached.
@@ -214,7 +161,6 @@ impl<'a> Ways<'a> {
             computes: computes(question, level),
             reads: reads(question, level, read_bytes),
             cached: Vec::new(),
-            bands: Vec::new(),
             kinds: Vec::new(),
             kind_of: Vec::new(),
             base: [base, with_rows],
@@ -223,7 +169,6 @@ impl<'a> Ways<'a> {
                 .map(|layer| model.bundle(layer).part_bytes(slot_part(level.kind)))
                 .collect(),
             fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
-            least_cuts: RefCell::default(),
             cuts: RefCell::default(),
             layer_reads: RefCell::default(),
         }
@@ -237,10 +182,9 @@ impl<'a> Ways<'a> {
         ways.cached = (0..level.layers.len())
             .map(|layer| cachings(model, limits, level, policy, layer, &pinned))
             .collect();
-        let layers = ways.cached.len();
-        ways.bands = ways.cached.iter().map(|cached| Band::of_layer(cached, layers)).collect();
-        for layer in 0..layers {
-            let alike = |&(other, _): &(usize, i64)| ways.are_alike(layer, other);
+        for layer in 0..ways.cached.len() {
+            // nobody prefetches for the first
+            let alike = |&(other, _): &(usize, i64)| other > 0 && ways.are_alike(layer, other);
             let kind = ways.kinds.iter().position(alike).unwrap_or(ways.kinds.len());
             if kind == ways.kinds.len() {
                 ways.kinds.push((layer, 0));
@@ -251,7 +195,7 @@ impl<'a> Ways<'a> {
         ways
     }
 
-    /// Whether two layers take the same time with the same caching, but that nobody prefetches for the first.
+    /// Whether two layers take the same time with the same caching.
     fn are_alike(&self, layer: usize, other: usize) -> bool {
         self.cached[layer] == self.cached[other]
             && self.fires[layer] == self.fires[other]
@@ -288,28 +232,6 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// The most that is left for any of them.
-    pub fn room_of_group<'p>(
-        &self,
-        device: &Device,
-        regions: i64,
-        compute: &ComputeGroup,
-        read: &ReadGroup<'_>,
-        prompts: impl Iterator<Item = &'p Prompt> + Clone,
-    ) -> Room {
-        let threads = prompts.clone().map(|prompt| prompt.cores.len()).min().unwrap_or(0);
-        let threads_bytes = compute.threads[0].max(threads) as i64 * device.capacity.thread_bytes as i64;
-        let least = |of: [i64; 2]| {
-            let some = of.into_iter().zip(compute.embedding_rows).filter(|(_, some)| *some);
-            some.map(|(bytes, _)| bytes).min().unwrap_or(0)
-        };
-        Room {
-            bytes: regions - least(self.base) - threads_bytes - read.bytes,
-            rows: prompts.map(|prompt| prompt.rows_bytes).min().unwrap_or(0),
-            tables: least(self.tables),
-        }
-    }
-
     /// Reads of each layer with each of its ways of caching, whichever cores compute: many ways to decode share them.
     pub fn layer_reads(&self, read: usize) -> Arc<AllReads> {
         let price = &self.reads[read].price;
@@ -337,7 +259,7 @@ impl<'a> Ways<'a> {
     }
 
     /// How the missing neurons of each layer are cut with each of its ways of caching, and the most reads that any takes.
-    fn cuts_of_each(&self, price: &ReadPrice) -> Arc<AllCuts> {
+    pub(crate) fn cuts_of_each(&self, price: &ReadPrice) -> Arc<AllCuts> {
         let mut known = self.cuts.borrow_mut();
         if let Some(cuts) = known.get(&price.cut_key()) {
             return Arc::clone(cuts);
@@ -381,47 +303,6 @@ impl<'a> Ways<'a> {
         read.price.toll(compute.shared, compute.cores.len())
     }
 
-    /// Some of the cores, as one that has the best of each.
-    pub fn compute_group(&self, computes: &[usize]) -> ComputeGroup {
-        let all = || computes.iter().map(|&compute| &self.computes[compute]);
-        let least = |of: &dyn Fn(&Compute) -> f64| all().map(of).fold(f64::INFINITY, f64::min);
-        let stages = |layer: usize| {
-            let least = |of: fn(&Stages) -> f64| least(&|compute| of(&compute.layers[layer]));
-            Stages {
-                // what reads can hide behind
-                before: all().map(|compute| compute.layers[layer].before).fold(0.0, f64::max),
-                look_ahead: least(|s| s.look_ahead),
-                gate_up: least(|s| s.gate_up),
-                completion: least(|s| s.completion),
-                drain: least(|s| s.drain),
-                down: least(|s| s.down),
-                neuron: least(|s| s.neuron),
-                check: least(|s| s.check),
-            }
-        };
-        let threads = || all().map(|compute| compute.cores.len());
-        ComputeGroup {
-            serial: least(&|compute| compute.serial),
-            threads: [threads().min().unwrap_or(0), threads().max().unwrap_or(0)],
-            embedding_rows: [false, true].map(|rows| all().any(|compute| compute.embedding_rows == rows)),
-            insert: least(&|compute| compute.insert),
-            shared: all().all(|compute| compute.shared),
-            layers: (0..self.fires.len()).map(stages).collect(),
-        }
-    }
-
-    /// Some of the reads, which differ in depth and buffers alone; not none of them.
-    pub fn read_group(&self, reads: &[usize]) -> ReadGroup<'_> {
-        let all = || reads.iter().map(|&read| &self.reads[read]);
-        let first = &self.reads[reads[0]];
-        ReadGroup {
-            price: LeastPrice::of(&first.price, all().map(Read::price)),
-            choice: &first.choice,
-            fill: all().map(|read| read.fill).fold(f64::INFINITY, f64::min),
-            bytes: all().map(|read| read.bytes).min().unwrap_or(0),
-        }
-    }
-
     /// The reads by what they have in common: all but how many are in flight and how many buffers there are. Fewest buffers first.
     pub fn read_groups(&self) -> Vec<Vec<usize>> {
         let common = |read: usize| {
@@ -455,158 +336,9 @@ impl<'a> Ways<'a> {
         sets
     }
 
-    /// Per layer and band how missing neurons can be cut into reads.
-    fn least_cuts(&self, price: &ReadPrice) -> Arc<AllLeastCuts> {
-        let mut known = self.least_cuts.borrow_mut();
-        let cuts = known.entry(price.cut_key()).or_insert_with(|| {
-            let layer = |layer: usize| -> Vec<LeastCut> {
-                self.bands[layer].iter().map(|band| price.least_cut(band)).collect()
-            };
-            Arc::new(self.of_kinds(layer))
-        });
-        Arc::clone(cuts)
-    }
-
-    /// Per kind of layer and band the least that reading takes.
-    pub fn least_reads(&self, read: &ReadGroup<'_>) -> Least<'_> {
-        let cuts = self.least_cuts(read.price.deepest);
-        let of_kind = |&(layer, _): &(usize, i64)| {
-            let bands = self.bands[layer].iter().zip(&cuts[layer]);
-            bands.map(|(band, cut)| (band, read.price.least(band, cut, self.fires[layer]))).collect()
-        };
-        self.kinds.iter().map(of_kind).collect()
-    }
-
-    /// What reading has to do, with reads that are cut like this one, in any of some bands: kinds of layer and places.
-    pub fn asked(&self, read: usize, some: impl FnOnce(&mut dyn FnMut(usize, usize))) -> Asked {
-        let price = &self.reads[read].price;
-        let cuts = self.least_cuts(price);
-        let mut asked = Asked::default();
-        some(&mut |kind: usize, band: usize| {
-            let (layer, _) = self.kinds[kind];
-            let (band, cut) = (&self.bands[layer][band], &cuts[layer][band]);
-            asked.reads = asked.reads.max(price.reads_most(band, cut));
-            asked.fills |= band.filled[1] > 0.0;
-        });
-        asked
-    }
-
-    /// Whether every split of `read` in which no more is `asked` is as fast with another one of those `alike`, which differ in depth and
-    /// buffers alone, that takes less memory: fewer reads in flight or fewer buffers than there ever are cost nothing, but where slots are
-    /// filled. Where prompts are `limited`, which are read at the same depth, that has to be the same.
-    pub fn has_smaller(&self, read: usize, alike: &[usize], asked: Asked, limited: bool) -> bool {
-        let (read, reads) = (&self.reads[read], asked.reads);
-        let enough = |other: &ReadChoice| {
-            let (depth, buffers) = (f64::from(other.depth), f64::from(other.buffers));
-            let alone = depth >= reads && buffers >= reads;
-            let room = buffers - reads.min(buffers / 2.0).max(2.0 * depth);
-            let named = reads * read.price.named_fraction();
-            alone && (other.look_ahead == 0 || f64::from(other.look_ahead) >= named && room >= named)
-        };
-        let smaller = |other: &Read| {
-            other.bytes < read.bytes
-                && (!asked.fills || other.fill <= read.fill)
-                && enough(&other.choice)
-                && (!limited || other.choice.depth == read.choice.depth)
-        };
-        enough(&read.choice) && alike.iter().any(|&other| smaller(&self.reads[other]))
-    }
-
-    /// Per kind of layer and band: seconds that none of its ways of caching can be below.
-    pub fn least_seconds(
-        &self,
-        compute: &ComputeGroup,
-        read: &ReadGroup<'_>,
-        least: &[Vec<(&Band, LeastReads)>],
-        mut each: impl FnMut(usize, &Band, f64),
-    ) {
-        let price = read.price.deepest;
-        let toll = price.toll(compute.shared, compute.threads[1]);
-        for (kind, (least, &(layer, _))) in least.iter().zip(&self.kinds).enumerate() {
-            let stages = compute.layers[layer].with(read.choice.look_ahead);
-            for (band, least) in least {
-                let inserted = band.missing[0] * price.whole_fraction(self.fires[layer]);
-                let insert = if band.cold > 0 { inserted * compute.insert } else { 0.0 };
-                let blocking = read.choice.blocking;
-                let seconds = cost::layer_seconds_least(&stages, insert, least, &read.price, &toll, blocking);
-                each(kind, band, seconds + band.filled[0] * read.fill);
-            }
-        }
-    }
-
-    /// Bounds below every way of caching with some reads of a group, whichever of the cores compute.
-    pub fn bounded<'w>(&'w self, compute: &'w ComputeGroup, reads: &[usize]) -> Bounded<'w> {
-        let read = self.read_group(reads);
-        let deepest = read.price.deepest;
-        Bounded {
-            toll: deepest.toll(compute.shared, compute.threads[1]),
-            compute,
-            alone: reads.len() == 1,
-            cached: &self.cached,
-            fires: &self.fires,
-            cuts: self.cuts_of_each(deepest),
-            read,
-        }
-    }
-
     /// Seconds of a token were nothing missing: no reads can make it faster.
     pub fn seconds_least(&self, compute: &Compute) -> f64 {
         compute.serial + compute.layers.iter().map(|stages| stages.gate_up + stages.down).sum::<f64>()
-    }
-}
-
-/// The ways of caching with some ways of reading and some cores.
-#[derive(Debug)]
-pub struct Bounded<'w> {
-    read: ReadGroup<'w>,
-    /// Whether it is one way of reading, of which more is known.
-    alone: bool,
-    toll: Toll,
-    compute: &'w ComputeGroup,
-    cached: &'w [Vec<Cached>],
-    fires: &'w [f64],
-    cuts: Arc<AllCuts>,
-}
-
-impl Bounded<'_> {
-    /// Each way of caching a layer: seconds that it cannot be below.
-    pub fn layer(&self, layer: usize, each: impl FnMut(&Cached, f64)) {
-        self.some(layer, 0..self.cached[layer].len(), each);
-    }
-
-    /// [`Self::layer`] of some ways of caching.
-    pub fn some(&self, layer: usize, some: Range<usize>, mut each: impl FnMut(&Cached, f64)) {
-        let Self { read: ReadGroup { price, choice, fill, .. }, compute, .. } = self;
-        let deepest = price.deepest;
-        let stages = compute.layers[layer].with(choice.look_ahead);
-        let fires = self.fires[layer];
-        let whole = deepest.whole_fraction(fires);
-        for (way, cut) in self.cached[layer][some.clone()].iter().zip(&self.cuts.0[layer][some]) {
-            let insert = if way.cold > 0 { way.missing.neurons * whole * compute.insert } else { 0.0 };
-            let least = if self.alone {
-                deepest.least_of(&deepest.of_cut(way.missing, cut, fires))
-            } else {
-                price.least_of_cut(way.missing.neurons, cut, fires)
-            };
-            let seconds =
-                cost::layer_seconds_least(&stages, insert, &least, price, &self.toll, choice.blocking);
-            each(way, seconds + way.filled * fill);
-        }
-    }
-
-    /// The least bytes of some ways of caching of a layer, which rise in bytes, and seconds that none of them can be below.
-    pub fn least(&self, layer: usize, some: Range<usize>) -> (i64, f64) {
-        let Self { read: ReadGroup { price, choice, fill, .. }, compute, .. } = self;
-        let stages = compute.layers[layer].with(choice.look_ahead);
-        let fires = self.fires[layer];
-        let (cached, cuts) = (&self.cached[layer][some.clone()], &self.cuts.0[layer][some]);
-        let least = |of: fn(&Cached) -> f64| cached.iter().map(of).fold(f64::INFINITY, f64::min);
-        let (missing, slots) = (least(|way| way.missing.neurons), cached.iter().all(|way| way.cold > 0));
-        let inserted = missing * price.deepest.whole_fraction(fires);
-        let insert = if slots { inserted * compute.insert } else { 0.0 };
-        let reads = price.least_of_cuts(missing, cuts, fires);
-        let seconds = cost::layer_seconds_least(&stages, insert, &reads, price, &self.toll, choice.blocking);
-        (cached[0].need.bytes(), seconds + least(|way| way.filled) * fill)
     }
 }
 

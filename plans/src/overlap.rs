@@ -35,15 +35,17 @@ impl Stages {
     }
 }
 
-/// The time of gate and up beyond computing, of so many neurons `requested` that `threads` share in clusters and that take
+/// The time of gate and up beyond computing, of so many neurons `requested` that threads share in clusters and that take
 /// `busy` seconds together: seconds in which threads wait for the last, and seconds that are left when the last read has
 /// completed.
 ///
-/// Threads take clusters until there are none; then each waits half a cluster for the others, more or less.
-pub fn uneven(requested: f64, busy: f64, cluster: f64, threads: usize) -> (f64, f64) {
-    let (threads, neuron) = (threads as f64, busy / requested.max(1.0));
-    let idle = (threads - 1.0) / 2.0 * cluster.min(requested) * neuron;
-    (idle, COMPLETED_CLUSTER as f64 * threads * neuron)
+/// Threads claim clusters until none is left, so the slowest thread takes the last cluster longest. `pace` is the speed of
+/// all threads together over the slowest one's: the number of threads where all are alike. On average the threads wait for
+/// half a cluster.
+pub fn uneven(requested: f64, busy: f64, cluster: f64, pace: f64) -> (f64, f64) {
+    let neuron = busy / requested.max(1.0);
+    let idle = (pace - 1.0) / 2.0 * cluster.min(requested) * neuron;
+    (idle, COMPLETED_CLUSTER as f64 * pace * neuron)
 }
 
 /// The reads of one layer and token, were none of them prefetched. Where neurons are read in phases, `more` are those after
@@ -177,9 +179,6 @@ pub struct Supply {
 impl Supply {
     /// A layer's time beyond [`Stages::before`], with `insert` seconds of copies; `prefetched` where there is a layer before it that
     /// prefetches.
-    ///
-    /// Tokens differ in whether they read anything in the layer, and those that do have so much the more to read: the mean of both kinds'
-    /// times is above the time of the mean token, which might hide its reads behind what it computes.
     pub fn layer_seconds(
         &self,
         s: &Stages,
@@ -188,16 +187,9 @@ impl Supply {
         prefetched: bool,
         toll: &Toll,
     ) -> f64 {
-        let of_none = s.look_ahead + s.gate_up + s.down;
-        if all.reads <= 0.0 {
-            return of_none + insert;
-        }
-        let reading = all.reading_fraction;
-        let of_those = |share: f64| {
-            let queue = self.queue(&all.over(share), prefetched, s);
-            share * layer_seconds(s, insert / share, &queue, toll, self.blocking)
-        };
-        if reading >= 1.0 { of_those(1.0) } else { (1.0 - reading) * of_none + of_those(reading) }
+        mean_layer_seconds(s, insert, all, |reads, insert| {
+            layer_seconds(s, insert, &self.queue(reads, prefetched, s), toll, self.blocking)
+        })
     }
 
     /// Share of a layer's reads that are prefetched, and share of those that is requested. Where nothing prefetched was ever
@@ -279,20 +271,6 @@ impl Toll {
         self.slowed(seconds) + others * self.taken_seconds_per_read()
     }
 
-    /// A lower bound of [`Self::taken`] for at least so many reads in at least so many seconds.
-    pub fn taken_least(&self, seconds: f64, reads: f64) -> f64 {
-        let slowed = self.slowed(seconds);
-        let Some(threads) = self.sharing else { return slowed };
-        let each = self.cpu_seconds_per_read / threads as f64;
-        let rest = self.interference_fraction - self.covered_per_second * each;
-        if rest >= 0.0 {
-            slowed.max(rest * seconds + reads * each)
-        } else {
-            // longer reads would take less, up to where the interference contains them all
-            slowed.max(self.slowed(reads / self.covered_per_second))
-        }
-    }
-
     /// What each read that is not in the interference takes of those who compute.
     pub fn taken_seconds_per_read(&self) -> f64 {
         self.sharing.map_or(0.0, |threads| self.cpu_seconds_per_read / threads as f64)
@@ -302,6 +280,28 @@ impl Toll {
     pub fn issuing(&self, reads: f64) -> f64 {
         if self.sharing.is_some() { 0.0 } else { reads * self.cpu_seconds_per_read }
     }
+}
+
+/// A layer's mean time over tokens that read in it and tokens that do not; `seconds` is the time of a token with such reads and
+/// seconds of copies.
+///
+/// Tokens that read anything have so much the more to read. The mean of both times is above the time of the mean token, which
+/// might hide its reads behind what it computes.
+pub fn mean_layer_seconds(
+    s: &Stages,
+    insert: f64,
+    all: &LayerReads,
+    seconds: impl Fn(&LayerReads, f64) -> f64,
+) -> f64 {
+    let of_none = s.look_ahead + s.gate_up + s.down;
+    if all.reads <= 0.0 {
+        return of_none + insert;
+    }
+    let reading = all.reading_fraction;
+    if reading >= 1.0 {
+        return seconds(all, insert);
+    }
+    (1.0 - reading) * of_none + reading * seconds(&all.over(reading), insert / reading)
 }
 
 /// A layer's time beyond [`Stages::before`], with its reads as they queue and `insert` seconds of copies.
@@ -591,9 +591,9 @@ mod tests {
 
     #[test]
     fn threads_wait_for_the_last_cluster_and_one_thread_for_nobody() {
-        assert_eq!(uneven(100.0, 1.0, 8.0, 1), (0.0, 0.04));
-        assert_eq!(uneven(100.0, 1.0, 8.0, 3), (0.08, 0.12));
+        assert_eq!(uneven(100.0, 1.0, 8.0, 1.0), (0.0, 0.04));
+        assert_eq!(uneven(100.0, 1.0, 8.0, 3.0), (0.08, 0.12));
         // fewer neurons than a cluster: one thread has them all
-        assert_eq!(uneven(4.0, 1.0, 8.0, 2).0, 0.5);
+        assert_eq!(uneven(4.0, 1.0, 8.0, 2.0).0, 0.5);
     }
 }

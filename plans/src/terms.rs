@@ -163,6 +163,9 @@ pub struct Terms {
     /// What it takes longer after a wait for reads, during which all of them have gone to sleep; absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub wake_seconds: f64,
+    /// Speed of all compute cores together over the slowest one's; absent: the number of cores, all of which are alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores_over_slowest: Option<f64>,
     /// Attention, each layer.
     pub attention: Work,
     /// Router and predictor, each layer; absent: nothing is selected.
@@ -462,7 +465,8 @@ impl Terms {
         let dispatch = self.dispatch_seconds / f.compute;
         let d = &plan.decode;
         let requested = of(&l.requested_neurons, layer);
-        let (idle, drain) = uneven(requested, busy, f64::from(d.cluster_neurons), d.compute_cores.len());
+        let pace = self.cores_over_slowest.unwrap_or(d.compute_cores.len() as f64);
+        let (idle, drain) = uneven(requested, busy, f64::from(d.cluster_neurons), pace);
         let stages = Stages {
             before,
             look_ahead: if last { 0.0 } else { self.look_ahead.at(f).seconds() },

@@ -56,10 +56,10 @@ fn token_without_reads(plan: &Plan, terms: &Terms) -> f64 {
             serial_seconds: of(&l.down_serial_seconds, layer),
             ..Work::default()
         };
-        // threads wait half a cluster for the last one
+        // threads wait half a cluster for the last one, the slowest one longest
         let requested = of(&l.requested_neurons, layer);
         let cluster = f64::from(plan.decode.cluster_neurons).min(requested) / requested.max(1.0);
-        let others = plan.decode.compute_cores.len() as f64 - 1.0;
+        let others = terms.cores_over_slowest.unwrap_or(plan.decode.compute_cores.len() as f64) - 1.0;
         token += seconds(&terms.attention) + seconds(&terms.select);
         token +=
             seconds(&products) * (1.0 + others / 2.0 * cluster) + terms.dispatch_seconds + seconds(&down);

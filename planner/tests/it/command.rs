@@ -34,7 +34,9 @@ fn a_plan_is_written_and_checked_again() {
     let folder = folder("written");
     let (code, out, err) = run(&folder, &["--mem", "24M", "--explain"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    for part in ["the mean of", "best simple rule", "Decided by Z3", "feed-forward", "keys and values"] {
+    for part in
+        ["the mean of", "best simple rule", "Z3 chose among", "runner-up", "feed-forward", "keys and values"]
+    {
         assert!(out.contains(part), "{part} is missing in {out}");
     }
     let (code, out, _) = run(&folder, &["--check", "plan.toml"]);
@@ -81,7 +83,9 @@ fn wrong_usage_exits_with_1_and_says_what_to_do() {
     for (arguments, said) in [
         (vec!["--mem", "0"], "give --mem a size"),
         (vec!["--mem", "12X"], "for example 12G"),
-        (vec!["--min-speed", "0"], "--min-speed a number above 0"),
+        (vec!["--min-speed", "0"], "--min-speed 0 is no limit; give a number of tokens per second from"),
+        (vec!["--min-speed", "1e300"], "--min-speed 1e300 is no limit; give"),
+        (vec!["--max-ttft", "inf", "--prompt", "64"], "--max-ttft inf is no limit; give a number of seconds"),
         (vec!["--cores", "9"], "core 9 is not in device.toml; it has cores 0,1,2,3"),
         (vec!["--cores", "x"], "0-3,6"),
         (vec!["--context", "0"], "this model takes 2 to 1024 tokens"),

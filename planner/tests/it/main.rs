@@ -1,6 +1,8 @@
 //! The planner as a whole: against brute force, as properties, by its explanations and its command line.
 
+mod cases;
 mod command;
+mod cores;
 mod documents;
 mod explains;
 mod grid;

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use planner::bands::Band;
 use planner::cost::{self, Decision};
 use planner::layers::Cached;
+use planner::relax::{Favourable, computing, relax};
 use planner::request::Question;
+use planner::space::{Configuration, Node, Space};
 use planner::ways::Ways;
 use plans::device::{ReadCost, ReadSpeed};
 use plans::layout::{BundleLayout, Phases};
@@ -17,7 +18,7 @@ use plans::{Backend, Policy, file};
 use crate::small::{inputs, plan, request};
 
 /// Plans that are as fast as this are alike.
-const TOLERANCE: f64 = 0.0055;
+const TOLERANCE: f64 = 0.0105;
 /// How far the exact split may be from the bound that the solver proves.
 const PROVEN_TOLERANCE: f64 = 0.02;
 
@@ -184,83 +185,91 @@ fn with_ring(mut inputs: planner::Inputs) -> planner::Inputs {
 }
 
 #[test]
-fn no_price_is_below_its_bounds_and_the_plain_functions_agree() {
+fn the_plain_functions_agree_with_the_price_of_a_configuration() {
     let inputs = with_ring(inputs(5));
     for without in [vec![], vec![Feature::Pipeline], vec![Feature::HotRegion, Feature::LookAhead]] {
         let requested = Request { without, ..request(Some(40 << 20)) };
         let mut question = planner::request::resolve(&inputs, &requested).expect("a question");
         question.limits.loss_max = 1.0;
-        bounds_hold(&question);
+        plain_functions_agree(&question);
     }
 }
 
-fn bounds_hold(question: &Question<'_>) {
-    let Question { device, model, limits, .. } = question;
+/// No configuration of a node, with anything cached, is below the node's relaxation: nodes of all configurations of a group, of one way of
+/// reading, of one core set, and of one configuration.
+#[test]
+fn no_price_is_below_the_relaxation() {
+    let mut seen = 0;
+    for (inputs, limit) in [(with_ring(inputs(5)), 40 << 20), (crate::slices::mixture(32), 8 << 30)] {
+        for without in [vec![], vec![Feature::Pipeline], vec![Feature::HotRegion, Feature::LookAhead]] {
+            let requested = Request { without, ..request(Some(limit)) };
+            let mut question = planner::request::resolve(&inputs, &requested).expect("a question");
+            question.limits.loss_max = 1.0;
+            let space = Space::new(&question);
+            for root in space.roots() {
+                let reads = Node { reads: (root.reads.0, root.reads.0 + 1), ..root };
+                let sets = Node { sets: (root.sets.1 - 1, root.sets.1), ..root };
+                let single = Node { reads: reads.reads, ..sets };
+                let [first, second] = if root.is_single() { [root; 2] } else { root.halves() };
+                for node in [root, reads, sets, single, first, second] {
+                    seen += relaxation_holds(&question, &space, node);
+                }
+            }
+        }
+    }
+    assert!(seen > 100_000, "{seen}");
+}
+
+/// How many prices were compared.
+fn relaxation_holds(question: &Question<'_>, space: &Space<'_>, node: Node) -> usize {
+    let ways = &space.ways[node.level];
+    let favourable = Favourable::new(space, node);
+    let mut of_layers = vec![Vec::new(); ways.cached.len()];
+    for &(layer, _) in &ways.kinds {
+        favourable.layer(layer, |_, seconds| of_layers[layer].push(seconds));
+    }
+    let (relaxation, mut seen) = (relax(space, node), 0);
+    let most = planner::relax::room(space, question.device, node, 0);
+    let computes = space.computes_of(node);
+    let pairs = space.reads_of(node).iter().flat_map(|&read| computes.iter().map(move |&c| (read, c)));
+    for (read, compute) in pairs.step_by(3) {
+        let (of_read, of_compute) = (&ways.reads[read], &ways.computes[compute]);
+        let toll = ways.toll(of_compute, of_read);
+        for &(layer, _) in &ways.kinds {
+            for (cached, least) in ways.cached[layer].iter().zip(&of_layers[layer]).step_by(11) {
+                let seconds = ways.seconds(of_compute, of_read, &toll, layer, cached);
+                assert!(
+                    seconds >= least * (1.0 - 1e-9),
+                    "{seconds} below {least}: {node:?} {of_read:?} {cached:?}"
+                );
+                seen += 1;
+            }
+        }
+        assert!(space.ticks(of_compute.serial) >= relaxation.serial, "{node:?}");
+        assert!(space.ticks(ways.seconds_least(of_compute)) >= computing(space, node), "{node:?}");
+        for prompt in 0..space.prompts.len() {
+            let room =
+                space.room(question.device, Configuration { level: node.level, compute, read, prompt }, 0);
+            assert!(
+                room.bytes <= most.bytes && room.rows >= most.rows && room.tables >= most.tables,
+                "{node:?}"
+            );
+        }
+    }
+    seen
+}
+
+fn plain_functions_agree(question: &Question<'_>) {
+    let Question { model, limits, .. } = question;
     let levels = model.levels.iter().flat_map(|level| level.policies().map(move |policy| (level, policy)));
-    let prompts = planner::rules::prompts(question);
     for (level, policy) in levels {
         let ways = Ways::new(question, level, policy);
-        // bands have every way of caching once, and rise in bytes, as their own ways of caching do
-        for (bands, cached) in ways.bands.iter().zip(&ways.cached) {
-            let mut of_bands: Vec<usize> = bands.iter().flat_map(|band| band.cached.clone()).collect();
-            of_bands.sort_unstable();
-            assert!(of_bands.into_iter().eq(0..cached.len()), "each once");
-            assert!(bands.is_sorted_by_key(|band| band.bytes), "bands rise");
-            let rise = |band: &Band| cached[band.cached.clone()].is_sorted_by_key(|way| way.need.bytes());
-            assert!(bands.iter().all(rise), "ways of caching rise");
-        }
-        let (groups, all) = (ways.read_groups(), (0..ways.computes.len()).collect::<Vec<_>>());
-        let pairs = (0..ways.reads.len()).step_by(7).flat_map(|read| all.iter().map(move |&c| (c, read)));
+        let all = 0..ways.computes.len();
+        let pairs = (0..ways.reads.len()).step_by(7).flat_map(|read| all.clone().map(move |c| (c, read)));
         for (i, j) in pairs {
             let (compute, read) = (&ways.computes[i], &ways.reads[j]);
             let toll = ways.toll(compute, read);
             let seconds = |layer: usize, cached: &Cached| ways.seconds(compute, read, &toll, layer, cached);
-            // no way of caching costs less than its band says, alone and in any group
-            let group = groups.iter().find(|group| group.contains(&j)).expect("a group");
-            for (computes, reads) in [(&[i][..], &[j][..]), (&all, group)] {
-                let (computes, reads) = (ways.compute_group(computes), ways.read_group(reads));
-                let least = ways.least_reads(&reads);
-                ways.least_seconds(&computes, &reads, &least, |kind, band, least| {
-                    let (layer, _) = ways.kinds[kind];
-                    for cached in ways.cached[layer][band.cached.clone()].iter().step_by(5) {
-                        let seconds = seconds(layer, cached);
-                        assert!(seconds >= least * (1.0 - 1e-9), "{seconds} below {least}: {read:?}");
-                        assert!(cached.need.bytes() >= band.bytes, "{band:?}");
-                    }
-                });
-                let room = ways.room(device, 0, compute, read, &prompts[0]);
-                let most = ways.room_of_group(device, 0, &computes, &reads, prompts.iter());
-                assert!(compute.serial >= computes.serial && room.bytes <= most.bytes, "{read:?}");
-                assert!(room.rows >= most.rows && room.tables >= most.tables, "{read:?}");
-            }
-            // nor less than is said of it by itself and of its piece, whichever of the cores compute and with any reads of a group
-            for (computes, reads) in [(&[i][..], &[j][..]), (&all, &[j]), (&[i], group), (&all, group)] {
-                let computes = ways.compute_group(computes);
-                let mut count = 0;
-                let bounded = ways.bounded(&computes, reads);
-                for layer in 0..ways.cached.len() {
-                    let mut of_layer = Vec::new();
-                    bounded.layer(layer, |cached, least| {
-                        count += 1;
-                        if count % 5 == 0 {
-                            let seconds = seconds(layer, cached);
-                            assert!(
-                                seconds >= least * (1.0 - 1e-9),
-                                "{seconds} below {least}: {read:?}, {cached:?}"
-                            );
-                        }
-                        of_layer.push(least);
-                    });
-                    for band in ways.bands[layer].iter().step_by(3) {
-                        let (bytes, least) = bounded.least(layer, band.cached.clone());
-                        assert_eq!(bytes, band.bytes, "{band:?}");
-                        let lowest =
-                            of_layer[band.cached.clone()].iter().fold(f64::INFINITY, |a, &b| a.min(b));
-                        assert!(lowest >= least * (1.0 - 1e-9), "{lowest} below {least}: {read:?}, {band:?}");
-                    }
-                }
-                assert_eq!(count, ways.cached.iter().map(Vec::len).sum::<usize>(), "each of them");
-            }
             // the same share of every layer, and shares that differ from layer to layer
             for (place, skew) in (0..=8).flat_map(|place| [0, 1, 5].map(|skew| (place, skew))) {
                 let at = |layer: usize| (ways.cached[layer].len() - 1) * ((place + skew * layer) % 9) / 8;

@@ -70,6 +70,7 @@ pub(crate) fn terms(terms: &Terms, plan: &Plan, at: &At<'_>) -> Checked {
     let Terms {
         dispatch_seconds,
         wake_seconds,
+        cores_over_slowest,
         attention,
         select,
         look_ahead,
@@ -82,6 +83,9 @@ pub(crate) fn terms(terms: &Terms, plan: &Plan, at: &At<'_>) -> Checked {
     } = terms;
     at.key("dispatch_seconds").seconds(*dispatch_seconds)?;
     at.key("wake_seconds").seconds(*wake_seconds)?;
+    if let Some(pace) = cores_over_slowest {
+        at.key("cores_over_slowest").number(*pace, 1.0, 1e6)?;
+    }
     for (key, of_stage) in [
         ("attention", attention),
         ("select", select),
