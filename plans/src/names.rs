@@ -1,27 +1,26 @@
-//! What the figures of a run are called. `plan` tells what it expects under the names under which `run` tells what happened: one
-//! name, one figure.
+//! Names of figures: `plan` prints what it expects under the same names as `run` prints what it measured.
 
-/// Tokens decoded in a second.
+/// Decoded tokens per second.
 pub const DECODE: &str = "decode";
-/// Tokens decoded in a second where drafts are verified.
+/// Decoded tokens per second with drafts.
 pub const WITH_DRAFTS: &str = "decode, with drafts";
-/// Tokens that a step of decoding brings: one, and those of a draft that are kept.
+/// Tokens per decoding step: one, and the accepted tokens of a draft.
 pub const TOKENS_PER_STEP: &str = "tokens a step";
-/// Time of a decoded token that half of them, nine in ten, and 99 in a hundred do not exceed.
-pub const TOKEN: [&str; 3] = ["token, P50", "token, P90", "token, P99"];
-/// Prompt tokens taken in a second.
+/// Percentiles of the time of a decoded token.
+pub const TOKEN: [&str; 3] = ["latency P50", "latency P90", "latency P99"];
+/// Prompt tokens per second.
 pub const PREFILL: &str = "prefill";
-/// Time of a prompt, after the start.
+/// Time of a prompt, without the start.
 pub const FIRST_TOKEN: &str = "time to first token";
-/// Time from the start of the engine until it takes its first prompt.
+/// Time until the engine accepts a prompt.
 pub const START: &str = "start";
-/// Bytes of flash read for a decoded token.
+/// Bytes read from flash per decoded token.
 pub const READ: &str = "read per token";
-/// Share of the neurons requested that were in memory.
-pub const FOUND: &str = "found in memory";
-/// Bytes of the whole process at its most.
+/// Fraction of the requested neurons that were in memory.
+pub const FOUND: &str = "hit rate";
+/// Peak memory of the whole process.
 pub const PEAK: &str = "peak memory";
-/// Change of perplexity by the quality level.
+/// Change of perplexity at the quality level.
 pub const CHANGE: &str = "perplexity change";
 
 /// A time for people: `2.41 ms`, `53 ms`, `1.3 s`.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use plans::plan::measured_run;
 use serde::Serialize;
 
+use super::current::Probes;
 use super::figures::{self, Figures};
-use super::hour::Probes;
 use super::report::{self, About};
 use super::session::RunningPlan;
 use super::{Failure, failure, tokens};
@@ -84,7 +84,7 @@ pub(super) fn bench(
     let bar = Progress::on_stderr(false).bar(length as u64, "tokens", Unit::Steps);
     let (mut decode_speeds, mut prefill_speeds, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = (Duration::ZERO, 0);
-    let mut probes = Probes::after(session.hour.take());
+    let mut probes = Probes::after(session.current.take());
     for _ in 0..REPEATS {
         session.clear_cache();
         let (before, first) = (session.prefilled.1, session.steps.len());
@@ -107,13 +107,13 @@ pub(super) fn bench(
     drop(bar);
     if hashes.iter().any(|hash| *hash != hashes[0]) {
         return Err(failure(
-            "the same tokens gave other logits the second time: this is a fault of the engine",
+            "the same tokens gave different logits when repeated: this is a bug of the engine, please report it",
         ));
     }
 
     if let Some(mut probes) = probes {
         probes.push(session.probe());
-        session.hour = probes.mean();
+        session.current = probes.mean();
     }
     let figures = figures::figures(session, REPEATS)?;
     let alone = session.replay_reads()?;
@@ -139,7 +139,8 @@ pub(super) fn bench(
         return report::print_json(&output);
     }
     let about = About::new(session.model.name(), session.plan, None);
-    let details = csv.map(|_| format!("\n\n{}", report::details(&output.figures))).unwrap_or_default();
+    let details =
+        csv.map(|_| format!("\n\n{}", report::details(&about, &output.figures))).unwrap_or_default();
     report::print(format_args!(
         "{}\n\n{}{details}",
         report::text(&about, &output.figures),
@@ -176,7 +177,7 @@ fn spread_text(output: &Output) -> String {
     let f = &output.figures;
     for (name, of, scale) in [
         ("latency, ms", f.latency_seconds, 1e3),
-        ("  this hour", f.latency_seconds_this_hour, 1e3),
+        ("  now", f.latency_seconds_now, 1e3),
         ("  planned", f.latency_seconds_predicted, 1e3),
         ("missing, %", f.miss_fraction, 1e2),
         ("  planned", f.miss_fraction_predicted, 1e2),
@@ -188,7 +189,7 @@ fn spread_text(output: &Output) -> String {
     }
     let alone = output.reads_alone.as_ref().map_or_else(String::new, |alone| {
         format!(
-            "\n\nThe last reads, done again by themselves, took {:.2} ms a token; the tokens took {:.2} times that.",
+            "\n\nThe reads of the last repeat, done again alone, took {:.2} ms a token; decoding took {:.2} times as long.",
             alone.reads_alone_seconds * 1e3,
             alone.measured_over_reads_alone
         )

@@ -1,4 +1,4 @@
-//! What this hour gives over what the device's profile says, as a file for `plan --calibration`.
+//! Current rates over the profile's, as a file for `plan --calibration`.
 //!
 //! Only what the probe measures goes into it, never the speed of a token.
 
@@ -9,18 +9,18 @@ use plans::file::significant;
 use plans::terms::Factors;
 use plans::{Calibration, Plan, SCHEMA};
 
-use super::hour::Hour;
+use super::current::CurrentRates;
 use super::{Failure, failure};
 
 /// Writes what was found.
 ///
 /// # Errors
 /// Nothing was measured, it is too far from the profile to be the same machine, or the file cannot be written.
-pub(super) fn write(path: &Path, plan: &Plan, hour: &Hour) -> Result<(), Failure> {
-    let Some(factors) = factors(plan, hour) else {
+pub(super) fn write(path: &Path, plan: &Plan, current: &CurrentRates) -> Result<(), Failure> {
+    let Some(factors) = factors(plan, current) else {
         return Err(failure(format!(
             "nothing was measured that a calibration could hold ({}); {} is not written",
-            hour.probe_unmeasured.first().map_or("no rate of the plan", String::as_str),
+            current.probe_unmeasured.first().map_or("no rate of the plan", String::as_str),
             path.display()
         )));
     };
@@ -32,7 +32,7 @@ pub(super) fn write(path: &Path, plan: &Plan, hour: &Hour) -> Result<(), Failure
             device: plan.target.device.clone(),
             device_fingerprint: plan.target.device_fingerprint.clone(),
             model: plan.target.model.clone(),
-            others_cpu_fraction: hour.probe_others_cpu_fraction.map(significant),
+            others_cpu_fraction: current.probe_others_cpu_fraction.map(significant),
         },
         factors,
     };
@@ -40,8 +40,8 @@ pub(super) fn write(path: &Path, plan: &Plan, hour: &Hour) -> Result<(), Failure
 }
 
 /// What was found over the profile: a plan with a calibration assumes other rates than that. `None` where nothing was.
-fn factors(plan: &Plan, hour: &Hour) -> Option<Factors> {
-    let found = hour.factors()?;
+fn factors(plan: &Plan, current: &CurrentRates) -> Option<Factors> {
+    let found = current.factors()?;
     let assumed = plan.request.calibration.unwrap_or(Factors::NONE);
     Some(Factors {
         compute: significant(assumed.compute * found.compute),
@@ -56,8 +56,8 @@ fn factors(plan: &Plan, hour: &Hour) -> Option<Factors> {
 mod tests {
     use super::*;
 
-    fn hour(reads: Option<f64>) -> Hour {
-        Hour {
+    fn current(reads: Option<f64>) -> CurrentRates {
+        CurrentRates {
             probes: 1,
             probe_seconds: 0.5,
             probe_compute_over_planned: None,
@@ -80,23 +80,23 @@ mod tests {
     #[test]
     fn factors_are_over_the_profile_and_what_was_not_measured_is_as_there() {
         let mut plan = plan();
-        let found = factors(&plan, &hour(Some(2.0))).expect("factors");
+        let found = factors(&plan, &current(Some(2.0))).expect("factors");
         assert_eq!(found, Factors { random_reads: 2.0, ..Factors::NONE });
         plan.request.calibration = Some(Factors { random_reads: 0.8, compute: 0.9, ..Factors::NONE });
-        let found = factors(&plan, &hour(Some(0.5))).expect("factors");
+        let found = factors(&plan, &current(Some(0.5))).expect("factors");
         assert_eq!(found, Factors { random_reads: 0.4, compute: 0.9, ..Factors::NONE });
-        assert_eq!(factors(&plan, &hour(None)), None);
+        assert_eq!(factors(&plan, &current(None)), None);
     }
 
     #[test]
     fn what_was_written_can_be_read_and_nothing_is_written_of_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("calibration.toml");
-        assert!(write(&path, &plan(), &hour(None)).is_err() && !path.exists());
-        write(&path, &plan(), &hour(Some(0.5))).expect("it is written");
+        assert!(write(&path, &plan(), &current(None)).is_err() && !path.exists());
+        write(&path, &plan(), &current(Some(0.5))).expect("it is written");
         let read = plans::file::read::<Calibration>(&path).expect("it can be read").value;
         assert_eq!(read.factors.random_reads, 0.5);
         // a hundredth of the profile's speed is another machine
-        assert!(write(&path, &plan(), &hour(Some(0.01))).is_err());
+        assert!(write(&path, &plan(), &current(Some(0.01))).is_err());
     }
 }

@@ -22,6 +22,7 @@ use flashplan::internals::counters::detail;
 use flashplan::internals::engine::container;
 use flashplan::{Sampler, Sampling, StopHandle};
 use plans::expectation::{self, Stream};
+use plans::names;
 use plans::size::show;
 use terminal::Rows;
 use terminal::interrupt::is_terminated;
@@ -380,7 +381,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             ("decode", format!("{:.1} tok/s", e.decode_tokens_per_second)),
             ("prefill", format!("{:.1} tok/s", e.prefill_tokens_per_second)),
             ("read per token", show(e.bytes_read_per_token.round() as u64)),
-            ("found in memory", format!("{:.1} %", e.hit_fraction * 100.0)),
+            (names::FOUND, format!("{:.1} %", e.hit_fraction * 100.0)),
         ] {
             rows.row([name.to_owned(), value]);
         }

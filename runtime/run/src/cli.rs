@@ -12,7 +12,7 @@ use flashplan::{Engine, Model, Plan, Sampler, Sampling, StopHandle};
 use plans::size;
 
 use super::chat::{TEMPLATE_BYTES_MAX, Template, TemplateError};
-use super::hour::Hour;
+use super::current::CurrentRates;
 use super::input::{self, Inputs, Source};
 use super::session::RunningPlan;
 use super::sessions::Sessions;
@@ -22,125 +22,118 @@ use super::{Failure, bench, calibration, chat, failure, generate, logits, score,
 const EXAMPLES: &str = "\
 Examples:
   run --plan plan.toml --prompt \"fn main() {\" -n 64
-      goes on with a text
+      continues a text
   git diff | run --plan plan.toml --prompt - -n 200
-      goes on with what comes on standard input
+      continues standard input
   run --plan plan.toml --chat
       talks with the model
   run --plan plan.toml --serve
       a page to chat on http://127.0.0.1:8080, and OpenAI's API under /v1
   run --plan plan.toml --bench --json
-      measures speed, reads and memory beside what the plan predicts
+      measures speed, reads and memory, and compares them with the plan
   run --model model.gguf --tokenize \"Hello, world!\"
-      shows the tokens of a text
+      prints the tokens of a text
 
-Text goes to standard output, the report to standard error; with --json one object goes to standard output,
-and with --serve one for each answer.
+Text goes to standard output, the report to standard error. With --json one object goes to standard output,
+with --serve one for each answer.
 Exit codes: 0 done, 1 error or wrong usage, 2 the plan does not fit this machine or model.";
 
-/// Execute a plan exactly and report what was predicted beside what happened
+/// Execute a plan: continue a text, chat, or serve; then compare the measured speed with the plan
 #[derive(Debug, Parser)]
 #[command(name = "run", version, after_help = EXAMPLES, max_term_width = 110, allow_negative_numbers = true)]
 pub(crate) struct Cli {
-    /// The plan, as `plan` wrote it
+    /// The plan to execute, written by `plan`
     #[arg(long, value_name = "FILE", required_unless_present = "tokenize")]
     pub(super) plan: Option<PathBuf>,
-    /// The container, the index, or the model's own file, which the plan's index is of [default: the file the plan names, beside
-    /// the plan, in the current folder or beside its profile; an index's model beside it or where it was profiled]
+    /// The container, the index, or the GGUF file of the index [default: the file that the plan names, beside the plan, in the
+    /// current folder, or where it was profiled]
     #[arg(long, value_name = "FILE")]
     pub(super) model: Option<PathBuf>,
 
-    /// The beginning of the text; - reads it from standard input
+    /// The text to continue; - reads standard input
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "tokens"], help_heading = "Prompt")]
     pub(super) prompt: Option<String>,
-    /// A file that holds the beginning of the text; - is standard input
+    /// A file with the text to continue; - reads standard input
     #[arg(long, value_name = "FILE", conflicts_with = "tokens", help_heading = "Prompt")]
     pub(super) prompt_file: Option<PathBuf>,
-    /// The prompt's tokens as numbers, e.g. "1 2 3"; nothing is put before them
+    /// The prompt as token numbers, e.g. "1 2 3"; no beginning token is added
     #[arg(long, value_name = "\"1 2 3\"", help_heading = "Prompt")]
     pub(super) tokens: Option<String>,
-    /// Take special tokens that the prompt spells out, such as `<|im_start|>`, for tokens; without this they are text
+    /// Read special tokens that the prompt spells out, such as `<|im_start|>`, as tokens and not as text
     #[arg(long, help_heading = "Prompt", conflicts_with_all = ["tokens", "score"])]
     pub(super) special: bool,
 
-    /// Tokens to generate at most; the model may end earlier [default: 128; for an answer of a chat, what the context has
-    /// room for]
+    /// Maximum number of tokens to generate [default: 128; in a chat, up to the end of the context]
     #[arg(short = 'n', value_name = "N", help_heading = "Generation")]
     pub(super) count: Option<usize>,
     #[command(flatten)]
     sampling: SamplingArgs,
 
-    /// Talk with the model, in its own template: answers on standard output; /help lists what else there is
+    /// Chat with the model in its own template; /help lists commands
     #[arg(long, help_heading = "Chat", group = "talks", conflicts_with_all = ["prompt", "prompt_file", "tokens", "special", "score", "logits",
         "logits_prefill", "bench", "tokenize", "report", "json"])]
     pub(super) chat: bool,
-    /// A system message: instructions that the model gets before the conversation
+    /// System message: instructions for the model
     #[arg(long, value_name = "TEXT", requires = "chat", help_heading = "Chat")]
     pub(super) system: Option<String>,
     /// A Jinja template instead of the model's own
     #[arg(long, value_name = "FILE", requires = "talks", help_heading = "Chat")]
     pub(super) template: Option<PathBuf>,
 
-    /// Keep the keys and values of prompts in this folder, so that neither a restart nor another conversation with the same
-    /// beginning reads them again; with --chat or --serve
+    /// Keep prompts in this folder, so that a restart or a conversation with the same beginning need not read them again
     #[arg(long, value_name = "DIR", requires = "talks", help_heading = "Sessions")]
     pub(super) sessions: Option<PathBuf>,
-    /// What the folder holds at most: what was not used for longest goes first
+    /// Maximum size of that folder; the least recently used prompts are removed
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4GiB", requires = "sessions", help_heading = "Sessions")]
     sessions_size: u64,
 
-    /// Answer programs that speak OpenAI's or Anthropic's API: /v1/chat/completions, /v1/completions, /v1/responses,
-    /// /v1/messages, /v1/models, /health and /metrics. With a plan for several sequences answers go on while a prompt is read: after
-    /// each chunk of it they have at least half of the time
+    /// Serve a page to chat, and OpenAI's and Anthropic's APIs: /v1/chat/completions, /v1/completions, /v1/responses,
+    /// /v1/embeddings, /v1/messages, /v1/models, /health and /metrics
     /// [default ADDRESS: 127.0.0.1:8080]
     #[expect(clippy::doc_markdown, reason = "help is no Markdown")]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = serve::ADDRESS, help_heading = "Server", group = "talks",
         conflicts_with_all = ["chat", "prompt", "prompt_file", "tokens", "special", "score", "logits", "logits_prefill", "bench",
         "tokenize", "report", "count"])]
     pub(super) serve: Option<String>,
-    /// A file whose first line is a key that clients must send; needed where others can reach the address
+    /// A file whose first line is the key that clients must send; required for addresses that others can reach
     #[arg(long, value_name = "FILE", requires = "serve", help_heading = "Server")]
     pub(super) api_key_file: Option<PathBuf>,
 
-    /// Perplexity of a text, every token through decode, beside the dense one; - is standard input
+    /// Print the perplexity of a text, under the plan and dense; - reads standard input
     #[arg(long, value_name = "FILE", help_heading = "Instead of generating",
         conflicts_with_all = ["prompt", "prompt_file", "tokens", "bench", "report", "count", "SamplingArgs"])]
     pub(super) score: Option<PathBuf>,
-    /// The model's source file, to score the text with, too: losses are against that. It is read outside the plan's memory, one
-    /// token at a time on one thread; without it the container's own loss is taken from the profile
+    /// The model's GGUF file, to compare the perplexity with (slow, and outside the plan's memory) [default: the loss in the
+    /// profile]
     #[arg(long, value_name = "FILE.gguf", requires = "score", help_heading = "Instead of generating")]
     pub(super) source: Option<PathBuf>,
-    /// Logits after each token of the prompt, through decode, f32 [tokens, vocabulary]
+    /// Write the logits after each prompt token through decode, as f32 [tokens, vocabulary]
     #[arg(long, value_name = "FILE.npy", help_heading = "Instead of generating",
         conflicts_with_all = ["score", "bench", "report", "count", "SamplingArgs"])]
     pub(super) logits: Option<PathBuf>,
-    /// Logits after each token of the prompt, through prefill
+    /// Write the logits after each prompt token through prefill
     #[arg(long, value_name = "FILE.npy", help_heading = "Instead of generating",
         conflicts_with_all = ["score", "bench", "report", "count", "SamplingArgs"])]
     pub(super) logits_prefill: Option<PathBuf>,
-    /// Time the tokens of a text built in, 64 in and up to 1024 out (or those of a prompt), thrice, and then its last reads
-    /// by themselves
+    /// Time a built-in text (or a prompt) three times: 64 tokens in, up to 1024 out
     #[arg(long, help_heading = "Instead of generating", conflicts_with_all = ["count", "SamplingArgs"])]
     pub(super) bench: bool,
-    /// Let tokens visit the experts that were recorded of a real model: a table with the columns phase, step or token, layer,
-    /// and expert or experts. The stream is then as long as the recording, its prompt first; what is prefetched is by its column
-    /// ahead, and nothing where it has none
+    /// Replay the recorded routing of a real model: a table with the columns phase, step or token, layer, and expert or experts.
+    /// Prefetching follows its column ahead, if it has one
     #[arg(long, value_name = "FILE.csv", requires = "bench", help_heading = "Instead of generating",
         conflicts_with_all = ["prompt", "prompt_file", "tokens"])]
     pub(super) routes: Option<PathBuf>,
 
-    /// Tokens of a text, as a prompt has them: numbers and pieces; - reads standard input. With --model, which may be a GGUF
-    /// file here, it needs no plan
+    /// Print the tokens of a text and their pieces; - reads standard input. Needs no plan with --model, which may be a GGUF file
     #[arg(long, value_name = "TEXT", help_heading = "Instead of generating", conflicts_with_all = ["prompt", "prompt_file",
         "tokens", "score", "logits", "logits_prefill", "bench", "report", "count", "SamplingArgs"])]
     pub(super) tokenize: Option<String>,
 
-    /// Write one line per token: the seconds of each stage, neurons by where they were found, reads and bytes by kind,
-    /// bytes through memory; beside it, as .svg, a picture of where the time went; and say more of it in the report
+    /// Write one line per token (seconds of each stage, neurons, reads, bytes) and a chart beside it as .svg; the report then
+    /// has more details
     #[arg(long, value_name = "FILE.csv", help_heading = "Report")]
     pub(super) report: Option<PathBuf>,
-    /// Write what this hour gives over what the device's profile says, measured before, during and after the benchmark, for
-    /// `plan --calibration`
+    /// Write current rates over the profile's, measured before, during and after the benchmark, for `plan --calibration`
     #[arg(
         long,
         value_name = "FILE",
@@ -149,35 +142,34 @@ pub(crate) struct Cli {
         help_heading = "Report"
     )]
     pub(super) calibration_out: Option<PathBuf>,
-    /// Leave out the half second before the start in which this hour's rates of computing, memory and reads are measured;
-    /// the report then has no column for them
+    /// Do not measure current rates for half a second before the start; the report then has no column `now`
     #[arg(long, help_heading = "Report")]
     pub(super) no_probe: bool,
-    /// One JSON object on standard output instead of text and report; with --serve one on a line for each answer and each refusal
+    /// Print one JSON object instead of text and report; with --serve, one line of JSON for each answer and refusal
     #[arg(long, help_heading = "Report")]
     pub(super) json: bool,
 }
 
-/// How tokens are chosen, as options.
+/// Sampling options.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Generation")]
 struct SamplingArgs {
-    /// Randomness: 0 takes the most likely token, 1 draws as the model says
+    /// Temperature: 0 takes the most likely token, 1 samples as the model predicts
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temp: f32,
-    /// Draw among the K most likely tokens; 0: all
+    /// Sample from the K most likely tokens; 0: all
     #[arg(long, value_name = "K", default_value_t = 40)]
     top_k: usize,
-    /// Draw among the most likely tokens that together have this probability
+    /// Sample from the most likely tokens that together have this probability
     #[arg(long, value_name = "P", default_value_t = 0.95)]
     top_p: f32,
-    /// Leave out tokens less likely than this share of the most likely one
+    /// Skip tokens less likely than this fraction of the most likely one
     #[arg(long, value_name = "P", default_value_t = 0.05)]
     min_p: f32,
     /// Divide the scores of the last 64 tokens by this; 1: off
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repeat_penalty: f32,
-    /// Seed of the draws
+    /// Seed of sampling
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
@@ -224,8 +216,8 @@ impl Cli {
         }
         // neither scores nor logits are compared with a speed
         let timed = self.score.is_none() && self.logits.is_none() && self.logits_prefill.is_none();
-        let hour = (timed && !self.no_probe).then(|| Hour::new(engine.probe(), contract(plan)));
-        let mut session = RunningPlan::new(&engine, contract(plan), model, start_time, hour)?;
+        let current = (timed && !self.no_probe).then(|| CurrentRates::new(engine.probe(), contract(plan)));
+        let mut session = RunningPlan::new(&engine, contract(plan), model, start_time, current)?;
 
         let open = |folder: &PathBuf| Sessions::open(folder, self.sessions_size, &session);
         let sessions = self.sessions.as_ref().map(open).transpose()?;
@@ -246,8 +238,8 @@ impl Cli {
         if self.bench {
             let tokens = given.then_some(tokens);
             bench::bench(&mut session, tokens, recording.as_ref(), self.report.as_deref(), self.json)?;
-            return match (&self.calibration_out, &session.hour) {
-                (Some(path), Some(hour)) => calibration::write(path, contract(plan), hour),
+            return match (&self.calibration_out, &session.current) {
+                (Some(path), Some(current)) => calibration::write(path, contract(plan), current),
                 _ => Ok(()),
             };
         }

@@ -13,8 +13,8 @@ use plans::plan::measured_run;
 use plans::terms::Factors;
 use serde::Serialize;
 
+use super::current::CurrentRates;
 use super::floor::Floor;
-use super::hour::Hour;
 use super::session::{RunningPlan, Step};
 use super::{Failure, failure};
 
@@ -26,18 +26,18 @@ pub(super) struct Figures {
     pub(super) start_seconds: f64,
     /// Absent, as the next, in a plan that does not know.
     pub(super) start_seconds_predicted: Option<f64>,
-    pub(super) start_seconds_this_hour: Option<f64>,
+    pub(super) start_seconds_now: Option<f64>,
     pub(super) decode_tokens_per_second: Option<f64>,
     /// By the plan's cost model for the tokens that ran, as are bytes and hits.
     pub(super) decode_tokens_per_second_predicted: Option<f64>,
-    /// By the same model at the rates of this hour, as are the others of this name; absent where those were not measured or
+    /// Priced at current rates, as all `_now` figures; absent where current rates were not measured or
     /// the plan does not know what its times are made of.
-    pub(super) decode_tokens_per_second_this_hour: Option<f64>,
+    pub(super) decode_tokens_per_second_now: Option<f64>,
     /// Of a decoded token; tokens of one step have an equal share of it.
     pub(super) latency_seconds: Option<Distribution>,
     /// Absent, as the next, where the plan knows mean tokens only, or there were drafts.
     pub(super) latency_seconds_predicted: Option<Distribution>,
-    pub(super) latency_seconds_this_hour: Option<Distribution>,
+    pub(super) latency_seconds_now: Option<Distribution>,
     pub(super) decode_tokens: usize,
     /// Steps that brought them: as many, unless drafts were kept.
     pub(super) decode_steps: usize,
@@ -54,13 +54,13 @@ pub(super) struct Figures {
     pub(super) prefill_tokens_per_second: Option<f64>,
     /// Absent where the prompt was not of `prefill_prompt_tokens_predicted`.
     pub(super) prefill_tokens_per_second_predicted: Option<f64>,
-    pub(super) prefill_tokens_per_second_this_hour: Option<f64>,
+    pub(super) prefill_tokens_per_second_now: Option<f64>,
     pub(super) prefill_prompt_tokens: usize,
     /// The prompt's own length, unless the plan knows the time of one length only.
     pub(super) prefill_prompt_tokens_predicted: usize,
     pub(super) time_to_first_token_seconds: Option<f64>,
     pub(super) time_to_first_token_seconds_predicted: Option<f64>,
-    pub(super) time_to_first_token_seconds_this_hour: Option<f64>,
+    pub(super) time_to_first_token_seconds_now: Option<f64>,
     pub(super) bytes_read_per_token: Option<f64>,
     pub(super) bytes_read_per_token_predicted: Option<f64>,
     pub(super) hit_fraction: Option<f64>,
@@ -104,7 +104,7 @@ pub(super) struct Figures {
     pub(super) floor: Option<Floor>,
     /// Absent where nobody looked.
     #[serde(flatten)]
-    pub(super) hour: Option<Hour>,
+    pub(super) current: Option<CurrentRates>,
 }
 
 /// Whether the level selects neurons: where it does not, all of them are computed, and how many of them matter is not
@@ -182,9 +182,9 @@ pub(super) fn figures(session: &RunningPlan<'_>, texts: usize) -> Result<Figures
     let known = measured_run(plan.context.tokens).0 as usize;
     let prefilled = |value: f64| (prompt > 0).then_some(value);
     let prompt_seconds = expectation::prompt_seconds(plan, prompt, &Factors::NONE);
-    let factors = session.hour.as_ref().and_then(Hour::factors);
-    let this_hour = factors.and_then(|factors| expectation::at(plan, &stream, &factors));
-    let prompt_this_hour = factors
+    let factors = session.current.as_ref().and_then(CurrentRates::factors);
+    let now = factors.and_then(|factors| expectation::at(plan, &stream, &factors));
+    let prompt_now = factors
         .filter(|_| plan.terms.is_some())
         .and_then(|factors| expectation::prompt_seconds(plan, prompt, &factors));
     let rate = |seconds: Option<f64>| seconds.map(|seconds| prompt as f64 / seconds);
@@ -192,15 +192,14 @@ pub(super) fn figures(session: &RunningPlan<'_>, texts: usize) -> Result<Figures
         flash: session.flash().to_owned(),
         start_seconds: session.start_time.as_secs_f64(),
         start_seconds_predicted: expectation::start_seconds(plan, &Factors::NONE),
-        start_seconds_this_hour: factors.and_then(|factors| expectation::start_seconds(plan, &factors)),
+        start_seconds_now: factors.and_then(|factors| expectation::start_seconds(plan, &factors)),
         decode_tokens_per_second: decoded(count / time.as_secs_f64()),
         decode_tokens_per_second_predicted: expected
             .map(|expected| times_as_fast * expected.tokens_per_second),
-        decode_tokens_per_second_this_hour: this_hour
-            .map(|expected| times_as_fast * expected.tokens_per_second),
+        decode_tokens_per_second_now: now.map(|expected| times_as_fast * expected.tokens_per_second),
         latency_seconds: of_steps(steps, |step| step.time.as_secs_f64()),
         latency_seconds_predicted: expected.and_then(alone).and_then(|expected| expected.latency_seconds),
-        latency_seconds_this_hour: this_hour.and_then(alone).and_then(|expected| expected.latency_seconds),
+        latency_seconds_now: now.and_then(alone).and_then(|expected| expected.latency_seconds),
         decode_tokens: tokens,
         decode_steps: steps.len(),
         drafted_tokens: speculation.map(|_| rows - steps.len()),
@@ -212,12 +211,12 @@ pub(super) fn figures(session: &RunningPlan<'_>, texts: usize) -> Result<Figures
         cold_starts: if stream.prompted && plan.cache.slice_neurons > 1 { 0 } else { texts },
         prefill_tokens_per_second: prefilled(prompt as f64 / first_token),
         prefill_tokens_per_second_predicted: rate(prompt_seconds),
-        prefill_tokens_per_second_this_hour: rate(prompt_this_hour),
+        prefill_tokens_per_second_now: rate(prompt_now),
         prefill_prompt_tokens: prompt,
         prefill_prompt_tokens_predicted: if prompt_seconds.is_some() { prompt } else { known },
         time_to_first_token_seconds: prefilled(first_token),
         time_to_first_token_seconds_predicted: prompt_seconds,
-        time_to_first_token_seconds_this_hour: prompt_this_hour,
+        time_to_first_token_seconds_now: prompt_now,
         bytes_read_per_token: decoded(counters.read_bytes as f64 / count),
         bytes_read_per_token_predicted: expected
             .and_then(alone)
@@ -254,6 +253,6 @@ pub(super) fn figures(session: &RunningPlan<'_>, texts: usize) -> Result<Figures
         floor: (e.floor.as_ref())
             .filter(|_| !steps.is_empty())
             .map(|rates| Floor::new(rates, &counters, count, time.as_secs_f64())),
-        hour: session.hour.clone(),
+        current: session.current.clone(),
     })
 }

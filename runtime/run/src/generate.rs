@@ -103,7 +103,7 @@ pub(super) fn generate(
         let about = About::new(model, session.plan, Some((tokens.len(), ended)));
         terminal::say(format_args!("\n{}", report::text(&about, &figures)));
         if cli.report.is_some() {
-            terminal::say(format_args!("\n{}", report::details(&figures)));
+            terminal::say(format_args!("\n{}", report::details(&about, &figures)));
         }
     }
     failed

@@ -1,20 +1,25 @@
-//! The program `run`: a plan, a container and a prompt in; text and what happened beside what was predicted out.
+//! The program `run`: executes a plan, prints text, and reports planned and measured figures.
 //!
-//! In reading order: the command line (`cli`), what is read before anything starts (`input`), one token after another with
-//! a clock (`session`), what this `hour` gives, what is done with them (`generate`, whose `output` is the text and which says why it `ended`; `chat`; `serve`, whose answers are each a `turn` of a sequence that has `held` something before, and whose prompts may last as `sessions` on disk, both of which tell `reasoning` from answer; `score`, `logits`, `bench`, which may follow recorded routes and write a `calibration`, and `tokenize`, which needs no engine), the
-//! `figures` at the end with the `floor`, the `report` of them, and that on all `tokens` with
-//! its `picture`.
+//! In reading order:
+//!
+//! * `cli` reads the command line, `input` the plan, the container and the prompt.
+//! * `session` decodes tokens and measures each; `current` holds the rates that the probe found.
+//! * `generate` continues a prompt: `output` is its text, `ended` why it stopped.
+//! * `chat` and `serve` hold conversations. A `turn` is one answer, `held` the tokens that a sequence already has,
+//!   `sessions` their keys and values on disk; `reasoning` separates thinking from the answer.
+//! * `score`, `logits`, `bench` (with `calibration`) and `tokenize` do other things than generate.
+//! * `figures` sums up a run, with the lower bound in `floor`; `report` prints it, `tokens` and `picture` write it as CSV and SVG.
 
 mod bench;
 mod calibration;
 mod chat;
 mod cli;
+mod current;
 mod ended;
 mod figures;
 mod floor;
 mod generate;
 mod held;
-mod hour;
 mod input;
 mod logits;
 mod output;

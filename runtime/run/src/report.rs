@@ -1,7 +1,6 @@
-//! The report: what was planned beside what happened, for people; between them what is planned at the rates of this hour.
+//! The report of a run: planned, planned at current rates (`now`), and measured.
 //!
-//! A short table and a sentence or two. The rest of the [`Figures`] is for those who look into a run: `--report` adds
-//! it, `--json` has all of it.
+//! The table has the figures that a person wants. `--report` adds the details, `--json` has all [`Figures`].
 
 use std::fmt::Write as _;
 
@@ -45,13 +44,13 @@ impl<'a> About<'a> {
 struct Row {
     name: &'static str,
     planned: Option<f64>,
-    /// At this hour's rates; `None`: it does not depend on them.
-    this_hour: Option<Option<f64>>,
+    /// At current rates; `None`: the figure does not depend on them.
+    now: Option<Option<f64>>,
     measured: Option<f64>,
     show: fn(f64) -> String,
 }
 
-/// The table of a run, and in sentences what it was and what of it needs saying.
+/// The table of a run, and sentences about everything unusual.
 pub(super) fn text(about: &About<'_>, f: &Figures) -> String {
     let in_blocks = format!(", keys and values in {}", about.kv.name());
     let mut text = format!(
@@ -61,7 +60,7 @@ pub(super) fn text(about: &About<'_>, f: &Figures) -> String {
         about.level,
         if about.kv.has_blocks() { &in_blocks } else { "" },
         show(f.memory_limit_bytes),
-        table(about, f)
+        table(f)
     );
     for sentence in sentences(about, f) {
         text.push('\n');
@@ -70,88 +69,81 @@ pub(super) fn text(about: &About<'_>, f: &Figures) -> String {
     text
 }
 
-fn table(about: &About<'_>, f: &Figures) -> String {
-    let speed: fn(f64) -> String = |value| format!("{value:.1} tok/s");
+fn table(f: &Figures) -> String {
+    let several: fn(f64) -> String = |value| format!("{value:.2}");
     let percent: fn(f64) -> String = |value| format!("{:.1} %", value * 100.0);
     let bytes: fn(f64) -> String = |value| show(value.round() as u64);
-    let row = |name, planned, measured, show| Row { name, planned, this_hour: None, measured, show };
-    let timed = |name, planned, this_hour, measured, show| Row {
-        this_hour: Some(this_hour),
+    let speed: fn(f64) -> String = |value| format!("{value:.1} tok/s");
+    let row = |name, planned, measured, show| Row { name, planned, now: None, measured, show };
+    let timed = |name, [planned, now, measured]: [Option<f64>; 3], show| Row {
+        now: Some(now),
         ..row(name, planned, measured, show)
     };
-    let mut rows = vec![timed(
-        names::DECODE,
-        f.decode_tokens_per_second_predicted,
-        f.decode_tokens_per_second_this_hour,
-        f.decode_tokens_per_second,
-        speed,
-    )];
+    let decode =
+        [f.decode_tokens_per_second_predicted, f.decode_tokens_per_second_now, f.decode_tokens_per_second];
+    let mut rows = vec![timed(names::DECODE, decode, speed)];
     if f.tokens_per_step.is_some() {
-        let several: fn(f64) -> String = |value| format!("{value:.2}");
         rows.push(row(names::TOKENS_PER_STEP, f.tokens_per_step_predicted, f.tokens_per_step, several));
     }
-    let of_tokens = [f.latency_seconds_predicted, f.latency_seconds_this_hour, f.latency_seconds];
-    let percentiles = of_tokens.map(|of| of.map(|of| [of.p50, of.p90, of.p99]));
-    for (quantile, name) in names::TOKEN.into_iter().enumerate() {
-        let [planned, this_hour, measured] = percentiles.map(|of| of.map(|of| of[quantile]));
-        rows.push(timed(name, planned, this_hour, measured, duration));
-    }
+    let slowest = latencies(f).map(|of| of.map(|[_, _, p99]| p99));
+    let prefill =
+        [f.prefill_tokens_per_second_predicted, f.prefill_tokens_per_second_now, f.prefill_tokens_per_second];
+    let first = [
+        f.time_to_first_token_seconds_predicted,
+        f.time_to_first_token_seconds_now,
+        f.time_to_first_token_seconds,
+    ];
+    let start = [f.start_seconds_predicted, f.start_seconds_now, Some(f.start_seconds)];
+    let peak = [f.memory_peak_bytes_predicted, f.memory_peak_bytes].map(|bytes| Some(bytes as f64));
     rows.extend([
-        timed(
-            names::PREFILL,
-            f.prefill_tokens_per_second_predicted,
-            f.prefill_tokens_per_second_this_hour,
-            f.prefill_tokens_per_second,
-            speed,
-        ),
-        timed(
-            names::FIRST_TOKEN,
-            f.time_to_first_token_seconds_predicted,
-            f.time_to_first_token_seconds_this_hour,
-            f.time_to_first_token_seconds,
-            duration,
-        ),
-        timed(
-            names::START,
-            f.start_seconds_predicted,
-            f.start_seconds_this_hour,
-            Some(f.start_seconds),
-            duration,
-        ),
+        timed(names::TOKEN[2], slowest, duration),
+        timed(names::PREFILL, prefill, speed),
+        timed(names::FIRST_TOKEN, first, duration),
+        timed(names::START, start, duration),
         row(names::READ, f.bytes_read_per_token_predicted, f.bytes_read_per_token, bytes),
         row(names::FOUND, f.hit_fraction_predicted, f.hit_fraction, percent),
+        row(names::PEAK, peak[0], peak[1], bytes),
     ]);
-    if about.selects {
-        let (planned, measured) = (f.active_predicted_fraction_predicted, f.active_predicted_fraction);
-        rows.push(row("neurons selected", planned, measured, percent));
+    let (change, upper) =
+        (f.perplexity_change_fraction_predicted, f.perplexity_change_fraction_upper_predicted);
+    rows.push(row(names::CHANGE, Some(change), None, loss));
+    if let Some(upper) = upper.filter(|&upper| loss(upper) != loss(0.0)) {
+        rows.push(row("  at most (95 %)", Some(upper), None, loss));
     }
-    let peak = (f.memory_peak_bytes_predicted as f64, f.memory_peak_bytes as f64);
-    rows.push(row(names::PEAK, Some(peak.0), Some(peak.1), bytes));
-    let change: fn(f64) -> String = |value| format!("{:+.2} %", value * 100.0);
-    rows.push(row(names::CHANGE, Some(f.perplexity_change_fraction_predicted), None, change));
-    if let Some(upper) = f.perplexity_change_fraction_upper_predicted {
-        rows.push(row("  at most (95 %)", Some(upper), None, change));
+    compare(rows, f)
+}
+
+/// A rise of perplexity for people.
+fn loss(fraction: f64) -> String {
+    if (fraction * 1e4).round() == 0.0 {
+        "lossless".to_owned()
+    } else {
+        format!("{:+.2} %", fraction * 100.0)
     }
-    // a column for this hour where it is known, and where only the plan is too old to tell it
-    let hour = f.hour.as_ref().filter(|hour| hour.factors().is_some() || !hour.in_plan);
+}
+
+/// P50, P90 and P99 of a token's time: planned, at current rates and measured.
+fn latencies(f: &Figures) -> [Option<[f64; 3]>; 3] {
+    [f.latency_seconds_predicted, f.latency_seconds_now, f.latency_seconds]
+        .map(|of| of.map(|of| [of.p50, of.p90, of.p99]))
+}
+
+/// Columns for planned and measured, and for current rates where they were measured.
+fn compare(rows: Vec<Row>, f: &Figures) -> String {
+    let is_probed = f.current.as_ref().is_some_and(|current| current.in_plan && current.factors().is_some());
     let mut heading = vec!["", "planned", "measured"];
-    if hour.is_some() {
-        heading.insert(2, "this hour");
+    if is_probed {
+        heading.insert(2, "now");
     }
     let mut table = Rows::headed(&heading);
-    for Row { name, planned, this_hour, measured, show } in rows {
+    for Row { name, planned, now, measured, show } in rows {
         let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), show);
         let (name, planned, measured) = (name.to_owned(), cell(planned), cell(measured));
-        let Some(hour) = hour else {
+        if is_probed {
+            table.row([name, planned, now.map_or_else(String::new, cell), measured]);
+        } else {
             table.row([name, planned, measured]);
-            continue;
-        };
-        let this_hour = match this_hour {
-            None => String::new(),
-            Some(_) if !hour.in_plan => "not in this plan".to_owned(),
-            Some(value) => cell(value),
-        };
-        table.row([name, planned, this_hour, measured]);
+        }
     }
     table.to_string()
 }
@@ -164,41 +156,25 @@ fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
     if let (Some(predicted), Some(measured)) =
         (f.decode_tokens_per_second_predicted, f.decode_tokens_per_second)
     {
-        let this_hour = f.decode_tokens_per_second_this_hour.map(|hour| measured / hour - 1.0);
-        sentences.push(compared(measured / predicted - 1.0, this_hour));
+        let now = f.decode_tokens_per_second_now.map(|now| measured / now - 1.0);
+        sentences.push(compared(measured / predicted - 1.0, now));
     }
     if let (Some(drafted), Some(kept)) = (f.drafted_tokens, f.kept_tokens) {
         sentences.push(format!(
-            "Of {} that the text itself suggested, {kept} were kept in {}; how many are is planned for text as the profile's.",
-            count(drafted, "token"),
+            "{kept} of {} were kept, in {}; the plan expects as many as on the profile's text.",
+            count(drafted, "drafted token"),
             count(f.decode_steps, "step")
         ));
     }
-    if let Some(hour) = f.hour.as_ref().filter(|hour| hour.in_plan) {
-        sentences.push(hour.sentence());
-        if let Some(others) = hour.probe_others_cpu_fraction.filter(|&others| others > OTHERS_MAX) {
-            sentences.push(format!(
-                "Others took {:.0} % of the processors' time while that was measured.",
-                others * 100.0
-            ));
-        }
-    }
-    if let (Some(first), Some(last)) = (f.decode_first_position, f.decode_last_position) {
-        let starts = match f.cold_starts {
-            0 => " after a prompt that fills the cache".to_owned(),
-            1 => " from an empty cache".to_owned(),
-            starts => format!(" {starts} times from an empty cache"),
-        };
-        let tokens = match f.decode_tokens {
-            1 => format!("one token at position {first}"),
-            tokens => format!("{tokens} tokens at positions {first} to {last}"),
-        };
-        sentences.push(format!("Decode, reads and hits are planned for the {tokens},{starts}."));
+    if f.current.as_ref().is_some_and(|current| !current.in_plan) {
+        sentences.push(
+            "This plan is too old to be priced at current rates; make it again with `plan`.".to_owned(),
+        );
     }
     let (prompt, predicted) = (f.prefill_prompt_tokens, f.prefill_prompt_tokens_predicted);
     if prompt > 0 && prompt != predicted {
         sentences.push(format!(
-            "Prefill is planned for a prompt of {predicted} tokens only; this one had {prompt}."
+            "This plan expects prompts of {predicted} tokens only; this one had {prompt}. Make it again with `plan`."
         ));
     }
     if let Some(others) = f.others_cpu_fraction.filter(|&others| others > OTHERS_MAX) {
@@ -219,8 +195,8 @@ fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
     sentences
 }
 
-/// How much faster decoding was than planned, and than planned at the rates of this hour, as fractions.
-fn compared(faster: f64, this_hour: Option<f64>) -> String {
+/// Measured speed against the plan, and against the plan at current rates, each as a fraction.
+fn compared(faster: f64, now: Option<f64>) -> String {
     let against = |faster: f64| {
         if faster.abs() < SAME_FRACTION {
             return "as fast as".to_owned();
@@ -228,50 +204,101 @@ fn compared(faster: f64, this_hour: Option<f64>) -> String {
         let than = if faster > 0.0 { "faster" } else { "slower" };
         format!("{:.0} % {than} than", faster.abs() * 100.0)
     };
-    let hour = this_hour
-        .map_or_else(String::new, |faster| format!(", and {} planned at this hour's rates", against(faster)));
-    format!("Decoding was {} planned{hour}.", against(faster))
+    let now =
+        now.map_or_else(String::new, |faster| format!(", and {} expected at current rates", against(faster)));
+    format!("Decoding was {} planned{now}.", against(faster))
 }
 
 fn count(number: usize, of: &str) -> String {
     if number == 1 { format!("1 {of}") } else { format!("{number} {of}s") }
 }
 
-/// The details of `--report`: where the time of a token went, and the times below which it could not have been.
-pub(super) fn details(f: &Figures) -> String {
-    let Some(io_wait) = f.io_wait_seconds else { return format!("Flash is read through {}.", f.flash) };
+/// The details of `--report`: latencies, the time of each stage, and the hardware's lower bound.
+pub(super) fn details(about: &About<'_>, f: &Figures) -> String {
+    let percent: fn(f64) -> String = |value| format!("{:.1} %", value * 100.0);
+    let [planned, now, measured] = latencies(f);
+    let quantile = |at: usize| Row {
+        name: names::TOKEN[at],
+        planned: planned.map(|of| of[at]),
+        now: Some(now.map(|of| of[at])),
+        measured: measured.map(|of| of[at]),
+        show: duration,
+    };
+    let mut rows = vec![quantile(0), quantile(1)];
+    if about.selects {
+        let (planned, measured) = (f.active_predicted_fraction_predicted, f.active_predicted_fraction);
+        rows.push(Row { name: "neurons selected", planned, now: None, measured, show: percent });
+    }
+    let mut text = compare(rows, f);
+    if let Some(io_wait) = f.io_wait_seconds {
+        text += &format!("\n\n{}\n", stages(f, io_wait));
+    }
+    for sentence in notes(f) {
+        let _ = write!(text, "\n{sentence}");
+    }
+    text
+}
+
+/// The time of a token by stage, and the lower bound.
+fn stages(f: &Figures, io_wait: f64) -> String {
     let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
     let mut table = Rows::headed(&["a token", "ms"]);
     for stage in Stage::ALL.map(Stage::name) {
         table.row([stage.replace('_', "-"), ms(f.stage_seconds.get(stage).copied().unwrap_or(0.0))]);
         if stage == Stage::Demand.name() {
-            table.row(["  of it I/O wait".to_owned(), ms(io_wait)]);
+            table.row(["  I/O wait in it".to_owned(), ms(io_wait)]);
         }
     }
     if let Some(floor) = &f.floor {
-        table.row(["floor, the longer of".to_owned(), ms(floor.floor_seconds)]);
+        table.row(["lower bound, the longer of".to_owned(), ms(floor.floor_seconds)]);
         table.row(["  bytes through memory".to_owned(), ms(floor.floor_memory_seconds)]);
         let reads = floor.floor_reads_seconds.map_or_else(|| "-".to_owned(), ms);
         table.row(["  reads of flash".to_owned(), reads]);
     }
-    let mut text = format!("{table}\n");
+    table.to_string()
+}
+
+/// Sentences of the details.
+fn notes(f: &Figures) -> Vec<String> {
+    let mut notes = Vec::new();
     if let Some(floor) = &f.floor {
-        let _ = write!(text, "\nA token took {:.2} times its floor.", floor.measured_over_floor);
+        notes
+            .push(format!("A token took {:.2} times the hardware's lower bound.", floor.measured_over_floor));
+    }
+    if let Some(current) = f.current.as_ref().filter(|current| current.in_plan) {
+        notes.push(current.sentence());
+        if let Some(others) = current.probe_others_cpu_fraction.filter(|&others| others > OTHERS_MAX) {
+            notes.push(format!(
+                "Other programs took {:.0} % of the processors' time while these were measured.",
+                others * 100.0
+            ));
+        }
+    }
+    if let (Some(first), Some(last)) = (f.decode_first_position, f.decode_last_position) {
+        let starts = match f.cold_starts {
+            0 => " after a prompt that fills the cache".to_owned(),
+            1 => " from an empty cache".to_owned(),
+            starts => format!(" {starts} times from an empty cache"),
+        };
+        let tokens = match f.decode_tokens {
+            1 => format!("one token at position {first}"),
+            tokens => format!("{tokens} tokens at positions {first} to {last}"),
+        };
+        notes.push(format!("Decode, reads and hits are planned for the {tokens},{starts}."));
     }
     if let (Some(true_fraction), Some(predicted)) = (f.active_true_fraction, f.active_true_fraction_predicted)
     {
-        let _ = write!(
-            text,
-            "\nOf all neurons {:.1} % were truly active; {:.1} % were predicted to be.",
+        notes.push(format!(
+            "{:.1} % of all neurons were truly active, {:.1} % were expected.",
             true_fraction * 100.0,
             predicted * 100.0
-        );
+        ));
     }
-    if let Some(hash) = &f.logits_hash {
-        let _ = write!(text, "\nThe logits' hash is {hash}, as with every plan that has these quality keys.");
-    }
-    let _ = write!(text, "\nFlash is read through {}.", f.flash);
-    text
+    notes.extend(f.logits_hash.as_ref().map(|hash| {
+        format!("The hash of the logits is {hash}; plans with the same quality keys give the same.")
+    }));
+    notes.push(format!("Flash is read through {}.", f.flash));
+    notes
 }
 
 /// A JSON object on standard output.
@@ -293,7 +320,7 @@ pub(super) fn print(text: impl std::fmt::Display) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hour::Hour;
+    use super::super::current::CurrentRates;
     use super::*;
     use expect_test::expect;
     use plans::expectation::Distribution;
@@ -303,10 +330,10 @@ mod tests {
             flash: "io_uring, direct".to_owned(),
             start_seconds: 0.084,
             start_seconds_predicted: Some(0.071),
-            start_seconds_this_hour: None,
+            start_seconds_now: None,
             decode_tokens_per_second: Some(398.1),
             decode_tokens_per_second_predicted: Some(412.34),
-            decode_tokens_per_second_this_hour: None,
+            decode_tokens_per_second_now: None,
             latency_seconds: Some(Distribution { mean: 0.0025, p50: 0.0024, p90: 0.0031, p99: 0.0052 }),
             latency_seconds_predicted: Some(Distribution {
                 mean: 0.0024,
@@ -314,7 +341,7 @@ mod tests {
                 p90: 0.0029,
                 p99: 0.0049,
             }),
-            latency_seconds_this_hour: None,
+            latency_seconds_now: None,
             decode_tokens: 99,
             decode_steps: 99,
             drafted_tokens: None,
@@ -326,12 +353,12 @@ mod tests {
             cold_starts: 1,
             prefill_tokens_per_second: Some(1003.2),
             prefill_tokens_per_second_predicted: Some(1204.0),
-            prefill_tokens_per_second_this_hour: None,
+            prefill_tokens_per_second_now: None,
             prefill_prompt_tokens: 64,
             prefill_prompt_tokens_predicted: 64,
             time_to_first_token_seconds: Some(64.0 / 1003.2),
             time_to_first_token_seconds_predicted: Some(64.0 / 1204.0),
-            time_to_first_token_seconds_this_hour: None,
+            time_to_first_token_seconds_now: None,
             bytes_read_per_token: Some(123_456.0),
             bytes_read_per_token_predicted: Some(120_000.0),
             hit_fraction: Some(0.881),
@@ -360,12 +387,12 @@ mod tests {
             others_cpu_fraction: Some(0.0),
             logits_hash: Some("0123456789abcdef".to_owned()),
             floor: None,
-            hour: None,
+            current: None,
         }
     }
 
-    fn hour() -> Hour {
-        Hour {
+    fn current() -> CurrentRates {
+        CurrentRates {
             probes: 1,
             probe_seconds: 0.5,
             probe_compute_over_planned: Some(0.98),
@@ -408,87 +435,75 @@ mod tests {
 
                                       planned      measured
             decode                412.3 tok/s   398.1 tok/s
-            token, P50                2.30 ms       2.40 ms
-            token, P90                2.90 ms       3.10 ms
-            token, P99                4.90 ms       5.20 ms
+            latency P99               4.90 ms       5.20 ms
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
             start                       71 ms         84 ms
             read per token          117.2 KiB     120.6 KiB
-            found in memory            87.9 %        88.1 %
-            neurons selected           12.1 %        12.3 %
+            hit rate                   87.9 %        88.1 %
             peak memory              22.0 MiB      21.0 MiB
             perplexity change         +0.21 %             -
               at most (95 %)          +0.48 %             -
 
             The text ended after 100 tokens, as many as -n allows.
             Decoding was 3 % slower than planned.
-            Decode, reads and hits are planned for the 99 tokens at positions 64 to 162, from an empty cache.
         "#]]
         .assert_eq(&format!("{}\n", text(&ABOUT, &figures())));
     }
 
     #[test]
-    fn what_the_hour_gives_stands_between_what_is_planned_and_what_happened() {
+    fn current_rates_stand_between_planned_and_measured() {
         let figures = Figures {
-            decode_tokens_per_second_this_hour: Some(390.0),
-            prefill_tokens_per_second_this_hour: Some(1100.0),
-            time_to_first_token_seconds_this_hour: Some(64.0 / 1100.0),
-            start_seconds_this_hour: Some(0.08),
-            hour: Some(hour()),
+            decode_tokens_per_second_now: Some(390.0),
+            prefill_tokens_per_second_now: Some(1100.0),
+            time_to_first_token_seconds_now: Some(64.0 / 1100.0),
+            start_seconds_now: Some(0.08),
+            current: Some(current()),
             ..figures()
         };
         expect![[r#"
             oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory
 
-                                      planned     this hour      measured
+                                      planned           now      measured
             decode                412.3 tok/s   390.0 tok/s   398.1 tok/s
-            token, P50                2.30 ms             -       2.40 ms
-            token, P90                2.90 ms             -       3.10 ms
-            token, P99                4.90 ms             -       5.20 ms
+            latency P99               4.90 ms             -       5.20 ms
             prefill              1204.0 tok/s  1100.0 tok/s  1003.2 tok/s
             time to first token         53 ms         58 ms         64 ms
             start                       71 ms         80 ms         84 ms
             read per token          117.2 KiB                   120.6 KiB
-            found in memory            87.9 %                      88.1 %
-            neurons selected           12.1 %                      12.3 %
+            hit rate                   87.9 %                      88.1 %
             peak memory              22.0 MiB                    21.0 MiB
             perplexity change         +0.21 %                           -
               at most (95 %)          +0.48 %                           -
 
             The text ended after 100 tokens, as many as -n allows.
-            Decoding was 3 % slower than planned, and 2 % faster than planned at this hour's rates.
-            This hour's rates over those that the plan assumes: computing 0.98, reads here and there 0.85, reads in order 1.02.
-            Others took 25 % of the processors' time while that was measured.
-            Decode, reads and hits are planned for the 99 tokens at positions 64 to 162, from an empty cache.
-        "#]].assert_eq(&format!("{}\n", text(&ABOUT, &figures)));
+            Decoding was 3 % slower than planned, and 2 % faster than expected at current rates.
+        "#]]
+        .assert_eq(&format!("{}\n", text(&ABOUT, &figures)));
         // an older plan
-        let hour = Hour { in_plan: false, probe_compute_over_planned: None, ..hour() };
+        let current = CurrentRates { in_plan: false, probe_compute_over_planned: None, ..current() };
         let figures = Figures {
-            decode_tokens_per_second_this_hour: None,
-            prefill_tokens_per_second_this_hour: None,
-            time_to_first_token_seconds_this_hour: None,
-            start_seconds_this_hour: None,
-            hour: Some(hour),
+            decode_tokens_per_second_now: None,
+            prefill_tokens_per_second_now: None,
+            time_to_first_token_seconds_now: None,
+            start_seconds_now: None,
+            current: Some(current),
             ..figures
         };
         expect![[r#"
-                                      planned         this hour      measured
-            decode                412.3 tok/s  not in this plan   398.1 tok/s
-            token, P50                2.30 ms  not in this plan       2.40 ms
-            token, P90                2.90 ms  not in this plan       3.10 ms
-            token, P99                4.90 ms  not in this plan       5.20 ms
-            prefill              1204.0 tok/s  not in this plan  1003.2 tok/s
-            time to first token         53 ms  not in this plan         64 ms
-            start                       71 ms  not in this plan         84 ms
-            read per token          117.2 KiB                       120.6 KiB
-            found in memory            87.9 %                          88.1 %
-            neurons selected           12.1 %                          12.3 %
-            peak memory              22.0 MiB                        21.0 MiB
-            perplexity change         +0.21 %                               -
-              at most (95 %)          +0.48 %                               -
+                                      planned      measured
+            decode                412.3 tok/s   398.1 tok/s
+            latency P99               4.90 ms       5.20 ms
+            prefill              1204.0 tok/s  1003.2 tok/s
+            time to first token         53 ms         64 ms
+            start                       71 ms         84 ms
+            read per token          117.2 KiB     120.6 KiB
+            hit rate                   87.9 %        88.1 %
+            peak memory              22.0 MiB      21.0 MiB
+            perplexity change         +0.21 %             -
+              at most (95 %)          +0.48 %             -
         "#]]
-        .assert_eq(&format!("{}\n", table(&ABOUT, &figures)));
+        .assert_eq(&format!("{}\n", table(&figures)));
     }
 
     #[test]
@@ -517,22 +532,19 @@ mod tests {
 
                                      planned      measured
             decode               412.3 tok/s   500.0 tok/s
-            token, P50               2.30 ms       2.40 ms
-            token, P90               2.90 ms       3.10 ms
-            token, P99               4.90 ms       5.20 ms
+            latency P99              4.90 ms       5.20 ms
             prefill                        -  1003.2 tok/s
             time to first token            -         1.3 s
             start                      71 ms         84 ms
             read per token         117.2 KiB     120.6 KiB
-            found in memory           87.9 %        88.1 %
+            hit rate                  87.9 %        88.1 %
             peak memory             22.0 MiB      23.0 MiB
             perplexity change        +0.21 %             -
               at most (95 %)         +0.48 %             -
 
             The text ended after 1 token: the model ended it.
             Decoding was 21 % faster than planned.
-            Decode, reads and hits are planned for the one token at position 3, from an empty cache.
-            Prefill is planned for a prompt of 64 tokens only; this one had 3.
+            This plan expects prompts of 64 tokens only; this one had 3. Make it again with `plan`.
             Other programs, or the host of this virtual machine, took 31 % of the processors' time meanwhile.
             The memory may be paged out: mlock: not permitted.
             warning: the process held 1.0 MiB more than the plan's limit
@@ -563,44 +575,53 @@ mod tests {
 
                                       planned      measured
             decode                          -             -
-            token, P50                      -             -
-            token, P90                      -             -
-            token, P99                      -             -
+            latency P99                     -             -
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
             start                       71 ms         84 ms
             read per token                  -             -
-            found in memory                 -             -
-            neurons selected           12.1 %             -
+            hit rate                        -             -
             peak memory              22.0 MiB      21.0 MiB
             perplexity change         +0.21 %             -
               at most (95 %)          +0.48 %             -
 
             The text ended after 100 tokens, as many as -n allows.
+                              planned  measured
+            latency P50             -         -
+            latency P90             -         -
+            neurons selected   12.1 %         -
+            10.0 % of all neurons were truly active, 11.0 % were expected.
+            The hash of the logits is 0123456789abcdef; plans with the same quality keys give the same.
             Flash is read through io_uring, direct.
         "#]]
-        .assert_eq(&format!("{}\n{}\n", text(&ABOUT, &figures), details(&figures)));
+        .assert_eq(&format!("{}\n{}\n", text(&ABOUT, &figures), details(&ABOUT, &figures)));
     }
 
     #[test]
     fn details_say_where_the_time_went() {
         expect![[r#"
+                              planned  measured
+            latency P50       2.30 ms   2.40 ms
+            latency P90       2.90 ms   3.10 ms
+            neurons selected   12.1 %    12.3 %
+
             a token              ms
             attention         0.300
             select            0.300
             look-ahead        0.300
             gate-up           0.300
             demand            0.300
-              of it I/O wait  0.100
+              I/O wait in it  0.100
             down              0.300
             insert            0.300
             head              0.300
 
-            Of all neurons 10.0 % were truly active; 11.0 % were predicted to be.
-            The logits' hash is 0123456789abcdef, as with every plan that has these quality keys.
+            Decode, reads and hits are planned for the 99 tokens at positions 64 to 162, from an empty cache.
+            10.0 % of all neurons were truly active, 11.0 % were expected.
+            The hash of the logits is 0123456789abcdef; plans with the same quality keys give the same.
             Flash is read through io_uring, direct.
         "#]]
-        .assert_eq(&format!("{}\n", details(&figures())));
+        .assert_eq(&format!("{}\n", details(&ABOUT, &figures())));
     }
 
     #[test]
@@ -609,7 +630,7 @@ mod tests {
         assert_eq!(compared(-0.034, None), "Decoding was 3 % slower than planned.");
         assert_eq!(
             compared(-0.25, Some(0.01)),
-            "Decoding was 25 % slower than planned, and as fast as planned at this hour's rates."
+            "Decoding was 25 % slower than planned, and as fast as expected at current rates."
         );
     }
 

@@ -214,7 +214,7 @@ fn text_of(score: &Score, (promised, upper): (f64, Option<f64>)) -> Rows {
         row("at most, with 95 % confidence", percent(upper));
     }
     row("read from flash", plans::size::show(score.bytes_read));
-    row("found in memory", format!("{:.2} %", score.hit_fraction * 100.0));
+    row(plans::names::FOUND, format!("{:.2} %", score.hit_fraction * 100.0));
     rows
 }
 
@@ -244,7 +244,7 @@ mod tests {
             change by the profile              +0.100 %
             at most, with 95 % confidence      +0.420 %
             read from flash                     5.0 MiB
-            found in memory                     88.15 %
+            hit rate                            88.15 %
         "#]]
         .assert_eq(&format!("{}\n", text_of(&score, (0.001, Some(0.0042)))));
         let unread = Score { source_read: false, ..score };

@@ -18,7 +18,7 @@ use plans::engine::ROWS_MAX;
 use plans::size::show;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::hour::Hour;
+use super::current::CurrentRates;
 use super::{Failure, failure};
 
 /// A step of decoding: a token, and those of its draft that were kept.
@@ -63,8 +63,8 @@ pub(super) struct RunningPlan<'engine> {
     pub(super) model: &'engine Model,
     batch: Batch,
     pub(super) start_time: Duration,
-    /// Rates of this hour, if they were measured.
-    pub(super) hour: Option<Hour>,
+    /// Current rates, if they were measured.
+    pub(super) current: Option<CurrentRates>,
     /// Whose the processors' time was until then.
     pub(super) started: Option<CpuTimes>,
     /// Prompt tokens and the time they took.
@@ -79,20 +79,20 @@ pub(super) struct RunningPlan<'engine> {
 }
 
 impl<'engine> RunningPlan<'engine> {
-    /// An engine that took `start_time` to start, in an `hour` that was looked into or not.
+    /// A started engine, the time that its start took, and current rates if they were measured.
     pub(super) fn new(
         engine: &Engine,
         plan: &'engine Plan,
         model: &'engine Model,
         start_time: Duration,
-        hour: Option<Hour>,
+        current: Option<CurrentRates>,
     ) -> Result<Self, Failure> {
         Ok(Self {
             plan,
             model,
             batch: engine.batch()?,
             start_time,
-            hour,
+            current,
             started: CpuTimes::now(),
             prefilled: (0, Duration::ZERO),
             steps: Vec::with_capacity(plan.context.tokens as usize),
@@ -154,8 +154,8 @@ impl<'engine> RunningPlan<'engine> {
     }
 
     /// Measures the rates of this moment.
-    pub(super) fn probe(&mut self) -> Hour {
-        Hour::new(self.batch.engine().probe(), self.plan)
+    pub(super) fn probe(&mut self) -> CurrentRates {
+        CurrentRates::new(self.batch.engine().probe(), self.plan)
     }
 
     /// Records what is read from now on.

@@ -1,6 +1,6 @@
-//! This hour: the rates that the engine's probe found, over those that the plan assumes.
+//! Current rates: computing, memory and reads as the engine's probe finds them, over the rates that the plan assumes.
 //!
-//! A run is probed once, before it starts. A benchmark is probed before, every few seconds of it, and after: a neighbour of a
+//! A run is probed once, before it starts. A benchmark is probed before, every few seconds and after, because the host of a
 //! virtual machine may be busy for a part of it.
 
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ const BETWEEN_PROBES: Duration = Duration::from_secs(4);
 
 /// Rates that probes found, each over the planned one; absent where it was not measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Hour {
-    /// Probes that these are the mean of.
+pub(super) struct CurrentRates {
+    /// Number of probes; rates are their mean.
     pub(super) probes: usize,
-    /// All of them.
+    /// Time of all probes together.
     pub(super) probe_seconds: f64,
-    /// Products with weights in cache; steps of threads are taken to change alike.
+    /// Products with weights in cache; the cost of starting threads is scaled by the same factor.
     pub(super) probe_compute_over_planned: Option<f64>,
     /// Weights in order from memory.
     pub(super) probe_stream_over_planned: Option<f64>,
@@ -38,7 +38,7 @@ pub(super) struct Hour {
     pub(super) in_plan: bool,
 }
 
-impl Hour {
+impl CurrentRates {
     /// The rates of a probe, over those that the plan assumes.
     pub(super) fn new(probe: Probe, plan: &Plan) -> Self {
         let over = |found: Option<f64>, planned: Option<f64>| Some(found? / planned?);
@@ -70,26 +70,26 @@ impl Hour {
         }
     }
 
-    /// What several probes found at equal distances in time: the mean, which is the rate of the whole time. `None` of none.
-    fn mean(hours: &[Self]) -> Option<Self> {
+    /// Mean of probes at equal distances in time; `None` for an empty list.
+    fn mean(probed: &[Self]) -> Option<Self> {
         let mean = |of: fn(&Self) -> Option<f64>| {
-            let found: Vec<f64> = hours.iter().filter_map(of).collect();
+            let found: Vec<f64> = probed.iter().filter_map(of).collect();
             (!found.is_empty()).then(|| found.iter().sum::<f64>() / found.len() as f64)
         };
         Some(Self {
-            probes: hours.iter().map(|hour| hour.probes).sum(),
-            probe_seconds: hours.iter().map(|hour| hour.probe_seconds).sum(),
-            probe_compute_over_planned: mean(|hour| hour.probe_compute_over_planned),
-            probe_stream_over_planned: mean(|hour| hour.probe_stream_over_planned),
-            probe_gather_over_planned: mean(|hour| hour.probe_gather_over_planned),
-            probe_random_reads_over_planned: mean(|hour| hour.probe_random_reads_over_planned),
-            probe_ordered_reads_over_planned: mean(|hour| hour.probe_ordered_reads_over_planned),
-            probe_others_cpu_fraction: mean(|hour| hour.probe_others_cpu_fraction),
-            ..hours.last()?.clone()
+            probes: probed.iter().map(|current| current.probes).sum(),
+            probe_seconds: probed.iter().map(|current| current.probe_seconds).sum(),
+            probe_compute_over_planned: mean(|current| current.probe_compute_over_planned),
+            probe_stream_over_planned: mean(|current| current.probe_stream_over_planned),
+            probe_gather_over_planned: mean(|current| current.probe_gather_over_planned),
+            probe_random_reads_over_planned: mean(|current| current.probe_random_reads_over_planned),
+            probe_ordered_reads_over_planned: mean(|current| current.probe_ordered_reads_over_planned),
+            probe_others_cpu_fraction: mean(|current| current.probe_others_cpu_fraction),
+            ..probed.last()?.clone()
         })
     }
 
-    /// By which the plan's parts are scaled: 1 where nothing was measured. `None` where no rate was.
+    /// Factors for the terms of the plan, 1 for a rate that was not measured; `None` if no rate was.
     pub(super) fn factors(&self) -> Option<Factors> {
         let found = self.found();
         let factor = |at: usize| found[at].1.unwrap_or(1.0);
@@ -102,41 +102,42 @@ impl Hour {
         })
     }
 
-    /// Each rate in words, in the order of [`Factors`].
+    /// Each rate by name, in the order of [`Factors`].
     pub(super) fn found(&self) -> [(&'static str, Option<f64>); 5] {
         [
-            ("computing", self.probe_compute_over_planned),
-            ("memory in order", self.probe_stream_over_planned),
-            ("memory in rows", self.probe_gather_over_planned),
-            ("reads here and there", self.probe_random_reads_over_planned),
-            ("reads in order", self.probe_ordered_reads_over_planned),
+            ("compute", self.probe_compute_over_planned),
+            ("sequential memory", self.probe_stream_over_planned),
+            ("scattered memory", self.probe_gather_over_planned),
+            ("random reads", self.probe_random_reads_over_planned),
+            ("sequential reads", self.probe_ordered_reads_over_planned),
         ]
     }
 
-    /// A sentence of what was found.
+    /// Current rates in a sentence.
     pub(super) fn sentence(&self) -> String {
         let found = self.found();
-        let rates: Vec<String> =
-            found.iter().filter_map(|(what, factor)| Some(format!("{what} {:.2}", (*factor)?))).collect();
+        let rates: Vec<String> = (found.iter())
+            .filter_map(|(name, factor)| Some(format!("{name} {:+.0} %", ((*factor)? - 1.0) * 100.0)))
+            .collect();
         if rates.is_empty() {
-            return format!("This hour's rates are not known: {}.", self.probe_unmeasured.join("; "));
+            return format!("Current rates are not known: {}.", self.probe_unmeasured.join("; "));
         }
-        let times =
-            if self.probes == 1 { String::new() } else { format!(", a mean of {} times", self.probes) };
-        format!("This hour's rates over those that the plan assumes{times}: {}.", rates.join(", "))
+        let probes =
+            if self.probes == 1 { String::new() } else { format!(", mean of {} probes", self.probes) };
+        format!("Current rates against the profile{probes}: {}.", rates.join(", "))
     }
 }
 
-/// The hour of a benchmark, in probes.
+/// The probes of a benchmark.
 #[derive(Debug)]
 pub(super) struct Probes {
-    found: Vec<Hour>,
+    found: Vec<CurrentRates>,
     last: Instant,
 }
 
 impl Probes {
     /// Goes on from the probe before the start; `None` where that was left out.
-    pub(super) fn after(first: Option<Hour>) -> Option<Self> {
+    pub(super) fn after(first: Option<CurrentRates>) -> Option<Self> {
         Some(Self { found: vec![first?], last: Instant::now() })
     }
 
@@ -145,13 +146,13 @@ impl Probes {
         self.last.elapsed() >= BETWEEN_PROBES
     }
 
-    pub(super) fn push(&mut self, hour: Hour) {
-        self.found.push(hour);
+    pub(super) fn push(&mut self, current: CurrentRates) {
+        self.found.push(current);
         self.last = Instant::now();
     }
 
-    pub(super) fn mean(&self) -> Option<Hour> {
-        Hour::mean(&self.found)
+    pub(super) fn mean(&self) -> Option<CurrentRates> {
+        CurrentRates::mean(&self.found)
     }
 }
 
@@ -160,13 +161,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_probes_are_one_mean_of_those_that_measured() {
-        let mut probes = Probes::after(Some(hour())).expect("a first probe");
+    fn several_probes_give_the_mean_of_measured_rates() {
+        let mut probes = Probes::after(Some(current())).expect("a first probe");
         assert!(!probes.due() && Probes::after(None).is_none());
-        probes.push(Hour {
+        probes.push(CurrentRates {
             probe_random_reads_over_planned: Some(1.5),
             probe_compute_over_planned: None,
-            ..hour()
+            ..current()
         });
         let mean = probes.mean().expect("two probes");
         assert_eq!((mean.probes, mean.probe_seconds), (2, 1.0));
@@ -175,8 +176,8 @@ mod tests {
         assert_eq!(Probes { found: Vec::new(), ..probes }.mean(), None);
     }
 
-    fn hour() -> Hour {
-        Hour {
+    fn current() -> CurrentRates {
+        CurrentRates {
             probes: 1,
             probe_seconds: 0.5,
             probe_compute_over_planned: Some(0.9),
@@ -191,16 +192,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_taken_as_planned_and_nothing_is_told_of_nothing() {
-        let mut hour = hour();
+    fn unmeasured_rates_are_taken_as_planned() {
+        let mut current = current();
         let expected = Factors { compute: 0.9, random_reads: 0.5, ..Factors::NONE };
-        assert_eq!(hour.factors(), Some(expected));
+        assert_eq!(current.factors(), Some(expected));
         assert_eq!(
-            hour.sentence(),
-            "This hour's rates over those that the plan assumes: computing 0.90, reads here and there 0.50."
+            current.sentence(),
+            "Current rates against the profile: compute -10 %, random reads -50 %."
         );
-        (hour.probe_compute_over_planned, hour.probe_random_reads_over_planned) = (None, None);
-        assert_eq!(hour.factors(), None);
-        assert_eq!(hour.sentence(), "This hour's rates are not known: memory is small.");
+        (current.probe_compute_over_planned, current.probe_random_reads_over_planned) = (None, None);
+        assert_eq!(current.factors(), None);
+        assert_eq!(current.sentence(), "Current rates are not known: memory is small.");
     }
 }
