@@ -59,11 +59,11 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     let known = arguments.model.is_some() && device_toml.exists();
     if known {
         let device = plans::file::read::<plans::Device>(&device_toml)
-            .context("the device is measured already; remove its file to measure again")?;
+            .with_context(|| format!("remove {} to measure this machine again", device_toml.display()))?;
         if let Some(different) = folder::of_another_machine(&device.value, &context.storage)? {
             say(format_args!(
-                "warning: {} is of another machine, which a plan from it is for ({different}): remove it to measure this one, or \
-                 name another folder with --out",
+                "warning: {} describes another machine ({different}), and so will plans from it; remove the file to measure this \
+                 machine, or name another folder with --out",
                 device_toml.display()
             ));
         }
@@ -99,18 +99,21 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
             };
             let options = model::hub::open(&context, options, quantisation, &mut told)?;
             let profile = Profile::prepare(&context, &options)?;
-            print_estimate(&context, &profile);
+            print_estimate(&context, &profile, arguments.verbose > 0);
             Some(profile)
         }
         None => None,
     };
     let device = if known {
-        say(format_args!("{} is there; only the model is measured", device_toml.display()));
+        say(format_args!(
+            "machine: measured before, in {}; remove that file to measure again",
+            device_toml.display()
+        ));
         None
     } else {
         let estimate = device::estimate(&context)?;
         say(format_args!(
-            "device: about {:.0} s, {} of memory; writes {} to {} and removes it again",
+            "machine: about {:.0} s, {} of memory, and {} of scratch space in {}",
             estimate.time.as_secs_f64(),
             show(estimate.memory_bytes),
             show(estimate.scratch_bytes),
@@ -135,41 +138,123 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         tell(serde_json::json!({ "device": device, "model": model.as_ref().map(model_json) }))?;
         return Ok(());
     }
-    if let Some((summary, time)) = &device {
-        print_device(summary, *time)?;
+    if arguments.verbose > 0 {
+        device.as_ref().map(|(summary, _)| tell(device_table(summary))).transpose()?;
+        model.as_ref().map(|summary| tell(model_table(summary))).transpose()?;
     }
-    if let Some(summary) = &model {
-        print_model(summary)?;
-    }
+    tell(summary(device.as_ref().map(|(summary, _)| summary), model.as_ref()))?;
     Ok(())
 }
 
-/// Prints time and disk space that a profile of the model will take, before it begins.
-fn print_estimate(context: &Context, profile: &Profile) {
+/// The result for people: what was measured, the files, and the next command.
+fn summary(device: Option<&device::Summary>, model: Option<&model::Summary>) -> String {
+    let mut table = Rows::new().left();
+    let mut files = Vec::new();
+    if let Some(summary) = device {
+        table.row(["machine".to_owned(), machine_line(&summary.device)]);
+        table.row(["disk".to_owned(), disk_line(&summary.device)]);
+        files.extend(&summary.files);
+    }
+    if let Some(summary) = model {
+        table.row([
+            "model".to_owned(),
+            format!("{}, perplexity {:.2}", summary.name, summary.perplexity_dense),
+        ]);
+        table.row(["levels".to_owned(), levels_line(&summary.levels)]);
+        files.extend([&summary.model_toml, &summary.container]);
+    }
+    let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+    table.row(["wrote".to_owned(), files.join(", ")]);
+    if let Some(summary) = model {
+        let device_toml = summary.model_toml.with_file_name("device.toml");
+        let next = format!(
+            "plan --device {} --model {} --mem SIZE",
+            device_toml.display(),
+            summary.model_toml.display()
+        );
+        table.row(["next".to_owned(), next]);
+    }
+    table.to_string()
+}
+
+/// Processor, memory and its bandwidth.
+fn machine_line(device: &plans::Device) -> String {
+    let cores = device.core_ids().len();
+    let bandwidth = device.memory.stream_bytes_per_second.last().copied().unwrap_or_default();
+    format!(
+        "{}, {cores} cores, {} of memory at {:.0} GB/s; plans may use {}",
+        device.identity.cpu,
+        show(device.capacity.ram_bytes),
+        bandwidth / 1e9,
+        show(device.capacity.plannable_bytes())
+    )
+}
+
+/// The best random and sequential reads of the disk.
+fn disk_line(device: &plans::Device) -> String {
+    let best = |pattern: &str, block: u64| {
+        let reads = device.storage.reads.iter();
+        let reads = reads.filter(|read| read.pattern == pattern && read.block_bytes == block);
+        reads.map(|read| read.reads_per_second).max_by(f64::total_cmp)
+    };
+    let mut parts = vec![device.identity.storage.clone()];
+    parts.extend(
+        best("random", 8192).map(|rate| format!("{:.0} thousand random reads of 8 KiB a second", rate / 1e3)),
+    );
+    parts.extend(
+        best("sequential", 1 << 20)
+            .map(|rate| format!("{:.1} GB/s in sequence", rate * f64::from(1 << 20) / 1e9)),
+    );
+    if !device.storage.direct {
+        parts.push("through the page cache: this file system refuses direct reads".to_owned());
+    }
+    parts.join(", ")
+}
+
+/// The fastest lossless level and the fastest of all, each with its loss and its share of neurons.
+fn levels_line(levels: &[model::LevelSummary]) -> String {
+    let percent = |fraction: f64| format!("{:.1} %", fraction * 100.0);
+    let fewest = levels.iter().min_by(|a, b| a.active_fraction.total_cmp(&b.active_fraction));
+    match fewest {
+        Some(fewest) if levels.len() > 1 => format!(
+            "{} levels, from all neurons down to {} of them at {:+.2} % of perplexity (`{}`)",
+            levels.len(),
+            percent(fewest.active_fraction),
+            fewest.change_fraction * 100.0,
+            fewest.name
+        ),
+        _ => "one, `dense`: every neuron, nothing lost".to_owned(),
+    }
+}
+
+/// Prints warnings, time and disk space of a profile before it begins; `verbose`: also each stage, and the facts assumed of the model.
+fn print_estimate(context: &Context, profile: &Profile, verbose: bool) {
     for remark in &profile.remarks {
         say(format_args!("warning: {remark}"));
     }
     let estimate = &profile.estimate;
     say(format_args!(
-        "model: about {}; writes {} to {}, and {} of finished parts to {} that it removes at the end",
+        "model: about {}, {} written to {}, and {} of temporary files in {}",
         time(estimate.seconds()),
         show(estimate.container_bytes),
         context.storage.display(),
         show(estimate.work_bytes),
         context.out.display(),
     ));
-    for (stage, seconds) in &estimate.stages {
-        say(format_args!("  {:>8}  {stage}", time(*seconds)));
+    if verbose {
+        for (stage, seconds) in &estimate.stages {
+            say(format_args!("  {:>8}  {stage}", time(*seconds)));
+        }
     }
-    for taken in &profile.taken {
-        say(taken);
-    }
+    // the first is the activation, which a file may not state: a wrong one computes garbage
+    profile.taken.iter().take(if verbose { usize::MAX } else { 1 }).for_each(say);
     if profile.layers_done > 0 {
         say(format_args!("resuming: {} of {} layers done", profile.layers_done, profile.layers()));
     }
 }
 
-fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()> {
+/// Every rate of the machine, for `-v`.
+fn device_table(summary: &device::Summary) -> String {
     let device = &summary.device;
     let rate = |bytes: f64| format!("{:.1} GB/s", bytes / 1e9);
     let mut table = Rows::new().left();
@@ -189,8 +274,8 @@ fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()
     ]);
     let threads = device.memory.stream_bytes_per_second.len();
     for (name, rates) in [
-        ("memory in order", &device.memory.stream_bytes_per_second),
-        ("memory in rows", &device.memory.gather_bytes_per_second),
+        ("memory, sequential", &device.memory.stream_bytes_per_second),
+        ("memory, scattered", &device.memory.gather_bytes_per_second),
     ] {
         let all = rates.last().map_or_else(String::new, |&all| format!(", {threads} threads {}", rate(all)));
         table.row([name.to_owned(), format!("1 thread {}{}", rate(rates[0]), all)]);
@@ -237,7 +322,7 @@ fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()
             || "refused here".to_owned(),
             |cost| {
                 format!(
-                    "{:.1} us of CPU a read, {:.0} % of compute speed at full rate",
+                    "{:.1} us of CPU a read, {:.0} % of compute speed lost at full rate",
                     cost.cpu_seconds_per_read * 1e6,
                     cost.interference_fraction * 100.0
                 )
@@ -245,16 +330,15 @@ fn print_device(summary: &device::Summary, time: Duration) -> std::io::Result<()
         );
         table.row([format!("cost of {backend}"), cost]);
     }
-    table.row(["reads best from".to_owned(), format!("core {}", storage.best_core)]);
+    table.row(["best core for reads".to_owned(), format!("core {}", storage.best_core)]);
     if let Some(spreads) = device.spreads_told() {
-        table.row(["windows apart by".to_owned(), format!("{spreads} (quartiles over median)")]);
+        table.row(["spread of samples".to_owned(), format!("{spreads} (quartiles over median)")]);
     }
-    tell(&table)?;
-    let files: Vec<_> = summary.files.iter().map(|file| file.display().to_string()).collect();
-    tell(format_args!("wrote {} in {:.1} s", files.join(", "), time.as_secs_f64()))
+    table.to_string()
 }
 
-fn print_model(summary: &model::Summary) -> std::io::Result<()> {
+/// Every level of the model, for `-v`.
+fn model_table(summary: &model::Summary) -> String {
     let mut table = Rows::new().left();
     table.row(["model".to_owned(), summary.name.clone()]);
     table.row(["dense perplexity".to_owned(), format!("{:.4}", summary.perplexity_dense)]);
@@ -284,8 +368,7 @@ fn print_model(summary: &model::Summary) -> std::io::Result<()> {
             ),
         ]);
     }
-    tell(&table)?;
-    tell(format_args!("wrote {}, {}", summary.model_toml.display(), summary.container.display()))
+    table.to_string()
 }
 
 fn device_json(summary: &device::Summary, time: Duration) -> serde_json::Value {

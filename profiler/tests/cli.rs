@@ -134,7 +134,7 @@ fn a_quick_run_writes_a_device_that_can_be_planned_for() {
         profile().args(["--quick", "--json", "--name", "test-machine", "--out"]).arg(out.path()).output();
     let output = output.unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("device: about"), "the estimate comes first");
+    assert!(stderr(&output).contains("machine: about"), "the estimate comes first");
     assert_eq!(files_in(out.path()), ["cores.csv", "device.toml", "memory.csv", "storage.csv"]);
 
     let path = out.path().join("device.toml");
@@ -225,7 +225,7 @@ fn a_second_profile_waits_for_the_first_and_names_another_machine_before() {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     let warned = lines.next().unwrap();
     assert!(
-        warned.contains("device.toml is of another machine")
+        warned.contains("device.toml describes another machine")
             && warned.contains("processor: Another processor there, "),
         "{warned}"
     );
@@ -258,7 +258,7 @@ fn a_model_that_gets_shorter_ends_it_with_a_sentence() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line.contains("only the model is measured")));
+    assert!(lines.any(|line| line.contains("machine: measured before")));
     fs::File::options().write(true).open(&model).unwrap().set_len(4096).unwrap();
     let said = lines.collect::<Vec<_>>().join("\n");
     assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");

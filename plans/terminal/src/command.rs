@@ -15,11 +15,10 @@ const FAILED: u8 = 1;
 const COMPLETIONS: &str = "completions";
 const MAN: &str = "man";
 
-/// The program's command line, parsed. Where it only wants to be told of (help, version, completions, the man page) or is
-/// wrong, that is said, and the error is the exit code.
+/// Parses the command line. Help, version, completions, the man page and wrong usage are printed here.
 ///
 /// # Errors
-/// The code to exit with: 0 told, 1 wrong usage.
+/// The exit code after such a message: 1 for wrong usage, else 0.
 pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     let mut command = with_own_options(C::command());
     let mut matches = match command.try_get_matches_from_mut(std::env::args_os()) {

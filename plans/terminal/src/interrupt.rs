@@ -15,20 +15,20 @@ const SOON: Duration = Duration::from_millis(20);
 /// The exit code of a program that was ended at once.
 const ENDED: i32 = 1;
 
-/// Whether the program was asked to end by another signal than Ctrl-C.
+/// Whether another signal than Ctrl-C requested the end.
 static TERMINATED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// Whether termination or hang-up has been asked for, which ends a program that Ctrl-C would only interrupt.
+/// Whether termination or hang-up was requested, which ends a program that Ctrl-C would only interrupt.
 #[must_use]
 pub fn is_terminated() -> bool {
     TERMINATED.load(Ordering::Relaxed)
 }
 
-/// Calls `stop` at Ctrl-C, termination or hang-up. It says whether it has been asked before and is still at it: then the
-/// process ends at once.
+/// Calls `stop` at Ctrl-C, termination or hang-up. If it returns true, an earlier call is still in progress, and the process
+/// ends at once.
 ///
 /// # Errors
-/// A sentence, if the system refuses to tell of signals.
+/// A sentence, if signal handlers cannot be installed.
 pub fn on_interrupt(stop: impl Fn() -> bool + Send + 'static) -> Result<(), String> {
     let heard = move || {
         if stop() {

@@ -1,13 +1,13 @@
-//! How the programs of flashplan meet their user, so that all do it alike.
+//! Command lines, output and progress, shared by the programs of flashplan.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`command`] | reads the command line; `--help`, `--completions` and man pages |
-//! | [`output`] | text on standard output and standard error, quiet when the reader has gone |
+//! | [`output`] | text on standard output and standard error, quiet when the reader is gone |
 //! | [`rows`] | tables |
-//! | [`progress`] | how far a job is: bars on a terminal, a line a minute elsewhere |
+//! | [`progress`] | progress of a job: bars on a terminal, a line a minute elsewhere |
 //! | [`interrupt`] | Ctrl-C and termination, also while a pipe is waited for |
-//! | [`log`] | what `--verbose` tells |
+//! | [`log`] | the log of `--verbose` |
 //!
 //! Standard output is for results, standard error for everything else.
 

@@ -1,4 +1,4 @@
-//! How far a job is: a bar where standard error is a terminal, else one line a minute.
+//! Progress of a long job: a bar on a terminal, otherwise one line a minute.
 
 use std::fmt;
 use std::io::{self, IsTerminal as _, Write};
@@ -10,7 +10,7 @@ use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Time between two lines.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Where progress is shown, and how.
+/// Destination and form of progress.
 #[derive(Debug, Clone)]
 pub struct Progress(How);
 
@@ -25,7 +25,7 @@ enum How {
 struct Sink(Arc<Mutex<dyn Write + Send>>);
 
 impl Sink {
-    /// Writes a line; where nobody reads it, nothing is said.
+    /// Writes a line, and ignores a closed stream.
     fn write(&self, line: &str) {
         let mut sink = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = sink.write_all(format!("{line}\n").as_bytes());
@@ -38,7 +38,7 @@ impl fmt::Debug for Sink {
     }
 }
 
-/// The unit that is counted in.
+/// Unit of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Steps of any kind.
@@ -48,7 +48,7 @@ pub enum Unit {
 }
 
 impl Progress {
-    /// On standard error: bars if it is a terminal and `plain` lines are not wanted, else a line a minute.
+    /// On standard error: bars on a terminal unless `plain`, otherwise a line a minute.
     pub fn on_stderr(plain: bool) -> Self {
         if io::stderr().is_terminal() && !plain {
             Self(How::Bars)
@@ -77,8 +77,8 @@ impl Progress {
 
 fn drawn(length: u64, message: &str, unit: Unit) -> ProgressBar {
     let template = match unit {
-        Unit::Steps => "{msg:28} [{bar:32}] {pos}/{len} {elapsed} left {eta}",
-        Unit::Bytes => "{msg:28} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} left {eta}",
+        Unit::Steps => "{msg:28} [{bar:32}] {pos}/{len}  {elapsed} gone, {eta} left",
+        Unit::Bytes => "{msg:28} [{bar:32}] {bytes}/{total_bytes}  {bytes_per_sec}, {eta} left",
     };
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr())
         .with_message(message.to_owned());
@@ -90,7 +90,7 @@ fn drawn(length: u64, message: &str, unit: Unit) -> ProgressBar {
     bar
 }
 
-/// A part of a job, and how much of it is done. Dropped, it is wiped.
+/// Progress of one part of a job; dropping it clears the bar.
 #[derive(Debug)]
 pub struct Bar(Kind);
 
@@ -101,7 +101,7 @@ enum Kind {
 }
 
 impl Bar {
-    /// Adds `count` steps or bytes to those that are done.
+    /// Adds `count` finished steps or bytes.
     pub fn inc(&self, count: u64) {
         match &self.0 {
             Kind::Drawn(bar) => bar.inc(count),
@@ -109,7 +109,7 @@ impl Bar {
         }
     }
 
-    /// Sets the steps or bytes that are done in all.
+    /// Sets the number of finished steps or bytes.
     pub fn set_position(&self, position: u64) {
         match &self.0 {
             Kind::Drawn(bar) => bar.set_position(position),
@@ -117,7 +117,7 @@ impl Bar {
         }
     }
 
-    /// Sets the steps or bytes that are to be done in all.
+    /// Sets the total number of steps or bytes.
     pub fn set_length(&self, length: u64) {
         match &self.0 {
             Kind::Drawn(bar) => bar.set_length(length),
@@ -125,7 +125,7 @@ impl Bar {
         }
     }
 
-    /// The step that is being done now.
+    /// Names the current step.
     pub fn set_message(&self, message: String) {
         tracing::debug!("{message}");
         match &self.0 {
@@ -134,7 +134,7 @@ impl Bar {
         }
     }
 
-    /// A sentence that stays above the bar.
+    /// Prints a sentence above the bar.
     pub fn say(&self, sentence: &str) {
         match &self.0 {
             Kind::Drawn(bar) => bar.println(sentence),
@@ -160,7 +160,7 @@ impl Drop for Bar {
     }
 }
 
-/// One line after another about a part of a job.
+/// Progress of one part as lines.
 #[derive(Debug)]
 struct Lines {
     position: u64,
@@ -168,9 +168,9 @@ struct Lines {
     message: String,
     unit: Unit,
     interval: Duration,
-    /// When the next line is due.
+    /// Time of the next line.
     next: Duration,
-    /// Where the part was first known to be, and when: a part that goes on from an earlier start does not begin at nothing.
+    /// First position and its time: a resumed part does not start at 0.
     first: Option<(u64, Duration)>,
 }
 
@@ -180,7 +180,7 @@ impl Lines {
         Self { position: 0, length, message, unit, interval, next: interval, first: None }
     }
 
-    /// The line, if one is due after so much time.
+    /// The next line, if it is due.
     fn due(&mut self, elapsed: Duration) -> Option<String> {
         let (begun, at) = *self.first.get_or_insert((self.position, elapsed));
         if elapsed < self.next {

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What that process does: says that it has heard of the first signal, and goes on.
+/// The child process: reports the first signal and continues.
 #[test]
 #[ignore = "the other test starts it, and ends it"]
 fn goes_on() {
