@@ -4,9 +4,12 @@ use std::error::Error;
 use std::ops::Range;
 
 use plotters::prelude::{
-    ChartBuilder, Circle, Color as _, IntoDrawingArea as _, LineSeries, PathElement, RGBColor, SVGBackend,
-    Text, WHITE,
+    ChartBuilder, Circle, Color as _, DashedLineSeries, IntoDrawingArea as _, LineSeries, PathElement,
+    RGBColor, SVGBackend, Text, WHITE,
 };
+
+/// Colour of axes, grid lines and the mark of the model's size.
+const GREY: RGBColor = RGBColor(150, 150, 150);
 
 /// One line of the chart, by its name in the legend.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,11 +40,11 @@ impl Speed {
     }
 }
 
-/// The chart as an SVG file's text: lines through points, an upright line for a spread; the legend stands above.
+/// An SVG of lines through points, a vertical line for each spread, and a dashed line at the model's size.
 ///
 /// # Errors
-/// What the drawing refuses.
-pub fn speed_against_memory(title: &str, series: &[Series<'_>]) -> Result<String, String> {
+/// A failure of the drawing library.
+pub fn speed_against_memory(title: &str, model_bytes: u64, series: &[Series<'_>]) -> Result<String, String> {
     let points = || series.iter().flat_map(|series| &series.points);
     let (unit, unit_bytes) = match points().map(|p| p.limit_bytes).max() {
         Some(most) if most >= 1 << 30 => ("GiB", f64::from(1 << 30)),
@@ -52,7 +55,8 @@ pub fn speed_against_memory(title: &str, series: &[Series<'_>]) -> Result<String
     let right = points().map(memory).fold(0.0, f64::max);
     let margin = ((right - left) * 0.04).max(right * 0.01);
     let top = points().map(|p| p.spread[1]).fold(0.0, f64::max) * 1.05;
-    let axes = Axes { unit, memory: &memory, across: left - margin..right + margin, top };
+    let model = model_bytes as f64 / unit_bytes;
+    let axes = Axes { unit, memory: &memory, model, across: left - margin..right + margin, top };
     let mut svg = String::new();
     draw(&mut svg, title, series, &axes).map_err(|error| error.to_string())?;
     Ok(svg)
@@ -62,6 +66,8 @@ pub fn speed_against_memory(title: &str, series: &[Series<'_>]) -> Result<String
 struct Axes<'a> {
     unit: &'a str,
     memory: &'a dyn Fn(&Speed) -> f64,
+    /// Size of the model in that unit.
+    model: f64,
     across: Range<f64>,
     top: f64,
 }
@@ -78,15 +84,25 @@ fn draw(svg: &mut String, title: &str, series: &[Series<'_>], axes: &Axes<'_>) -
         .build_cartesian_2d(axes.across.clone(), 0.0..axes.top)?;
     chart
         .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(WHITE)
+        .bold_line_style(GREY.mix(0.25))
+        .axis_style(GREY)
         .x_desc(format!("memory limit, {}", axes.unit))
         .y_desc("tokens per second")
         .draw()?;
+    if axes.across.contains(&axes.model) {
+        let mark = [(axes.model, 0.0), (axes.model, axes.top)];
+        chart.draw_series(DashedLineSeries::new(mark, 5, 4, GREY.stroke_width(1)))?;
+        let label = format!(" model, {:.1} {}", axes.model, axes.unit);
+        chart.draw_series([Text::new(label, (axes.model, axes.top * 0.06), ("sans-serif", 13))])?;
+    }
     let first = 780 - 110 * series.len() as i32;
     for (Series { name, colour, points }, x) in series.iter().zip((first..).step_by(110)) {
         head.draw(&Circle::new((x, 24), 4, colour.filled()))?;
         head.draw(&Text::new(name.to_string(), (x + 10, 17), ("sans-serif", 14)))?;
         let line = || points.iter().map(|p| ((axes.memory)(p), p.tokens_per_second));
-        chart.draw_series(LineSeries::new(line(), colour))?;
+        chart.draw_series(LineSeries::new(line(), colour.stroke_width(2)))?;
         chart.draw_series(line().map(|at| Circle::new(at, 3, colour.filled())))?;
         let spread = points.iter().filter(|p| p.spread[0] < p.spread[1]);
         chart.draw_series(spread.map(|p| {
@@ -110,8 +126,8 @@ mod tests {
         let circles = |points: &[Speed]| {
             let series = [("planned", BLUE), ("measured", RED)];
             let series = series.map(|(name, colour)| Series { name, colour, points: points.to_vec() });
-            let svg = speed_against_memory("a title", &series).unwrap();
-            for text in ["a title", "planned", "measured", "memory limit, GiB", "tokens per second"] {
+            let svg = speed_against_memory("a title", 2 << 30, &series).unwrap();
+            for text in ["a title", "planned", "measured", "memory limit, GiB", "model, 2.0 GiB"] {
                 assert!(svg.contains(text), "{text}");
             }
             (svg.matches("<circle").count(), svg.matches("<polyline").count())

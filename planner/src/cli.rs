@@ -16,116 +16,115 @@ Examples:
   plan --device device.toml --model model.toml --mem 12G --min-speed 8
       writes plan.toml, the fastest plan under 12 GiB, if it reaches 8 tokens per second
   plan --mem 12G --explain -o plan-12G.toml
-      says, too, where time and memory go and what decided it
+      also prints where time and memory go, and what decided it
   plan --check plans/*.toml
-      solves committed plans again, as a CI job does
+      solves committed plans again and compares, for CI
 
 Then: run --plan plan.toml --prompt \"Once upon a time\"
 Exit codes: 0 done, 1 error or wrong usage, 2 no plan satisfies the limits.";
 
-/// Decide how a model runs on a device: solve the cost model and write plan.toml
+/// Find the fastest plan for a model on a device under a memory limit, and write plan.toml
 #[derive(Debug, Parser)]
 #[command(name = "plan", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
-    /// The machine, as `profile` measured it
+    /// The device, as measured by `profile`
     #[arg(long, value_name = "FILE", default_value = "device.toml")]
     pub device: PathBuf,
-    /// The model, as `profile` measured it
+    /// The model, as measured by `profile`
     #[arg(long, value_name = "FILE", default_value = "model.toml")]
     pub model: PathBuf,
-    /// Where the plan is written
+    /// The plan to write
     #[arg(short, long, value_name = "FILE", default_value = "plan.toml")]
     pub output: PathBuf,
 
-    /// The most memory that the whole process may take, e.g. 12G (2^30) or 12GB (10^9) [default: what the machine can give]
+    /// Memory limit of the whole process, e.g. 12G (2^30) or 12GB (10^9) [default: what the machine can give]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Limits")]
     pub mem: Option<u64>,
-    /// Least decoding speed, in tokens per second, as the mean over a 64-token prompt and up to 1024 generated tokens
+    /// Minimum decoding speed in tokens per second: mean of up to 1024 tokens after a 64-token prompt
     #[arg(long, value_name = "TOK_PER_S", help_heading = "Limits")]
     pub min_speed: Option<f64>,
-    /// Least prefill speed, in tokens per second, over the prompt of the same measured run
+    /// Minimum prefill speed in tokens per second, for that 64-token prompt
     #[arg(long, value_name = "TOK_PER_S", help_heading = "Limits")]
     pub min_prefill: Option<f64>,
-    /// Most seconds from the start of a prompt of --prompt tokens to the first generated token
+    /// Maximum seconds to the first token after a prompt of --prompt tokens
     #[arg(long, value_name = "SECONDS", requires = "prompt", help_heading = "Limits")]
     pub max_ttft: Option<f64>,
     /// Tokens of the prompt that --max-ttft limits
     #[arg(long, value_name = "N", requires = "max_ttft", help_heading = "Limits")]
     pub prompt: Option<u32>,
-    /// Core ids that may be used, e.g. 0-3,6 [default: all]
+    /// Cores to use, by id, e.g. 0-3,6 [default: all]
     #[arg(long, value_name = "LIST", value_parser = cores, help_heading = "Limits")]
     pub cores: Option<Cores>,
-    /// Prompt and generated tokens together [default: the model's or 4096, the smaller]
+    /// Context length: prompt and generated tokens [default: 4096, or the model's if smaller]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub context: Option<u32>,
-    /// Sequences that `run` keeps in memory at a time, each with a context of its own, 8 at most [default: 1]
+    /// Sequences that `run --serve` answers at once, each with its own context, 8 at most [default: 1]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub slots: Option<u32>,
-    /// Verify drafts of up to K tokens, 1 to 7, that the text's own past suggests, in one step with the next token: the text stays the
-    /// same; `auto`: as many as raise the planned speed by more than a fifth, or none [default: off]
+    /// Draft up to K tokens (1 to 7) from earlier text and verify them in one step; the text stays the same. `auto` drafts only where
+    /// the planned speed rises by more than a fifth [default: off]
     #[arg(long, value_name = "auto|off|K", value_parser = drafts, help_heading = "Choices")]
     pub speculate: Option<Drafting>,
-    /// Memory kept free inside the limit for what `run --serve` takes while it answers, as a schema's grammar, e.g. 4M [default: 0]
+    /// Memory kept free inside the limit for `run --serve`: grammars of JSON schemas, embeddings; e.g. 4M [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Limits")]
     pub reserve: Option<u64>,
     /// Allowed rise of perplexity in percent; 0 allows lossless levels only
     ///
-    /// Held against the upper bound (95 % confidence) that `profile` gives each level, or in a profile without bounds against the
-    /// measured rise.
+    /// Compared with the upper bound (95 % confidence) that `profile` gives each level, or with the measured rise in a profile
+    /// without bounds.
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, help_heading = "Limits")]
     pub max_loss: f64,
-    /// Figure to make best within the limits
+    /// Optimise for speed or for memory
     #[arg(long, value_enum, default_value_t = Goal::Speed, help_heading = "Limits")]
     pub objective: Goal,
 
-    /// Take the quality keys of another plan, so that both give the same tokens
+    /// Take the quality keys of another plan: both then give the same tokens
     #[arg(long, value_name = "PLAN", conflicts_with = "level", help_heading = "Choices")]
     pub quality: Option<PathBuf>,
-    /// Take this quality level of model.toml
+    /// Use this quality level of model.toml
     #[arg(long, value_name = "NAME", help_heading = "Choices")]
     pub level: Option<String>,
-    /// Store keys and values so; `q8_0` and `q4_0` hold two to four times the context of `f16` in the same memory [default: f16]
+    /// Format of keys and values; `q8_0` and `q4_0` hold two to four times the context of `f16` in the same memory [default: f16]
     ///
-    /// What they lose was measured by `profile` and counts against --max-loss, on top of the level's loss. They are never chosen
-    /// without being asked for.
+    /// `profile` measured the loss of either; it counts against --max-loss on top of the level's. Never chosen automatically.
     #[arg(long, value_name = "FORMAT", value_parser = kv_format(), conflicts_with = "quality", help_heading = "Choices")]
     pub kv_format: Option<KvFormat>,
-    /// Take the device to be as fast as this file says, which `run --bench --calibration-out FILE` wrote on it; the speed at the
-    /// rates of device.toml is shown beside
+    /// Plan at the rates of this file, which `run --bench --calibration-out FILE` wrote on the device; the speed at the rates of
+    /// device.toml is printed too
     #[arg(long, value_name = "FILE", help_heading = "Choices")]
     pub calibration: Option<PathBuf>,
-    /// Leave a mechanism out, to see what it gives; may be repeated
+    /// Do not use a mechanism, to see what it gives; may be repeated
     #[arg(long, value_name = "FEATURE", value_parser = feature(), help_heading = "Choices")]
     pub without: Vec<Feature>,
-    /// Plan as another system would: leave out all mechanisms that it has not
+    /// Plan as another system would, without the mechanisms that it lacks
     #[arg(long, value_enum, value_name = "SYSTEM", help_heading = "Choices")]
     pub baseline: Option<Baseline>,
 
-    /// Speed against memory: a table, and a CSV file and an SVG chart beside the output; writes no plan
+    /// Plan at twelve memory limits: prints a table, writes frontier.csv and frontier.svg, and no plan
     #[arg(long, conflicts_with_all = ["check", "explain"], help_heading = "Instead of planning")]
     pub frontier: bool,
-    /// Solve these plans again from the profiles beside them and compare everything except provenance
+    /// Solve these plans again from the profiles beside them, and compare
     #[arg(long, value_name = "PLAN", num_args = 1.., help_heading = "Instead of planning")]
     pub check: Vec<PathBuf>,
 
-    /// Show time and memory term by term, and who decided what
+    /// Print time and memory term by term, and what decided each choice
     #[arg(long, help_heading = "Report")]
     pub explain: bool,
-    /// Write the problem as SMT-LIB 2 text, level after level
+    /// Write the problem as SMT-LIB 2
     #[arg(long, value_name = "FILE", help_heading = "Report")]
     pub smt: Option<PathBuf>,
-    /// One JSON object on standard output instead of text
+    /// Print one JSON object instead of text
     #[arg(long, help_heading = "Report")]
     pub json: bool,
-    /// Say on standard error what is done; twice: what is decided, too
+    /// Log to standard error; twice: every decision
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Report")]
     pub verbose: u8,
 }
 
-/// The drafts that are wanted.
+/// Value of `--speculate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drafting {
-    /// As many tokens as pay.
+    /// Drafts where they pay.
     Auto,
     /// None.
     Off,
@@ -146,7 +145,7 @@ fn drafts(text: &str) -> Result<Drafting, String> {
     }
 }
 
-/// Goals: the figure that is made best.
+/// Objective of the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Goal {
     /// The highest decoding speed.
@@ -158,11 +157,9 @@ pub enum Goal {
 /// A system to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Baseline {
-    /// Predictor, bundles of up and down, the gate by itself, and a cache of what was used last; no pinned neurons, nothing
-    /// computed or prefetched during reads, and no unit but the CPU.
+    /// LLM in a flash: predictor, bundles of up and down, an LRU cache; no pinned neurons, no overlap, no prefetch, CPU only.
     LlmInAFlash,
-    /// Nobody's thought: the same number of neurons of every layer pinned, as many as fit; all cores; the deepest reads, each
-    /// of one neuron.
+    /// The simple rule: pin the same number of neurons in every layer, use all cores, read one neuron at a time.
     SimpleRule,
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use plans::plan::{Objective, Request};
 use plans::size::show;
-use plotters::prelude::{BLUE, RED};
+use plotters::prelude::RGBColor;
 
 use crate::chart::{Series, Speed, speed_against_memory};
 use crate::error::PlanError;
@@ -101,7 +101,7 @@ pub fn table(points: &[Point]) -> String {
 ///
 /// # Errors
 /// What the file system or the drawing refuses.
-pub fn write(points: &[Point], title: &str, folder: &Path) -> Result<(), PlanError> {
+pub fn write(points: &[Point], title: &str, model_bytes: u64, folder: &Path) -> Result<(), PlanError> {
     let drawing = |error: &dyn std::fmt::Display| PlanError::Drawing(error.to_string());
     let mut csv = csv::Writer::from_writer(Vec::new());
     csv.write_record([
@@ -128,19 +128,27 @@ pub fn write(points: &[Point], title: &str, folder: &Path) -> Result<(), PlanErr
     }
     let bytes = csv.into_inner().map_err(|e| drawing(&e))?;
     plans::file::write_bytes(&folder.join("frontier.csv"), &bytes)?;
-    let svg = chart(points, title).map_err(PlanError::Drawing)?;
+    let svg = chart(points, title, model_bytes).map_err(PlanError::Drawing)?;
     plans::file::write_bytes(&folder.join("frontier.svg"), svg.as_bytes())?;
     Ok(())
 }
 
-/// The planner's speed in blue, the simple rule's in red where there is one.
-fn chart(points: &[Point], title: &str) -> Result<String, String> {
+/// The plan's speed in red, the simple rule's in amber where the rule fits.
+fn chart(points: &[Point], title: &str, model_bytes: u64) -> Result<String, String> {
     let line = |speed: fn(&Point) -> Option<f64>| {
         points.iter().filter_map(|p| speed(p).map(|speed| Speed::of(p.limit_bytes, speed))).collect()
     };
     let series = [
-        Series { name: "planned", colour: BLUE, points: line(|p| Some(p.decode_tokens_per_second)) },
-        Series { name: "simple rule", colour: RED, points: line(|p| p.simple_rule_tokens_per_second) },
+        Series {
+            name: "planned",
+            colour: RGBColor(200, 30, 30),
+            points: line(|p| Some(p.decode_tokens_per_second)),
+        },
+        Series {
+            name: "simple rule",
+            colour: RGBColor(230, 150, 0),
+            points: line(|p| p.simple_rule_tokens_per_second),
+        },
     ];
-    speed_against_memory(title, &series)
+    speed_against_memory(title, model_bytes, &series)
 }

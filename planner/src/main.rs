@@ -162,7 +162,10 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
         return Ok(NO_PLAN);
     }
     let title = format!("{} on {}", inputs.model.name, inputs.device.name);
-    frontier::write(&points, &title, folder)?;
+    let model = &inputs.model;
+    let neurons = model.layers.len() as u64 * model.architecture.neurons();
+    let model_bytes = model.parts.fixed_bytes + neurons * model.parts.bundle.bundle_bytes();
+    frontier::write(&points, &title, model_bytes, folder)?;
     if cli.json {
         let rows: Vec<_> = points
             .iter()

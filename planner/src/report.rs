@@ -17,8 +17,7 @@ use crate::rules;
 use crate::search::{self, Solved};
 use crate::speculation::SPEED_ERROR_FRACTION;
 
-/// The plan in a nutshell, each figure with what it holds for: the words of `run`'s report, for the run that it is to be
-/// compared with.
+/// The figures of a plan that a person wants, under the names that `run` reports them by.
 pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     let inputs = &*as_requested(inputs, &plan.request);
     let e = &plan.expected;
@@ -30,7 +29,7 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     let simple = plan.simple_rule.decode_tokens_per_second;
     let simple = if simple > 0.0 {
         let times = e.decode_tokens_per_second / simple;
-        format!("{simple:.1} tok/s (fill by frequency, all cores); the plan is {times:.2} times as fast")
+        format!("{simple:.1} tok/s (pin the most frequent, all cores); the plan is {times:.2} times as fast")
     } else {
         "does not fit".to_owned()
     };
@@ -39,20 +38,20 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     row(
         names::DECODE,
         format!(
-            "{:.1} tok/s, the mean of {generated} tokens after a prompt of {prompt}, from an empty cache",
+            "{:.1} tok/s, mean of {generated} tokens after a prompt of {prompt}",
             e.decode_tokens_per_second
         ),
     );
     if let Some(together) = &plan.together {
         let speeds = together.decode_tokens_per_second.iter().map(|speed| format!("{speed:.1}"));
         let speeds = speeds.collect::<Vec<_>>().join(", ");
-        row("decode, sequences together", format!("{speeds} tok/s of one, of two, and so on"));
+        row("decode, as a batch", format!("{speeds} tok/s with 1, 2, ... sequences"));
     }
     if let Some(drafts) = &plan.speculation {
         row(
             names::WITH_DRAFTS,
             format!(
-                "{:.1} tok/s, {:.2} tokens a step, of text as the profile's; drafts of up to {}",
+                "{:.1} tok/s, {:.2} tokens a step, on text like the profile's; drafts of up to {}",
                 drafts.decode_tokens_per_second, drafts.tokens_per_step, drafts.draft_tokens
             ),
         );
@@ -60,14 +59,12 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
         row(names::WITH_DRAFTS, no_drafts(inputs));
     }
     match of_run.and_then(|of| of.latency_seconds) {
-        Some(of) => names::TOKEN.into_iter().zip([of.p50, of.p90, of.p99]).for_each(|(name, seconds)| {
-            row(name, duration(seconds));
-        }),
-        None => row(names::TOKEN[0], NO_PERCENTILES.to_owned()),
+        Some(of) => row(names::TOKEN[2], duration(of.p99)),
+        None => row(names::TOKEN[2], NO_PERCENTILES.to_owned()),
     }
-    row(names::PREFILL, format!("{:.1} tok/s, of that prompt", e.prefill_tokens_per_second));
+    row(names::PREFILL, format!("{:.1} tok/s", e.prefill_tokens_per_second));
     if let Some(seconds) = expectation::prompt_seconds(plan, prompt as usize, &Factors::NONE) {
-        row(names::FIRST_TOKEN, format!("{}, of that prompt, after the start", duration(seconds)));
+        row(names::FIRST_TOKEN, format!("{} after a prompt of {prompt}", duration(seconds)));
     }
     if let Some(seconds) = expectation::start_seconds(plan, &Factors::NONE) {
         row(names::START, duration(seconds));
@@ -89,7 +86,7 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
             row(stage, shares(units));
         }
     }
-    row("best simple rule", simple);
+    row("simple rule", simple);
     rows.to_string()
 }
 
@@ -105,14 +102,13 @@ fn no_drafts(inputs: &Inputs) -> String {
         return "none: the model's recurrent state cannot go back to where a draft fails".to_owned();
     }
     format!(
-        "none: no length is planned to be faster by more than {:.0} %, by which plans are wrong; --explain has them all",
+        "none: no length is faster by more than {:.0} %, the error of plans; --explain lists them",
         SPEED_ERROR_FRACTION * 100.0
     )
 }
 
-/// Why a plan tells no percentiles.
-const NO_PERCENTILES: &str =
-    "not known, as P90 and P99: the model's profile has no missing_p50_over_mean; profile it again";
+/// Why a plan has no percentiles.
+const NO_PERCENTILES: &str = "not known: model.toml has no missing_p50_over_mean; profile the model again";
 
 /// The run that the plan's speed is for.
 fn stream(inputs: &Inputs, plan: &Plan) -> Stream {
@@ -144,20 +140,20 @@ fn loss(level: &Level) -> String {
     let percent = |fraction: f64| format!("{:+.2} %", fraction * 100.0);
     let measured = percent(level.perplexity_change_fraction);
     match level.perplexity_change_fraction_upper {
-        _ if level.lossless && level.perplexity_change_fraction == 0.0 => format!("{measured}, lossless"),
+        _ if level.lossless && level.perplexity_change_fraction == 0.0 => "lossless".to_owned(),
         _ if level.lossless => {
             format!("{measured} measured, from rounding alone: every active neuron is computed")
         }
-        Some(upper) => format!("{measured} measured, at most {} with 95 % confidence", percent(upper)),
-        None => format!("{measured} measured; the profile has no bound of it"),
+        Some(upper) => format!("{measured}, at most {} with 95 % confidence", percent(upper)),
+        None => format!("{measured}; the profile has no bound"),
     }
 }
 
-/// What keys and values in blocks take and lose; the loss is part of the level's.
+/// Bytes and loss of keys and values in blocks; the loss is part of the perplexity change.
 fn kv_loss(model: &Model, loss: &KvLoss) -> String {
     let bytes = kv_bytes_per_token(&model.architecture, KvFormat::named(&loss.format));
     format!(
-        "{}, {} a token of context; of the change {:+.2} % measured, at most {:+.2} %",
+        "{}, {} a token of context; perplexity {:+.2} %, at most {:+.2} %, included above",
         loss.format,
         show(bytes),
         loss.perplexity_change_fraction * 100.0,
@@ -176,7 +172,7 @@ fn losses(inputs: &Inputs, plan: &Plan) -> String {
         text += &format!("\nLeft out by --max-loss {}:{left_out}", plans::file::significant(most * 100.0));
     }
     if levels.iter().any(|level| !level.lossless && level.perplexity_change_fraction_upper.is_none()) {
-        text += "\nNot known: how sure the losses of this profile are, so --max-loss is held against what was measured; \
+        text += "\nThis profile has no bounds of losses, so --max-loss is compared with the measured losses; \
                  profile the model again to have bounds";
     }
     text
@@ -193,7 +189,7 @@ fn as_profiled(plan: &Plan, stream: &Stream) -> Option<String> {
         ordered_reads: 1.0 / f.ordered_reads,
     };
     let speed = expectation::at(plan, stream, &back)?.tokens_per_second;
-    Some(format!("{speed:.1} tok/s; above at the rates of --calibration"))
+    Some(format!("{speed:.1} tok/s; the figures above are at the rates of --calibration"))
 }
 
 /// Tables of time and memory, and the decisions by who made them.
@@ -211,7 +207,7 @@ pub fn explanation(inputs: &Inputs, solved: &Solved) -> String {
 /// How well the rates are known that times are of; nothing of profiles that do not say.
 fn spreads(inputs: &Inputs) -> String {
     inputs.device.spreads_told().map_or_else(String::new, |spreads| {
-        format!("Rates are medians, of windows that lay apart by {spreads} (quartiles over median)\n")
+        format!("Rates are medians of samples; spread of the samples: {spreads} (quartiles over median)\n")
     })
 }
 
@@ -234,15 +230,15 @@ fn drafts(solved: &Solved) -> String {
         ]);
     }
     let taken = match (&solved.plan.speculation, solved.plan.request.draft_tokens_auto) {
-        (Some(of), false) => format!("Drafts of up to {} tokens are asked for.", of.draft_tokens),
+        (Some(of), false) => format!("Drafts of up to {} tokens, as requested.", of.draft_tokens),
         (Some(of), true) => format!("Drafts of up to {} tokens are taken.", of.draft_tokens),
         (None, true) => format!(
-            "No drafts are taken: {:.2} times as fast is the least that is sure.",
+            "No drafts are taken: none is {:.2} times as fast, which is beyond the error of plans.",
             1.0 + SPEED_ERROR_FRACTION
         ),
-        (None, false) => "No drafts are asked for; --speculate auto takes them where they pay.".to_owned(),
+        (None, false) => "No drafts were requested; --speculate auto takes them where they pay.".to_owned(),
     };
-    format!("\n\nDrafts, of text as the profile's\n{table}\n{taken}")
+    format!("\n\nDrafts, on text like the profile's\n{table}\n{taken}")
 }
 
 fn time(inputs: &Inputs, solved: &Solved) -> String {
@@ -256,7 +252,7 @@ fn time(inputs: &Inputs, solved: &Solved) -> String {
     stage("attention", &p.attention);
     stage("router and predictor", &p.predictor);
     if plan.read.look_ahead > 0 {
-        stage("look-ahead: what the next layer will request", &p.look_ahead);
+        stage("look-ahead: predictor of the next layer", &p.look_ahead);
     }
     stage(if inputs.model.architecture.is_gated() { "gate-up" } else { "up" }, &p.gate_up);
     stage("down", &p.down);
@@ -287,7 +283,7 @@ fn memory(solved: &Solved) -> String {
         ("fixed: attention, embeddings, head, level", m.fixed_bytes),
         ("hot: pinned neurons", m.hot_bytes),
         ("cold: slots", m.cold_bytes),
-        ("a prompt's rows, beyond the slots", m.slots_or_prompt_bytes() - m.cold_bytes),
+        ("buffers of a prompt, beyond the slots", m.slots_or_prompt_bytes() - m.cold_bytes),
         (&*format!("keys and values, {}", solved.plan.quality.kv_format), m.kv_bytes),
     ];
     let after = [
@@ -295,7 +291,7 @@ fn memory(solved: &Solved) -> String {
         ("I/O buffers", m.io_buffers_bytes),
         ("tables", m.tables_bytes),
         ("page tables", m.page_tables_bytes),
-        ("together", m.prefill_total_bytes),
+        ("total", m.prefill_total_bytes),
         ("limit", m.limit_bytes),
     ];
     for (name, bytes) in before.into_iter().chain(state).chain(after) {
@@ -330,10 +326,10 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     let r = &plan.request;
     if let Some(rate) = r.prefill_tokens_per_second_min {
         let reached = plan.expected.prefill_tokens_per_second;
-        text += &format!("\nAsked for: prompts at {rate} tok/s at least; {reached:.2} are expected");
+        text += &format!("\nRequested: prompts at {rate} tok/s or more; expected {reached:.2}");
     }
     if let (Some(most), Some(tokens)) = (r.first_token_seconds_max, r.prompt_tokens) {
-        text += &format!("\nAsked for: the first token within {most} s of a prompt of {tokens} tokens");
+        text += &format!("\nRequested: the first token within {most} s of a prompt of {tokens} tokens");
     }
     text += &losses(inputs, plan);
     let (kv, isa) = (plan.quality.kv(), &plan.quality.instruction_set);
@@ -349,7 +345,7 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
         let (kernel, exact) = hardware::kernel(&inputs.device, format, &plan.quality.instruction_set);
         if !exact {
             text += &format!(
-                "\nNot measured: kernels for {format} with {}; priced as {} with {}, the slowest there is",
+                "\nNot measured: kernels for {format} with {}; priced as {} with {}, the slowest measured",
                 plan.quality.instruction_set, kernel.format, kernel.instruction_set
             );
         }
