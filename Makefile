@@ -3,10 +3,12 @@
 CARGO   ?= cargo
 PROFILE := release
 BIN     := target/$(PROFILE)
+# programs that the tests have built: make clients BIN=target/debug BUILT=
+BUILT   ?= build
 DEMO    := target/demo
 MODEL   ?= fixtures/models/oxide-dense.gguf
 DEMO_MEM ?= 26M
-# the tokens after the text of 64 for which a plan's speed holds, and the first one, which comes with the prompt
+# the first token, which comes with the prompt of 64, and the 192 tokens that a plan's speed is the mean of
 DEMO_TOKENS ?= 193
 SYNTH   ?= models/mistral-7b-q4_0.gguf
 
@@ -51,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -80,14 +82,23 @@ setup-arm: setup ## what test-arm needs beside: a compiler and libraries for 64-
 build: setup ## the three programs, optimised, in target/release
 	$(CARGO) build --locked --release --bins
 
-demo: build ## profile this machine and the fixture model, plan, run; PROMPT=text goes on with another
-	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	@echo "First, measure this machine and the model, in short: profile writes device.toml, model.toml and the model's container."
-	$(BIN)/profile --quick --model $(MODEL) --out $(DEMO)
-	@echo; echo "Then decide what every core, byte and read does under $(DEMO_MEM): plan writes plan.toml and says what it expects."
-	$(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem $(DEMO_MEM) -o $(DEMO)/plan.toml
-	@echo; echo "Last, run the model by the plan, and see what was predicted beside what happened."
-	$(BIN)/run --plan $(DEMO)/plan.toml $(if $(PROMPT),--prompt '$(PROMPT)',--prompt-file fixtures/texts/demo.txt) -n $(DEMO_TOKENS) --temp 0.6 --seed 4
+demo: $(BUILT) ## profile this machine and a small model, plan, run, in two minutes; PROMPT=text continues another text
+	@$(call show_demo,$(if $(PROMPT),--prompt '$(PROMPT)',--prompt-file fixtures/texts/demo.txt))
+
+# the three steps, each with a line that says what it is for
+define show_demo
+rm -rf $(DEMO) && mkdir -p $(DEMO) && set -e; \
+say() { printf '\n# %s\n$$ %s\n' "$$1" "$$2"; }; \
+say 'Measure this machine, and a small model that was trained for this demo.' 'profile --quick --model $(notdir $(MODEL))'; \
+$(BIN)/profile --quick --model $(MODEL) --out $(DEMO); \
+say 'Find the fastest plan for $(DEMO_MEM)iB of memory.' 'plan --mem $(DEMO_MEM)'; \
+$(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem $(DEMO_MEM) -o $(DEMO)/plan.toml; \
+say 'Continue a text by that plan, and compare its speed with the plan.' 'run --plan plan.toml --prompt-file demo.txt'; \
+$(BIN)/run --plan $(DEMO)/plan.toml $(1) -n $(DEMO_TOKENS) --temp 0.6 --seed 4
+endef
+
+recording: build ## docs/demo.svg: the demo as an animated picture of a terminal
+	@$(PYTHON) fixtures/recording.py docs/demo.svg $(MAKE) --no-print-directory demo BUILT=
 
 deb: build ## a Debian package of the three programs, a systemd unit and man pages, in target/dist
 	@command -v dpkg-deb >/dev/null || { echo "this needs dpkg-deb, which Debian and its relatives have"; exit 1; }
@@ -287,8 +298,6 @@ other-z3: setup ## the planner's problems, as SMT-LIB, solved by another version
 	$(CARGO) run --quiet --locked --release -p planner --example smt_problems -- target/smt
 	target/other-z3/bin/python fixtures/other_z3.py target/smt
 
-# in CI the programs that the tests have built: make clients BIN=target/debug BUILT=
-BUILT     ?= build
 CLIENTS   := fixtures/clients
 SERVE     = $(CLIENTS)/clients.py --run $(BIN)/run
 PLAIN     := --option=--template --option=$(CLIENTS)/plain.jinja
