@@ -11,7 +11,7 @@ use crate::check::{At, Checked};
 use crate::file::Contract;
 use crate::terms::Factors;
 
-/// The rates of a machine on one date, over those of its profile.
+/// Rates of a machine on one date, over the profile's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
@@ -19,7 +19,7 @@ pub struct Calibration {
     pub schema: u32,
     /// When it was measured, and where.
     pub measured: MeasuredAt,
-    /// Speed over that of the profile, thing by thing.
+    /// Current rates over the profile's.
     pub factors: Factors,
 }
 

@@ -103,7 +103,7 @@ impl<'a> At<'a> {
         entries.iter().enumerate().try_for_each(|(index, entry)| check(&self.item(index), entry))
     }
 
-    /// That the value here is impossible: `problem` says what it is and what would be right.
+    /// Reports that the value here is impossible; `problem` names the value and the possible ones.
     ///
     /// # Errors
     /// Always.
@@ -111,10 +111,10 @@ impl<'a> At<'a> {
         Err(Wrong { key: self.to_string(), problem: problem.to_string() })
     }
 
-    /// That the value here must be so.
+    /// Requires a condition of the value here.
     ///
     /// # Errors
-    /// If it is not.
+    /// If `so` is false.
     pub fn holds(&self, so: bool, problem: impl FnOnce() -> String) -> Checked {
         if so { Ok(()) } else { self.wrong(problem()) }
     }

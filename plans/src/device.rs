@@ -116,8 +116,8 @@ pub struct Memory {
     /// thread).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fresh_bytes_per_second: Option<f64>,
-    /// Between the quartiles of the windows over their median, in order and in rows: that of the number of threads where it is
-    /// largest (absent: of older profiles, and of figures that are not measured).
+    /// Spread of the samples, quartiles over median, sequential and scattered, for the number of threads where it is largest (absent:
+    /// older profiles, and figures that are not measured).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_fraction: Option<f64>,
 }
@@ -132,7 +132,7 @@ pub struct Storage {
     pub direct: bool,
     /// Time that the issuing core is not idle for one read through `pread`, interrupts included.
     pub cpu_seconds_per_read: f64,
-    /// The core on which reads are fastest.
+    /// The core with the fastest reads.
     pub best_core: u32,
     /// Share of compute speed lost while reads through `pread` are in flight, measured.
     pub interference_fraction: f64,
@@ -140,11 +140,11 @@ pub struct Storage {
     /// nothing).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_seconds: Option<Vec<f64>>,
-    /// Of the reads in flight through `pread` beside the last, the share that complete no sooner than it does: 0 where they complete one
-    /// after another, 1 where all complete at once, as the disks of some virtual machines have it (absent: 0).
+    /// Share of the reads in flight through `pread`, the last excluded, that complete together with the last: 0 where reads complete one
+    /// after another, 1 where all complete at once, as on disks of some virtual machines (absent: 0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_together_fraction: Option<f64>,
-    /// What one thread compares with its checksum of bytes that have just been read (absent: as many as it reads from memory in order).
+    /// Bytes just read whose checksum one thread verifies in a second (absent: the rate of sequential memory).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check_bytes_per_second: Option<f64>,
     /// Absent: `io-uring` is refused there or was not tried, and a plan must not use it.
@@ -158,12 +158,12 @@ pub struct Storage {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadCost {
-    /// Through this back end (the table is absent where it is refused or was not tried): time that the issuing core is
-    /// not idle for one read, interrupts included.
+    /// CPU time of the issuing core for one read through this back end, interrupts included. The table is absent where the back end
+    /// is refused or was not tried.
     pub cpu_seconds_per_read: f64,
     /// Share of compute speed lost while reads through this back end are in flight, measured.
     pub interference_fraction: f64,
-    /// Of the reads in flight beside the last, the share that complete no sooner than it does (absent: 0).
+    /// Share of the reads in flight, the last excluded, that complete together with the last (absent: 0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_together_fraction: Option<f64>,
 }
@@ -191,11 +191,11 @@ pub struct ReadSpeed {
     pub spread_fraction: Option<f64>,
 }
 
-/// Cores that are alike.
+/// Cores of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CoreClass {
-    /// `big`, `mid`, `little`, or `core` where all are alike.
+    /// `big`, `mid`, `little`, or `core` where all are the same.
     pub name: String,
     /// Core ids.
     pub ids: Vec<u32>,
@@ -219,51 +219,50 @@ pub struct KernelSpeed {
     pub flops_per_second: Vec<f64>,
     /// By number of threads: weight bytes/s of a dense matrix-vector product from memory.
     pub dense_bytes_per_second: Vec<f64>,
-    /// By number of threads: weight bytes/s of rows of gate and up here and there from memory: gates of one neuron in eight, and
-    /// the ups of every second of these; where `sparse_down_bytes_per_second` is absent, of older profiles, gate, up
-    /// and down of one neuron in eight.
+    /// By number of threads: weight bytes/s of scattered rows of gate and up from memory, gates of one neuron in eight and the ups of
+    /// every second of these. Where `sparse_down_bytes_per_second` is absent (older profiles): gate, up and down of one neuron in
+    /// eight.
     pub sparse_bytes_per_second: Vec<f64>,
     /// By number of threads: weight bytes/s of down rows here and there from memory, 16 added to a sum at a time (absent: as
     /// `sparse_bytes_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sparse_down_bytes_per_second: Option<Vec<f64>>,
-    /// By number of threads: seconds that down rows of 4096 values take beyond their bytes for each sum that they are added
-    /// to together (absent: none).
+    /// By number of threads: seconds that down rows of 4096 values take beyond their bytes, for each sum (absent: none).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sparse_down_group_seconds: Option<Vec<f64>>,
-    /// By number of threads: FLOP/s of a prompt's feed-forward block, 128 vectors at once, no value zero; down is
-    /// transposed where these kernels do so (absent: as `flops_per_second`).
+    /// By number of threads: FLOP/s of a prompt's feed-forward block, 128 vectors at once, no value zero. Down is transposed where
+    /// these kernels do so (absent: as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_flops_per_second: Option<Vec<f64>>,
-    /// By number of threads: FLOP/s of a prompt's feed-forward block, 16 vectors at once, no value zero, which tells what
-    /// weights cost once a chunk (absent: as much as 16 vectors).
+    /// By number of threads: FLOP/s of a prompt's feed-forward block, 16 vectors at once, no value zero. It prices the weights of a
+    /// chunk (absent: the time of 16 vectors).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_few_flops_per_second: Option<Vec<f64>>,
-    /// By number of threads: FLOP/s of a prompt's feed-forward block where one value in eight is not zero and down
-    /// skips the others; operations with zeros are counted (absent: as `prompt_flops_per_second`).
+    /// By number of threads: FLOP/s of a prompt's feed-forward block where one value in eight is not zero and down skips the others.
+    /// Operations with zeros count (absent: as `prompt_flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_sparse_flops_per_second: Option<Vec<f64>>,
     /// By number of threads: FLOP/s of one token's attention to keys and values in this format, four queries to a key
     /// (absent: as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention_flops_per_second: Option<Vec<f64>>,
-    /// By number of threads: seconds of a row of 256 values of a matrix from memory, all threads taking rows (absent:
-    /// as its share of a row of 4096 values, of which the rates above are).
+    /// By number of threads: seconds of a row of 256 values of a matrix from memory, all threads taking rows (absent: its share of a
+    /// row of 4096 values).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_dense_row_seconds: Option<Vec<f64>>,
-    /// By number of threads: seconds of a gate or up row of 256 values from memory, rows lying here and there
-    /// (absent: as its share of a row of 4096 values).
+    /// By number of threads: seconds of a scattered gate or up row of 256 values from memory (absent: its share of a row of 4096
+    /// values).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_dot_row_seconds: Option<Vec<f64>>,
-    /// By number of threads: seconds of a down row of 256 values from memory, added to a sum, rows lying here and
-    /// there (absent: as its share of a row of 4096 values).
+    /// By number of threads: seconds of a scattered down row of 256 values from memory, added to a sum (absent: its share of a row of
+    /// 4096 values).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_add_row_seconds: Option<Vec<f64>>,
-    /// By number of threads: what a step costs beyond its bytes at the rate of large ones: all workers are started
-    /// and seen done, and its first rows are waited for.
+    /// By number of threads: time of a step beyond its bytes at the rate of large ones: starting and joining workers, and waiting for
+    /// the first rows.
     pub dispatch_seconds: Vec<f64>,
-    /// Between the quartiles of the windows of its matrix-vector products, dense and sparse, over their median: that of the number
-    /// of threads where it is largest (absent: of older profiles, and of figures that are not measured).
+    /// Spread of the samples of matrix-vector products, dense and sparse, quartiles over median, for the number of threads where it
+    /// is largest (absent: older profiles, and figures that are not measured).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_fraction: Option<f64>,
 }
@@ -349,8 +348,7 @@ impl Device {
         (!told.is_empty()).then(|| told.join(", "))
     }
 
-    /// How far the windows of kernels, memory and reads lay apart while the device was measured, each the middle of what is
-    /// stored; without those of which nothing is.
+    /// Spread of the samples of kernels, memory and reads, each the middle of the stored ones; kinds without any are left out.
     pub fn spread_fractions(&self) -> Vec<(&'static str, f64)> {
         let kernels = self.kernels.iter().filter_map(|kernel| kernel.spread_fraction);
         let reads = self.storage.reads.iter().filter_map(|read| read.spread_fraction);

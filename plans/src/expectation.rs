@@ -35,7 +35,7 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Of one value or more.
+    /// The distribution of one value or more; `None` for none.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
         let mean = values.iter().sum::<f64>() / values.len() as f64;
@@ -194,7 +194,7 @@ enum Filled<'p> {
 }
 
 impl<'p> Filled<'p> {
-    /// Of a stream that requests so many neurons a token.
+    /// The misses of a stream that requests `requested` neurons a token.
     fn of(plan: &'p Plan, stream: &Stream, requested: f64) -> Self {
         if stream.prompted && plan.cache.slice_neurons > 1 {
             return Self::Before;
@@ -203,7 +203,7 @@ impl<'p> Filled<'p> {
         plan.filling.as_ref().map_or_else(untold, Self::Told)
     }
 
-    /// Those of the first so many tokens.
+    /// Misses of the first `tokens` tokens.
     fn at(&self, tokens: f64) -> f64 {
         match self {
             Self::Before => 0.0,
@@ -226,8 +226,8 @@ struct Drawn<'p> {
 }
 
 impl Drawn<'_> {
-    /// Of the seconds and the misses of its tokens. Each draws what it misses when warm, evenly over the run; the first have the
-    /// filling of the slots on top.
+    /// Percentiles of the seconds and misses of the tokens. Each token draws its warm misses evenly over the run; the first tokens also
+    /// fill the slots.
     fn quantiles(
         &self,
         plan: &Plan,

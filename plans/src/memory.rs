@@ -231,7 +231,7 @@ impl Activations {
 }
 
 impl Rows {
-    /// Those that both stages have; the others are empty.
+    /// Buffers that both stages have; the others are empty.
     fn new(a: &Architecture, rows: u64) -> Self {
         let width = u64::from(a.width);
         let gates = if a.gated_attention { 2 } else { 1 };
@@ -254,7 +254,7 @@ impl Rows {
         }
     }
 
-    /// Of each buffer, in the order in which they lie one behind the other, each on a cache line.
+    /// Elements of each buffer, in memory order; each buffer starts on a cache line.
     pub fn elements(&self) -> [u64; 11] {
         let Self {
             residual,
@@ -312,9 +312,9 @@ fn on_pages(elements: impl Iterator<Item = u64>) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Of each neuron: two checksums and a place in its expert's list, four bytes each, and its expert, two.
+/// Table bytes of a neuron: two checksums and a position in its expert's list, four bytes each, and its expert, two.
 const NEURON_TABLES_BYTES: u64 = 3 * 4 + 2;
-/// Of each slice: a slot number.
+/// Table bytes of a slice: a slot number.
 const SLICE_TABLES_BYTES: u64 = 4;
 
 /// Bytes of the tables that say where each neuron is.

@@ -126,10 +126,10 @@ pub struct Architecture {
     pub vocabulary: u32,
     /// Longest context that the model was made for.
     pub context: u32,
-    /// Storage format of the gate rows, or without gates of the up rows, in the container, e.g. `F16`; `plan` prices every matrix but down by its kernels. Where
-    /// layers differ, that of most.
+    /// Storage format of gate rows in the container, or of up rows without gates, e.g. `F16`; `plan` prices every matrix but down by
+    /// its kernels. Where layers differ, the format of most.
     pub weight_format: String,
-    /// Storage format of down in the container; where layers differ, that of most.
+    /// Storage format of down in the container; where layers differ, the format of most.
     pub down_format: String,
     /// Whether the container has down transposed, a row for each neuron, quantised again if its file blocks it the other way;
     /// absent: `true`. Where it is `false` each slice has its columns of down, bit for bit as the file has them.
@@ -142,8 +142,8 @@ pub struct Architecture {
     /// Sizes of the layers that keep a recurrent state in place of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,
-    /// Sizes of attention that keeps one vector for the keys and values of all heads (MLA): `kv_heads` is 1 then, and `head_width` the
-    /// vector's; absent: keys and values are kept each.
+    /// Sizes of latent attention (MLA), which stores one vector for keys and values of all heads: `kv_heads` is then 1, and `head_width`
+    /// the vector's width; absent: ordinary keys and values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latent: Option<Latent>,
 }
@@ -292,7 +292,7 @@ pub struct Parts {
     pub head_bytes: u64,
     /// Bytes of the head that a token reads (the embedding's when they are tied).
     pub head_read_bytes: u64,
-    /// Attention matrices, or those of other token mixers, and norms of one layer; where layers differ the mean.
+    /// Matrices of attention, or of other token mixers, and norms of one layer; where layers differ the mean.
     pub attention_layer_bytes: u64,
     /// Router of one layer; 0 for a dense model.
     pub router_layer_bytes: u64,
@@ -338,24 +338,22 @@ pub struct KvLoss {
     pub perplexity_change_fraction_of_texts: Vec<f64>,
 }
 
-/// Drafts by prompt lookup on held-out text, verified by the dense model: of at most one token, of two, and so on up to seven.
+/// Drafts by prompt lookup on held-out text, verified by the dense model, for drafts of at most one to seven tokens.
 ///
-/// The model has read the text and not its own answer, so that behind the first token that it would have chosen otherwise nothing is
-/// counted.
+/// The model reads the text, not its own answer. So tokens after the first rejected one are not counted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drafts {
     /// By the most tokens of a draft: tokens that were drafted for a step, steps without a draft among them; the mean.
     pub drafted_tokens: Vec<f64>,
-    /// Of them those that the model would have chosen.
+    /// Drafted tokens that the model would have chosen.
     pub kept_tokens: Vec<f64>,
 }
 
 /// The axes of every miss-rate surface.
 ///
-/// A layer's cache of `T` neurons, `share` of them pinned (the most frequent first) and the rest
-/// coming and going as a policy says, misses a fraction of the neurons that a level requests. Surfaces
-/// are `miss[share][T]`, one for each policy.
+/// A layer has a cache of `T` neurons. A `share` of them is pinned, the most frequent first, and a policy evicts the others. The
+/// cache misses a fraction of the neurons that a level requests. Surfaces are `miss[share][T]`, one for each policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReuseAxes {
@@ -363,7 +361,7 @@ pub struct ReuseAxes {
     pub cached_fraction: Vec<f64>,
     /// Pinned share of the cache; from 0 to 1, increasing.
     pub pinned_share_fraction: Vec<f64>,
-    /// Ranks between missing neurons up to which they share a read in `levels[].layers[].runs_over_wide_gaps_fraction`; absent: 8, as in
+    /// Maximum ranks between missing neurons that share a read in `levels[].layers[].runs_over_wide_gaps_fraction`; absent: 8, as in
     /// older profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wide_gap_ranks: Option<u32>,
@@ -435,7 +433,7 @@ impl LevelKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Level {
-    /// Unique name: that of its kind, or that and more behind a hyphen, e.g. `low-rank-99`.
+    /// Unique name: its kind, or its kind and more behind a hyphen, e.g. `low-rank-99`.
     pub name: String,
     /// How the level decides which neurons to compute.
     pub kind: LevelKind,
@@ -443,7 +441,7 @@ pub struct Level {
     pub lossless: bool,
     /// Resident bytes that the level adds: predictors or gate rows, all layers.
     pub resident_bytes: u64,
-    /// Of the level's resident bytes, those that one token reads.
+    /// Resident bytes of the level that one token reads.
     pub read_bytes_per_token: u64,
     /// Floating-point operations per token that deciding takes.
     pub flops_per_token: u64,
@@ -451,8 +449,8 @@ pub struct Level {
     pub perplexity: f64,
     /// `perplexity / dense.perplexity - 1`; may be slightly negative.
     pub perplexity_change_fraction: f64,
-    /// Upper bound of the change on one more text like the held-out ones, with 95 % confidence: what `--max-loss` is held against;
-    /// absent: not known, and `--max-loss` is held against the change as measured.
+    /// Upper bound of the change on one more text like the held-out ones, with 95 % confidence; `--max-loss` limits it. Absent: not
+    /// known, and `--max-loss` limits the measured change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity_change_fraction_upper: Option<f64>,
     /// The change on each held-out text; absent: not measured.
@@ -460,21 +458,20 @@ pub struct Level {
     pub perplexity_change_fraction_of_texts: Vec<f64>,
     /// P(predicted | truly active).
     pub recall_fraction: f64,
-    /// Of what a token's truly active neurons add to the output, by size, what those requested add; mean over tokens.
+    /// Share of the output of a token's truly active neurons that the requested ones add, by size; mean over tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added_fraction: Option<f64>,
     /// P(truly active | predicted).
     pub precision_fraction: f64,
-    /// Of the neurons that a layer requests and that are not in memory, those that the layer before it finds out in time to
-    /// prefetch them, as far as there are time and buffers; absent: not measured, and taken to be 0.8.
+    /// Share of the neurons that a layer requests and misses which the layer before predicts, time and buffers permitting; absent: not
+    /// measured, and 0.8 is assumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look_ahead_recall_fraction: Option<f64>,
-    /// Of the neurons that a layer prefetches for the one after it, those that this requests; absent: not measured, and taken to be 0.8.
+    /// Share of the prefetched neurons that the next layer requests; absent: not measured, and 0.8 is assumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look_ahead_precision_fraction: Option<f64>,
-    /// `missing_p50_over_mean[share][cached]`, axes in `[reuse]`: neurons missing in all layers for the median token, over those for
-    /// the mean token, all layers caching alike, under the last policy whose misses were measured; absent: not measured, and a
-    /// token's percentiles are not known.
+    /// `missing_p50_over_mean[share][cached]`, axes in `[reuse]`: missing neurons of the median token over the mean token's, in all
+    /// layers with equal caches, under the last measured policy; absent: not measured, and percentiles of a token are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_p50_over_mean: Vec<Vec<f64>>,
     /// `missing_p90_over_mean[share][cached]`: neurons missing for the 90th percentile of tokens, over those for the mean token; absent: not measured.
@@ -520,22 +517,23 @@ pub struct LevelLayer {
     /// absent: not measured, and not planned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frequency_miss_fraction: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes, on average, if neurons side by side share one; absent: not measured, and
-    /// co-active neurons are taken to stand anywhere.
+    /// Mean reads of a missing neuron, if adjacent neurons share one; absent: not measured, and co-active neurons are assumed to be
+    /// scattered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_fraction: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes, on average, if neurons with no more than 3 ranks between them share one;
-    /// absent: not measured, and co-active neurons are taken to stand anywhere.
+    /// Mean reads of a missing neuron, if neurons with at most 3 ranks between them share one; absent: not measured, and co-active
+    /// neurons are assumed to be scattered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes, on average, if neurons with no more than `reuse.wide_gap_ranks` between them share one; absent: not measured, and wide gaps are taken to be as rare beside narrow ones as these are beside none.
+    /// Mean reads of a missing neuron, if neurons with at most `reuse.wide_gap_ranks` between them share one; absent: not measured, and
+    /// extrapolated from narrow gaps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_over_wide_gaps_fraction: Vec<Vec<f64>>,
 }
 
 /// Ranks between missing neurons that a read goes over where `runs_over_gaps_fraction` is measured.
 pub const GAP_RANKS: u32 = 3;
-/// The same for `runs_over_wide_gaps_fraction`, in new profiles: about as many as any plan reads over.
+/// Ranks of a gap for `runs_over_wide_gaps_fraction` in new profiles: about as wide as any plan reads over.
 pub const WIDE_GAP_RANKS: u32 = 16;
 /// In profiles that do not say.
 const OLDER_WIDE_GAP_RANKS: u32 = 8;

@@ -46,7 +46,7 @@ pub struct Plan {
     /// The rates that are assumed, which `run` measures again; absent, as are the terms then: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<Rates>,
-    /// The parts of the expected times, by the rate that each depends on; absent: they are told for the assumed rates only.
+    /// The parts of the expected times, by the rate that each depends on; absent: times are known for the assumed rates only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
     /// Expected speed of several sequences that decode together; absent where there is one.
@@ -96,7 +96,7 @@ pub struct PlanProvenance {
     /// BLAKE3 of the `calibration.toml` whose factors are in `[request.calibration]`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_toml: Option<String>,
-    /// The day on which the calibration was measured; absent: none.
+    /// The day of the calibration; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_date: Option<String>,
     /// [`Plan::quality_hash`]: what `[quality]` was when the losses in `[expected]` were taken from `model.toml`.
@@ -147,7 +147,7 @@ pub struct Request {
     /// `--slots`: sequences that are in memory at a time; absent: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequences: Option<u32>,
-    /// `--speculate K`: tokens of a draft; absent: none, or as many as pay with `draft_tokens_auto`.
+    /// `--speculate K`: tokens of a draft; absent: none, or the best number with `draft_tokens_auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_tokens: Option<u32>,
     /// `--speculate auto`: as many tokens of a draft as pay, or none; absent: `false`.
@@ -173,7 +173,7 @@ pub struct Request {
     /// `--calibration`: how many times as fast as in its profile the device is taken to be; absent: as there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Factors>,
-    /// `--baseline simple-rule`: the plan is that of the best simple rule; absent: `false`.
+    /// `--baseline simple-rule`: the plan of the best simple rule; absent: `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simple_rule: bool,
     /// `--without` and `--baseline`: mechanisms that the plan must not use; absent: none.
@@ -279,7 +279,8 @@ pub struct Quality {
     pub always_on_neurons: Vec<u32>,
     /// How keys and values are stored: as numbers (`F16`, `F32`), or in blocks of 32 of a head's that share a scale (`Q8_0`, `Q4_0`).
     pub kv_format: String,
-    /// How activations meet weights in blocks: as they are (`f32`), or rounded to 8 bits under a scale for each 32 of them (`q8`), as are the factors of down rows of nibbles.
+    /// Activations where they meet weights in blocks: as they are (`f32`), or rounded to 8 bits with a scale for each 32 (`q8`). Factors
+    /// of down rows of nibbles are rounded, too.
     pub activations: String,
     /// `scalar`, `avx2`, `avx512`, `neon`, `dotprod` or `i8mm`: what the kernels are written in.
     pub instruction_set: String,
@@ -315,7 +316,7 @@ pub struct MemoryPlan {
     pub cold_bytes: u64,
     /// Keys and values of the whole context of every sequence.
     pub kv_bytes: u64,
-    /// Keys and values of one token in all layers; absent: 0, every layer has those of as many heads of one width.
+    /// Keys and values of one token in all layers; absent: 0, and all layers have the same heads.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub kv_token_bytes: u64,
     /// Recurrent state of every sequence, as it is and as it was after the sequence's last prompt; absent: 0, the model has none.
@@ -323,7 +324,7 @@ pub struct MemoryPlan {
     pub state_bytes: u64,
     /// Activations: one token's of every sequence, and what both stages have.
     pub activations_bytes: u64,
-    /// Bytes of a prompt's rows, over the slots: those of the layers beneath are empty after a prompt.
+    /// Bytes of a prompt's buffers, over the slots: the slots beneath are empty after a prompt.
     pub prompt_bytes: u64,
     /// Where reads complete.
     pub io_buffers_bytes: u64,
@@ -333,7 +334,8 @@ pub struct MemoryPlan {
     pub page_tables_bytes: u64,
     /// All regions and page tables while decoding, the prompt's rows left out; at most the limit.
     pub decode_total_bytes: u64,
-    /// All regions and page tables during prefill, slots or the prompt's rows, whichever are more: the most that the process ever takes; at most the limit.
+    /// Sum of all regions and page tables during prefill, with the slots or the prompt's buffers, whichever are larger: the peak of the
+    /// process, at most the limit.
     pub prefill_total_bytes: u64,
 }
 
@@ -341,7 +343,8 @@ pub struct MemoryPlan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CachePlan {
-    /// Cache policy, which decides who leaves when a neuron needs a slot: who was not used for longest (`lru`), who was not used since a hand passed (`clock`), or who is used least often, and then only for a neuron that is used more often (`frequency`).
+    /// Cache policy, which decides the eviction: the least recently used (`lru`), not used since a hand passed (`clock`), or the least
+    /// often used, and only for a neuron that is used more often (`frequency`).
     pub policy: Policy,
     /// Per layer: the first so many neurons of the container's order are pinned.
     pub hot_neurons: Vec<u32>,
@@ -350,7 +353,7 @@ pub struct CachePlan {
     /// Neurons that come and go together, as they stand in the container; absent: 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slice_neurons: u32,
-    /// Per layer: bytes of a neuron in memory; absent: alike in all layers.
+    /// Per layer: bytes of a neuron in memory; absent: the same in all layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slot_bytes: Vec<u64>,
 }
@@ -384,15 +387,15 @@ pub struct ReadPlan {
     /// Reads in flight for the next layer, of what this layer's input says that it will request; absent: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub look_ahead: u32,
-    /// Reads that bring a slice; absent: 1. Where its gate, up and down lie apart in the model's own file it is 3, or 2
-    /// without gates, in flight together and into one buffer: `depth` counts them, `buffers` and `look_ahead` count slices.
+    /// Reads of a slice; absent: 1. Where gate, up and down are apart in the model's file it is 3, or 2 without gates, in flight together
+    /// and into one buffer: `depth` counts them, `buffers` and `look_ahead` count slices.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub parts: u32,
     /// How decoding reads a neuron; absent: `whole`.
     #[serde(default, skip_serializing_if = "is_whole")]
     pub phases: Phases,
-    /// Decoding computes a layer's values when all that is missing has completed; absent: `false`, what is in memory
-    /// is computed meanwhile, and the rest as it completes.
+    /// Whether decoding computes a layer only after all its reads have completed; absent: `false`, and neurons in memory are computed
+    /// meanwhile.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blocking: bool,
     /// A row of the token embedding is read when its token comes; absent: `false`, the embedding is in memory.
@@ -443,7 +446,7 @@ pub struct PrefillPlan {
     pub compute_cores: Vec<u32>,
     /// Prompt tokens that pass a layer together.
     pub chunk_tokens: u32,
-    /// Neurons that a prompt's tokens meet together; absent: as many as `decode.cluster_neurons`.
+    /// Neurons of a prompt's cluster; absent: `decode.cluster_neurons`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cluster_neurons: u32,
     /// Share of the work per unit; the CPU is the first.
@@ -470,8 +473,8 @@ pub struct Expected {
     pub decode_seconds_constant: f64,
     /// Seconds added by each token already in the context.
     pub decode_seconds_per_context_token: f64,
-    /// Reading a neuron into every slot, once; 0 where neurons come and go in slices, which a prompt fills. A run pays for those that
-    /// `[filling]` says.
+    /// Time of reading a neuron into every slot, once; 0 for slices, which a prompt fills. A run pays for the slots that `[filling]`
+    /// counts.
     pub decode_cold_start_seconds: f64,
     /// Part of `decode_seconds_constant`: computing, were it alone.
     pub decode_compute_seconds: f64,
@@ -493,11 +496,12 @@ pub struct Expected {
     pub active_true_fraction: f64,
     /// Perplexity change of the quality level, and of keys and values in blocks, added up, from `model.toml`.
     pub perplexity_change_fraction: f64,
-    /// Upper bound of the quality level's perplexity change, with 95 % confidence, and that of keys and values in blocks, added up, from `model.toml`; absent: the profile has none.
+    /// Upper bounds of the perplexity changes of the quality level and of keys and values in blocks, with 95 % confidence, added up, from
+    /// `model.toml`; absent: the profile has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity_change_fraction_upper: Option<f64>,
-    /// Perplexity change of the container computed dense, with keys and values as the plan has them, against the source file, from `model.toml`; absent: not measured, and
-    /// `run --score` knows the container alone.
+    /// Perplexity change of the container computed dense, with the plan's keys and values, against the source file, from `model.toml`;
+    /// absent: not measured, and `run --score` compares with the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_perplexity_change_fraction: Option<f64>,
     /// Bytes of the whole process at its most.
@@ -505,8 +509,8 @@ pub struct Expected {
     /// Seconds from the start of the engine until it takes its first prompt; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_seconds: Option<f64>,
-    /// Neurons missing for the median token with a warm cache, over those for the mean token, from `model.toml`; absent: the profile has
-    /// not measured it, and a token's percentiles are not known.
+    /// Neurons missing for the median token with a warm cache, over the mean token's, from `model.toml`; absent: not measured, and
+    /// percentiles of a token are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_p50_over_mean: Option<f64>,
     /// Neurons missing for the 90th percentile of tokens, over those for the mean token; absent: not measured.
@@ -515,7 +519,7 @@ pub struct Expected {
     /// Neurons missing for the 99th percentile of tokens, over those for the mean token; absent: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_p99_over_mean: Option<f64>,
-    /// Median of the seconds of a token, over the run of which `decode_tokens_per_second` is the mean; absent: not known.
+    /// Median of the seconds of a token, over the same run as `decode_tokens_per_second`; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_seconds_p50: Option<f64>,
     /// 90th percentile of the seconds of a token; absent: not known.
@@ -529,21 +533,22 @@ pub struct Expected {
     pub floor: Option<Floor>,
 }
 
-/// Neurons that a run misses since it begins with empty slots, beyond those that it would miss with a warm cache.
+/// Neurons that a run misses because it begins with empty slots, beyond the misses of a warm cache.
 ///
-/// While slots are free nothing leaves them: with `f` filled, a token misses what a warm cache of `f` slots by order of use would
-/// miss. So `f` grows by what is missed, and until the slots are full the run has missed `f`.
+/// While slots are free nothing is evicted: with `f` filled, a token misses the same as with a warm cache of `f` slots. So `f` grows
+/// by the misses, and until the slots are full the run has missed `f`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Filling {
     /// Lengths of runs, rising.
     pub tokens: Vec<u32>,
-    /// Neurons of all layers that a run of each length misses beyond those of a warm cache. On lines between, from none; behind the last as many.
+    /// Neurons of all layers that a run of each length misses beyond a warm cache's misses; interpolated linearly from zero, constant
+    /// after the last.
     pub neurons: Vec<f64>,
 }
 
 impl Filling {
-    /// Neurons that a run of so many tokens misses beyond those of a warm cache.
+    /// Neurons that a run of `tokens` misses beyond a warm cache's misses.
     pub fn at(&self, tokens: f64) -> f64 {
         let mut before = (0.0, 0.0);
         for (&length, &neurons) in self.tokens.iter().zip(&self.neurons) {
@@ -557,19 +562,19 @@ impl Filling {
     }
 }
 
-/// Expected speed of several sequences that decode together, a token each. Nobody has measured how much they have in common: it
-/// is taken to be as little as is possible for independent ones.
+/// Expected speed of several sequences decoded as one batch. Nobody has measured how much they share: they are assumed to be
+/// independent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Together {
-    /// Tokens of one sequence, of two together, and so on up to `context.sequences`, over the run of which
-    /// `expected.decode_tokens_per_second` is the mean.
+    /// Tokens per second of one sequence, of two as a batch, and so on up to `context.sequences`, over the same run as
+    /// `expected.decode_tokens_per_second`.
     pub decode_tokens_per_second: Vec<f64>,
 }
 
-/// Speculation by prompt lookup: the tokens that followed the text's last ones where these stood before are decoded together with
-/// the next token, in one step, and are kept as far as the model chooses the same. The text is the one without it, to the bit.
-/// The figures are for text like the profile's held-out one; other text repeats itself more, or less.
+/// Speculation by prompt lookup: tokens that followed the same words earlier in the text are decoded in one step with the next token,
+/// and kept as far as the model chooses the same. The text is the same, to the bit. The figures are for text like the profile's
+/// held-out one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Speculation {
@@ -577,9 +582,9 @@ pub struct Speculation {
     pub draft_tokens: u32,
     /// Tokens that are drafted for a step, steps without a draft among them; the mean.
     pub drafted_tokens_per_step: f64,
-    /// Tokens that a step brings: one, and those of the draft that are kept; the mean.
+    /// Mean tokens of a step: one, and the accepted tokens of the draft.
     pub tokens_per_step: f64,
-    /// Speed of one sequence with drafts, over the run of which `expected.decode_tokens_per_second` is the mean without.
+    /// Speed of one sequence with drafts, over the same run as `expected.decode_tokens_per_second`.
     pub decode_tokens_per_second: f64,
 }
 
@@ -591,8 +596,8 @@ impl Expected {
     }
 }
 
-/// The device's best rates, the plan's cores and back end being given. Over these rates go the bytes and reads that
-/// a run has counted: the least time in which it could have done them.
+/// The device's best rates with the plan's cores and back end. The bytes and reads of a run over these rates are the hardware's lower
+/// bound.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Floor {
@@ -611,7 +616,7 @@ pub struct Floor {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimpleRule {
-    /// The simple rule's decoding speed, over the run of which `expected.decode_tokens_per_second` is the mean.
+    /// The simple rule's decoding speed, over the same run as `expected.decode_tokens_per_second`.
     pub decode_tokens_per_second: f64,
     /// Bytes of the whole process under the simple rule.
     pub memory_peak_bytes: u64,
@@ -680,7 +685,7 @@ impl Plan {
         self.speculation.map_or(0, |speculation| speculation.draft_tokens)
     }
 
-    /// Rows that pass a layer together while decoding, at most: a token of each sequence, and those of a draft.
+    /// Maximum rows of a decoding step: a token of each sequence, and the tokens of a draft.
     pub fn decode_rows(&self) -> u32 {
         self.context.sequences.saturating_add(self.draft_tokens())
     }

@@ -1,8 +1,6 @@
-//! The parts of a plan's times, by the rate that each depends on: so that they can be told again for an hour in which the
-//! machine computes, moves bytes or reads at other rates than those that the plan assumed.
+//! The parts of a plan's times, by the rate that each depends on, so that a plan can be priced at other rates.
 //!
-//! Nothing is scaled as a whole. Each part is, by its own factor, and the parts are then put together by the formula by
-//! which `plan` put them together ([`crate::overlap`]).
+//! Each part is scaled by its own factor. The parts are then combined by the same formula as in `plan` ([`crate::overlap`]).
 
 pub(crate) mod check;
 
@@ -35,7 +33,7 @@ impl Factors {
     pub const NONE: Self =
         Self { compute: 1.0, stream: 1.0, gather: 1.0, random_reads: 1.0, ordered_reads: 1.0 };
 
-    /// The factors by name, in the order in which they are told.
+    /// The factors by name, in the order of reports.
     pub fn named(&self) -> [(&'static str, f64); 5] {
         let Self { compute, stream, gather, random_reads, ordered_reads } = *self;
         [
@@ -52,8 +50,8 @@ impl Factors {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rates {
-    /// Storage format of the weights for which `flops_per_second`, `dense_bytes_per_second` and `sparse_bytes_per_second` hold;
-    /// absent, as these are then: the device was not measured with such weights.
+    /// Storage format of the weights for `flops_per_second`, `dense_bytes_per_second` and `sparse_bytes_per_second`; absent, as these are
+    /// then: the device was not measured with such weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_format: Option<String>,
     /// Products of the decoding threads with weights in cache; absent: not measured.
@@ -160,7 +158,7 @@ impl Work {
 pub struct Terms {
     /// Starting all decoding threads once and seeing them done.
     pub dispatch_seconds: f64,
-    /// What it takes longer after a wait for reads, during which all of them have gone to sleep; absent: 0.
+    /// Extra time of starting threads that fell asleep during a wait for reads; absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub wake_seconds: f64,
     /// Speed of all compute cores together over the slowest one's; absent: the number of cores, all of which are alike.
@@ -225,7 +223,7 @@ pub struct ReadingTerms {
     pub interference_fraction: f64,
     /// Reads a second whose CPU time is in `interference_fraction`.
     pub covered_reads_per_second: f64,
-    /// Whether those who read have the cores of those who compute.
+    /// Whether reading and computing share cores.
     pub shares_cores: bool,
     /// Share of a layer's reads that the layer before it knows.
     pub prefetched_fraction: f64,
@@ -234,7 +232,7 @@ pub struct ReadingTerms {
     /// Share of the reads in flight beside the last that complete no sooner than it does; absent: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub completed_together_fraction: f64,
-    /// Reads of what is missing as a whole or not at all; absent: every token reads as much as the mean one.
+    /// Reads that miss as a whole or not at all; absent: every token reads as much as the mean one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reads_by_chance: f64,
     /// Comparing a neuron that has been read with its checksum; absent: 0.
@@ -318,29 +316,29 @@ pub struct PromptTerms {
     /// For each layer: reading in order what is not pinned, once a chunk; absent: 0 in every layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read_seconds: Vec<f64>,
-    /// The same of a layer of which nothing is pinned; absent: nothing is read.
+    /// Reading time of a layer with nothing pinned; absent: nothing is read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub layer_read_seconds: f64,
     /// Reads a second meanwhile; absent: nothing is read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reads_per_second: f64,
-    /// Time that those who compute lose by starting one of them and finding it done, beyond what is in the interference; absent: others do.
+    /// Time that compute threads lose by starting and completing such a read, beyond the interference; absent: I/O threads do it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub taken_seconds_per_read: f64,
     /// Comparing what one of them brings with its checksum; absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub check_seconds_per_read: f64,
-    /// Share of a layer's experts that 1, 2, 4, 8, ... tokens of a chunk visit, on average over the layers; absent: all. What a chunk takes
-    /// beside its tokens, and what it reads, is that of these.
+    /// Share of a layer's experts that 1, 2, 4, 8, ... tokens of a chunk visit, mean over the layers; absent: all. It scales the time of a
+    /// chunk beside its tokens, and its reads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub visited_fraction: Vec<f64>,
 }
 
-/// Lengths of chunks for which a plan says what they visit: 1, 2, 4, ... tokens.
+/// Number of chunk lengths with a known share of visited experts: 1, 2, 4, ... tokens.
 pub const VISITED: usize = 13;
 
-/// Share of a layer's experts that a chunk of so many tokens visits, where those of 1, 2, 4, ... tokens are known: on lines between, and
-/// behind the last as many. All where nothing is known.
+/// Share of a layer's experts that a chunk of `tokens` visits, interpolated between 1, 2, 4, ... tokens and constant after the last; all
+/// where nothing is known.
 pub fn visited(fractions: &[f64], tokens: u32) -> f64 {
     let (log, tokens) = (tokens.max(1).ilog2() as usize, f64::from(tokens.max(1)));
     match fractions.get(log..) {
@@ -367,8 +365,7 @@ fn of(list: &[f64], layer: usize) -> f64 {
 }
 
 impl Terms {
-    /// The times of a token by this plan on a machine that is so many times as fast, if it misses so many `times` what the mean
-    /// token misses.
+    /// Times of a token by this plan on a machine scaled by the factors, for `times` the misses of the mean token.
     pub fn decode(&self, plan: &Plan, f: &Factors, times: f64) -> TokenSeconds {
         let layers = plan.quality.always_on_neurons.len();
         let before = self.attention.at(f).seconds() + self.select.at(f).seconds();
@@ -399,8 +396,8 @@ impl Terms {
         }
     }
 
-    /// Seconds of a prompt of so many tokens by this plan on a machine that is so many times as fast: each chunk passes the
-    /// layers, whose neurons are read while they are computed.
+    /// Seconds of a prompt by this plan on a machine scaled by the factors: each chunk passes the layers, whose neurons are read while they
+    /// are computed.
     pub fn prompt_seconds(&self, plan: &Plan, tokens: u32, f: &Factors) -> f64 {
         let (layers, p) = (plan.quality.always_on_neurons.len(), &self.prompt);
         let chunk = plan.prefill.chunk_tokens.max(1);

@@ -259,12 +259,9 @@ fn missing(page: &mut String, goldens: &[Golden], of_formats: &[OfFormat]) {
             architectures().filter(|name| !folders.contains(name)).collect(),
         ),
         ("formats without rows of ggml", formats(&|format| rows_of["formats"][format.name()].is_null())),
+        ("formats of files without a golden", formats(&|format| in_files(format) && !in_goldens(format))),
         (
-            "formats of files in which no golden has weights",
-            formats(&|format| in_files(format) && !in_goldens(format)),
-        ),
-        (
-            "formats in which logits were not compared with llama.cpp's",
+            "formats whose logits were not compared with llama.cpp's",
             formats(&|format| in_blocks(format) && !compared(format)),
         ),
         (
@@ -295,48 +292,45 @@ fn missing(page: &mut String, goldens: &[Golden], of_formats: &[OfFormat]) {
 
 const HEAD: &str = "# Proofs
 
-What shows that each architecture, format and rule is computed as other people's code computes it. This page is written by
+Evidence that each architecture, format and rule is computed as in other implementations. This page is written by
 `profiler/tests/proofs.rs` from the lists in the code and the goldens in `fixtures/golden`; nobody edits it.
 
 ";
 
-const ARCHITECTURES: &str = "A golden is a small model with random or trained weights. Its logits, of 48 tokens or of a text, are those of transformers in
-F32, or of the program named in their place; the reference and the engine, decoding and as a prompt, are tested against them with
-tolerances of 5e-5 to 1.5e-4 of the logits' deviation (`transformer/tests/architectures.rs`; of `gpt-oss-mxfp4` the reference alone), the trained ones in `runtime/engine/tests/golden.rs`. llama.cpp computed
-the same F32 file when the golden was made; the column has its greatest difference, over the logits' deviation. `make golden LLAMA_LIB=folder` compares
-it again. *Split*: the golden as two files is the same model. *Folder*: what is made of its folder is, bit for bit, what llama.cpp's
-converter made. *Chain*: goldens that are profiled, planned and run by the programs, to the same logits.
+const ARCHITECTURES: &str = "A golden is a small model with random or trained weights, and its logits by transformers in F32, or by the program named instead.
+Reference and engine agree with them, decoding and as a prompt, to 5e-5 to 1.5e-4 of the logits' deviation
+(`transformer/tests/architectures.rs`, `runtime/engine/tests/golden.rs`). `gpt-oss-mxfp4` is tested with the reference alone.
+
+* *llama.cpp*: its greatest difference from the same F32 file, over the logits' deviation. `make golden LLAMA_LIB=folder` repeats it.
+* *Split*: the same model in two files.
+* *Folder*: its Hugging Face folder converts to the same bits as with llama.cpp's converter.
+* *Chain*: profiled, planned and run by the programs, to the same logits.
 
 ";
 
-const FORMATS: &str = "Rows that ggml's Python package unpacked and wrote are read to the bit and written to the byte. The kernels of every instruction
-set are tested against the scalar ones, which are the definitions. *Unpacked*: one loop for all such formats brings 32 values at a time
-into registers; with AVX-512 one vector of 8 bits meets `Q4_1`, `IQ4_NL` and `MXFP4` in the loop of `Q4_0`. *Goldens*: those with logits that have weights in the format.
+const FORMATS: &str = "Rows that ggml's Python package wrote are read to the bit and written to the byte. Kernels of every instruction set are tested against
+the scalar ones. *Unpacked*: a shared loop brings 32 values at a time into registers; with AVX-512, `Q4_1`, `IQ4_NL` and `MXFP4` use
+the loop of `Q4_0`. *Goldens*: models with logits that have weights in the format.
 
-Each format but F32 and F16, in which all other goldens are, has one of its own in `fixtures/golden/quantised`: a llama of one layer whose
-matrices are in it, as ggml quantises them. The logits are those of transformers, whose weights are what ggml's Python package decodes the file to,
-bit for bit. The reference, and the engine of every instruction set with vectors as they are, agree with them to 5e-5 of the logits'
-deviation; with vectors rounded to 8 bits, as plans have it, to 2e-2 in the mean square and 1e-1 at most, which `transformer/tests/quantised.rs` argues for.
-llama.cpp's logits of the same file, whose vectors it rounds to 8 bits, too, with one scale for 256 values where blocks have so many, were compared when the
-golden was made, and those of an F32 file of the same weights. `make golden LLAMA_LIB=folder` compares them again.
-`Q4_0x4` is `Q4_0` as kernels store it: that golden is, too. One golden more, `Q4_K_M`, is a mixture as such files are published: a qwen3moe of two layers,
-in `Q4_K` and `Q6_K`, with rounded vectors within 3e-2 in the mean square and 2e-1 at most.
+Each format has a golden in `fixtures/golden/quantised`: a llama of one layer, quantised by ggml, with logits by transformers from the
+decoded weights. F32 and F16 are covered by all other goldens. Reference and engine agree to 5e-5 of the logits' deviation. With
+vectors rounded to 8 bits the limits are 2e-2 in the mean square and 1e-1 at most (`transformer/tests/quantised.rs`).
+`Q4_K_M` is a mixture of two layers in `Q4_K` and `Q6_K`, within 3e-2 and 2e-1. `make golden LLAMA_LIB=folder` compares with llama.cpp.
 
 ";
 
-const RULES: &str = "How byte-level tokenizers cut text into words. Tokens were made with the crate `tokenizers`, of texts in many languages, with emoji, code,
-spaces and digits (`fixtures/golden/rules.json`). `make vectors LLAMA_CPP=folder` compares with llama.cpp's own vectors, which are
-another project's files and not here.
+const RULES: &str = "Splitting of text into words by byte-level tokenizers. Tokens were made with the crate `tokenizers`, from texts in many languages, with
+emoji, code, spaces and digits (`fixtures/golden/rules.json`). `make vectors LLAMA_CPP=folder` compares with llama.cpp's own vectors.
 
 ";
 
-const PIECES: &str = "Tokens of SentencePiece's unigram models, made with the Python package `sentencepiece` of the texts above and of longer ones
-put together of them (`fixtures/golden/unigram.json`): small models, each with other settings, which are in `fixtures/golden/unigram`. Our own tokens are compared with them one by one.
+const PIECES: &str = "Tokens of SentencePiece's unigram models, made with the Python package `sentencepiece` (`fixtures/golden/unigram.json`). Each small
+model in `fixtures/golden/unigram` has other settings. Our tokens are equal.
 
 ";
 
-const HOSTILE: &str = "Executions of the fuzz targets (`make fuzz`) since each got its present form, and the edges of the program that they have reached by then
-(`fixtures/fuzz/executions.json`, which whoever fuzzes renews). [internals.md](internals.md#hostile-files) says what they read and what was found.
+const HOSTILE: &str = "Executions of the fuzz targets (`make fuzz`) in their present form, and the edges of the program that they reached
+(`fixtures/fuzz/executions.json`). [internals.md](internals.md#hostile-files) says what they read and what was found.
 
 ";
 

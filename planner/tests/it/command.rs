@@ -34,9 +34,7 @@ fn a_plan_is_written_and_checked_again() {
     let folder = folder("written");
     let (code, out, err) = run(&folder, &["--mem", "24M", "--explain"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    for part in
-        ["mean of", "simple rule", "Z3 chose among", "runner-up", "feed-forward", "keys and values"]
-    {
+    for part in ["mean of", "simple rule", "Z3 chose among", "runner-up", "feed-forward", "keys and values"] {
         assert!(out.contains(part), "{part} is missing in {out}");
     }
     let (code, out, _) = run(&folder, &["--check", "plan.toml"]);

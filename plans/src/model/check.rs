@@ -515,7 +515,7 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
     of_layers.each(layers, |at, of_layer| layer(of_layer, model, at))
 }
 
-/// What keys and values in blocks lose: always with a bound.
+/// Checks the loss of keys and values in blocks, which always has a bound.
 fn kv_loss(loss: &KvLoss, model: &Model, at: &At<'_>) -> Checked {
     let KvLoss {
         format,

@@ -94,7 +94,7 @@ impl Cache {
         }
     }
 
-    /// Gives the model's files their names, and says in which folder.
+    /// Names the model's files in its snapshot folder, and returns the folder.
     pub(crate) fn link(&self, model: &Model) -> Result<PathBuf, HubError> {
         let repository = self.repository(&model.name);
         let snapshot = repository.join("snapshots").join(&model.commit);

@@ -1,4 +1,4 @@
-//! The checksums by which the hub names files.
+//! Checksums that the hub gives for files.
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
@@ -28,7 +28,7 @@ impl Checksum {
         hex
     }
 
-    /// What is fed with the bytes of a file of this length.
+    /// A hasher for the bytes of a file of this length.
     pub(crate) fn hasher(&self, bytes: u64) -> Hasher {
         match self {
             Self::Sha256(_) => Hasher(Context::new(&SHA256)),

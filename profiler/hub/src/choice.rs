@@ -1,4 +1,4 @@
-//! Which files of a repository make the model that was asked for.
+//! Chooses the files of a requested model in a repository.
 
 use std::collections::BTreeMap;
 
@@ -38,13 +38,13 @@ const FOLDER: [&str; 9] = [
     "chat_template.jinja",
     "chat_template.json",
 ];
-/// Which tensor is in which part of the weights.
+/// The file that maps tensors to the parts of the weights.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Chooses: the GGUF files of the quantisation that was asked for, or of the only one; where there are none, the folder.
+/// Chooses the GGUF files of the requested quantisation, or of the only one; without GGUF files, the folder.
 ///
 /// # Errors
-/// [`HubError::Choose`] with the list of what there is; [`HubError::Nothing`] when there is no model.
+/// [`HubError::Choose`] with the list of models; [`HubError::Nothing`] without a model.
 pub(crate) fn choose(files: Vec<File>, name: &Name) -> Result<ModelFiles, HubError> {
     let models = models(&files);
     if models.is_empty() {
@@ -75,7 +75,7 @@ pub(crate) fn choose(files: Vec<File>, name: &Name) -> Result<ModelFiles, HubErr
 
 /// A model in one or several GGUF files.
 struct Gguf<'a> {
-    /// What its weights are quantised to, in capitals, where its name says it.
+    /// Quantisation of the weights, in capitals, where the name says it.
     quantisation: Option<String>,
     /// Its parts, in order.
     parts: Vec<&'a File>,
@@ -124,8 +124,8 @@ fn part(stem: &str) -> Option<(&str, u64, u64)> {
     (1..=count).contains(&number).then_some((model, number, count))
 }
 
-/// What the weights of a file are quantised to, by its name, or else that of its folder; in capitals, with `UD-` before what is
-/// quantised so.
+/// Quantisation of a file's weights, by its name or by the name of its folder; in capitals, with `UD-` before dynamic
+/// quantisations.
 fn quantisation(stem: &str) -> Option<String> {
     stem.rsplit('/').find_map(|name| {
         let pieces: Vec<&str> = name.split(['-', '.']).collect();
@@ -150,7 +150,7 @@ fn is_format(text: &str) -> bool {
         || matches!(text, "BF16" | "F16" | "F32" | "FP16" | "FP32" | "MXFP4" | "MXFP4_MOE" | "NVFP4")
 }
 
-/// The models that were asked for: by the path of a file, by their quantisation, or by it without `UD-`.
+/// Models that match a request: by a file's path, by their quantisation, or by it without `UD-`.
 fn matching<'a, 'f>(models: &'a [Gguf<'f>], asked: &str) -> Vec<&'a Gguf<'f>> {
     let all = |is: &dyn Fn(&Gguf<'_>) -> bool| models.iter().filter(|model| is(model)).collect::<Vec<_>>();
     let by_path = all(&|model| model.parts.iter().any(|file| file.path == asked));
@@ -161,7 +161,7 @@ fn matching<'a, 'f>(models: &'a [Gguf<'f>], asked: &str) -> Vec<&'a Gguf<'f>> {
     [by_path, exact, dynamic].into_iter().find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// How each of some models is asked for, the smallest first.
+/// Names of some models as a user would request them, the smallest first.
 fn list(models: &[&Gguf<'_>], name: &Name) -> String {
     let mut models = models.to_vec();
     models.sort_by_key(|model| model.bytes());

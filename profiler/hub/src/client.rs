@@ -13,15 +13,15 @@ use ureq::{Agent, Body};
 use crate::error::HubError;
 use crate::name::Name;
 
-/// The hub, if nothing else is said.
+/// The default hub.
 const ENDPOINT: &str = "https://huggingface.co";
 /// Bytes of a listing, at most: ten times what the largest repositories have.
 const LISTING_MAX: u64 = 64 << 20;
-/// The time in which a connection is made, and in which more comes.
+/// Timeout of a connection and of silence.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The time in which all of a listing comes.
+/// Timeout of a whole listing.
 const LISTING_TIME: Duration = Duration::from_secs(120);
-/// What stands in the path of an address as it is.
+/// Characters that are not escaped in the path of an address.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
 /// Who asks, and whom.
@@ -70,7 +70,7 @@ impl Client {
         })
     }
 
-    /// The client with another time in which more must come.
+    /// The client with another timeout of silence.
     pub(crate) fn with_patience(self, patience: Duration) -> Self {
         let encrypted = self.agent.config().https_only();
         Self { agent: agent(encrypted, patience), ..self }
@@ -119,7 +119,7 @@ impl Client {
         Err(HubError::Refused { url: url.to_owned(), status, remedy: self.remedy(status, name) })
     }
 
-    /// What a refusal means, and what to do. The hub hides private repositories: they are not there for who may not see them.
+    /// Meaning and remedy of a refusal. The hub hides private repositories: without access they do not exist.
     fn remedy(&self, status: u16, name: &Name) -> String {
         let token = if self.token.is_some() {
             "the token in HF_TOKEN does not open it"
@@ -148,7 +148,7 @@ impl Client {
     }
 }
 
-/// What asks; of an encrypted endpoint it follows to encrypted places alone.
+/// An HTTP client; from an encrypted endpoint it follows redirects to encrypted addresses only.
 fn agent(encrypted: bool, patience: Duration) -> Agent {
     Agent::config_builder()
         .http_status_as_error(false)

@@ -1,4 +1,4 @@
-//! What can go wrong, each a sentence with the fact and the remedy.
+//! Errors, each a sentence with the fact and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub enum HubError {
         /// The fault of the answer.
         what: String,
     },
-    /// Several models, of which one must be named.
+    /// Several models match; one must be named.
     #[error("{why}; name one of{list}")]
     Choose {
         /// The wish, and why it names no one model.
@@ -73,7 +73,7 @@ pub enum HubError {
         /// The bytes that are sent.
         found: String,
     },
-    /// The bytes are not those of the hub.
+    /// A checksum is wrong.
     #[error(
         "{file} has the checksum {found} and should have {expected}; what was fetched is removed, and the same command fetches it again: \
          if that ends so, too, look at the disk and at HF_ENDPOINT"

@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 1 << 18;
 const SOON: Duration = Duration::from_millis(50);
 
 impl Hub {
-    /// Fetches a file, if it is not there. `go_on` is told how many of its bytes are.
+    /// Fetches a file unless it is complete. `go_on` gets the number of bytes present.
     pub(crate) fn fetch_file(
         &self,
         model: &Model,
@@ -132,7 +132,7 @@ fn wait(time: Duration, go_on: &mut dyn FnMut() -> bool) -> Result<(), HubError>
     }
 }
 
-/// A file of which the first bytes are there.
+/// A partial file.
 struct Arriving<'a> {
     of: &'a File,
     path: &'a Path,
@@ -145,7 +145,7 @@ struct Arriving<'a> {
 }
 
 impl<'a> Arriving<'a> {
-    /// What an earlier start has left, or nothing.
+    /// Opens the partial file of an earlier start, or an empty one.
     fn open(path: &'a Path, of: &'a File, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Self, HubError> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(HubError::io("create", folder))?;

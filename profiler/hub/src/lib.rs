@@ -79,7 +79,7 @@ impl Hub {
         Self { pause, ..self }
     }
 
-    /// The hub with another time in which more of a file must come. For tests.
+    /// The hub with another timeout of silence, for tests.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { client: self.client.with_patience(patience), ..self }
@@ -118,11 +118,11 @@ impl Hub {
         model.choice.files.iter().map(|file| file.bytes - self.cache.fetched_bytes(&model.name, file)).sum()
     }
 
-    /// Fetches what is missing of the model, and gives the path to open: its (first) GGUF file, or its folder. `go_on` is told the bytes of
-    /// the model that are there, and says whether to go on.
+    /// Fetches the missing files of the model. Returns the path to open: its (first) GGUF file, or its folder. `go_on` gets the bytes
+    /// present and says whether to continue.
     ///
     /// # Errors
-    /// Those of [`Hub::find`], [`HubError::Checksum`], those of the disk, and [`HubError::Stopped`].
+    /// All of [`Hub::find`], [`HubError::Checksum`], errors of the disk, and [`HubError::Stopped`].
     pub fn fetch(&self, model: &Model, go_on: &mut dyn FnMut(u64) -> bool) -> Result<PathBuf, HubError> {
         let mut before = 0;
         for file in &model.choice.files {

@@ -28,7 +28,7 @@ pub(crate) struct Listing {
     pub(crate) files: Vec<File>,
 }
 
-/// The answer of `/api/models/OWNER/REPO?blobs=true`, of which nothing else is read.
+/// The answer of `/api/models/OWNER/REPO?blobs=true`; other fields are ignored.
 #[derive(Deserialize)]
 struct Answer {
     sha: String,
@@ -51,7 +51,7 @@ struct Lfs {
 }
 
 impl Listing {
-    /// Reads an answer of the hub. Files of which it gives no size or checksum are left out.
+    /// Reads an answer of the hub. Files without a size or checksum are left out.
     ///
     /// # Errors
     /// [`HubError::Answer`] when it is none, or names a file that is not in the repository.

@@ -1,4 +1,4 @@
-//! What a model of the hub is called on the command line.
+//! Names of the hub's models on the command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ pub struct Name {
     pub owner: String,
     /// The repository.
     pub repository: String,
-    /// The quantisation as it was asked for, or a file's path in the repository.
+    /// The requested quantisation, or a file's path in the repository.
     pub quantisation: Option<String>,
 }
 

@@ -61,7 +61,7 @@ impl Place {
         names
     }
 
-    /// The parts of files that were asked for from their storage since the last time.
+    /// Ranges of files requested from their storage since the last call.
     fn ranges(&self) -> Vec<Option<String>> {
         let asked = self.server.asked().into_iter();
         asked.filter(|it| it.path.starts_with("/storage/")).map(|it| it.range).collect()

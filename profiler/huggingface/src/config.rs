@@ -116,7 +116,7 @@ impl Config {
         value.as_bool().map(Some).ok_or_else(|| self.mistyped(key, "true or false"))
     }
 
-    /// That a key is absent, null, or has this value, with which it changes nothing.
+    /// Requires a key to be absent, null, or this neutral value.
     pub(crate) fn neutral(&self, key: &str, neutral: &Value) -> Result<(), FolderError> {
         match self.value(key) {
             Some(value)

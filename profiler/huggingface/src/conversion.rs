@@ -356,7 +356,7 @@ fn temporary(path: &Path) -> Result<NamedTempFile, FolderError> {
     new().map_err(FolderError::io("write", &part))
 }
 
-/// That the embedding has a row for each token.
+/// Requires a row of the embedding for each token.
 fn embeds_all(config: &Config, recipes: &[Recipe]) -> Result<(), FolderError> {
     let embedding = recipes.iter().find(|recipe| recipe.name == "token_embd.weight");
     let vocabulary = config.size("vocab_size")?;

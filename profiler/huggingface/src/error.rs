@@ -106,7 +106,7 @@ impl Display for Several {
     }
 }
 
-/// What is wrong with a folder, until all of it is known.
+/// Problems of a folder, collected until all are known.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     /// The first, with what they say.

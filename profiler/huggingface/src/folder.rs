@@ -40,7 +40,7 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// That a name in another file is one of a file in this very folder.
+    /// Requires a name from another file to name a file in this very folder.
     pub(crate) fn named<'n>(&self, name: &'n str, by: &Path) -> Result<&'n str, FolderError> {
         let plain = !name.is_empty() && !name.contains(['/', '\\', '\0']) && name != "." && name != "..";
         if !plain {
@@ -74,7 +74,7 @@ impl Folder {
         Ok(Some(Opened { path, file, bytes, changed }))
     }
 
-    /// That a link leads to a file of this folder, or in the hub's cache from `snapshots/COMMIT` to `blobs`.
+    /// Requires a link to lead to a file of this folder, or in the hub's cache from `snapshots/COMMIT` to `blobs`.
     fn follow(&self, link: &Path) -> Result<(), FolderError> {
         let to = link.canonicalize().map_err(FolderError::io("follow the link", link))?;
         let own = self.path.canonicalize().map_err(FolderError::io("read", &self.path))?;
@@ -121,7 +121,7 @@ impl Opened {
         })
     }
 
-    /// That it is what it was when it was opened.
+    /// Requires the file to be unchanged since it was opened.
     pub(crate) fn is_unchanged(&self) -> Result<(), FolderError> {
         let metadata = self.file.metadata().map_err(FolderError::io("read", &self.path))?;
         let changed = metadata.modified().map_err(FolderError::io("read", &self.path))?;

@@ -25,7 +25,7 @@ pub(crate) struct Recipe {
     pub(crate) content: Content,
 }
 
-/// What a tensor is made of.
+/// Contents of a tensor.
 #[derive(Debug)]
 pub(crate) enum Content {
     /// Rows of tensors, one part after another, and what is done to every value.
@@ -36,7 +36,7 @@ pub(crate) enum Content {
     Values(Vec<f32>),
 }
 
-/// What is done to every value.
+/// Transformation of every value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum ValueChange {
     /// Nothing.
@@ -322,7 +322,7 @@ fn is_alike(kind: Kind, format: Format) -> bool {
     matches!((kind, format), (Kind::F32, Format::F32) | (Kind::F16, Format::F16) | (Kind::BF16, Format::BF16))
 }
 
-/// That the values of a stored row are finite: those were that it was made of, but the scale of a block may be too large for F16.
+/// Requires finite values in a stored row: its source was finite, but the scale of a block may be too large for F16.
 fn check(format: Format, stored: &[u8], values: &mut [f32]) -> Result<(), Failure> {
     dequantise(format, stored, values);
     if values.iter().all(|value| value.is_finite()) { Ok(()) } else { Err(Failure::NotFinite) }

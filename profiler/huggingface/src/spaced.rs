@@ -11,7 +11,7 @@ use crate::merged::{self, is_byte};
 use crate::special::TokenizerConfig;
 use crate::tokenizer::{self, BYTE, CONTROL, NORMAL, Token, TokenizerJson, USER_DEFINED};
 
-/// What all tokens have for a score.
+/// Score of all tokens.
 const SCORE: f32 = -1000.0;
 
 /// Tokens of calls and of thoughts, which are text to whoever reads an answer.

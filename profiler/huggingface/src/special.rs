@@ -195,7 +195,7 @@ pub(crate) fn keys(
     Ok(remarks)
 }
 
-/// What a tokenizer puts around a text.
+/// Tokens that a tokenizer puts around a text.
 fn processors<'t>(
     processor: Option<&Value>,
     has_config: bool,

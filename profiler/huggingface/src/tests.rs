@@ -1066,7 +1066,7 @@ fn of_json(json: &Json, tokens: usize) -> Result<Tokenizer, String> {
         .map(|data| data.into_tokenizer().unwrap())
 }
 
-/// What a file becomes in a folder that has no other of a tokenizer, or why it does not.
+/// Tokenizer data from a folder with this one tokenizer file, or the error.
 fn tokenizer_data(name: &str, file: &[u8], tokens: usize) -> Result<TokenizerData, String> {
     let folder = Folder(TempDir::new().unwrap());
     let config = json!({"architectures": ["LlamaForCausalLM"], "vocab_size": tokens, "bos_token_id": 1, "eos_token_id": 2});

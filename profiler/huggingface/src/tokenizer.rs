@@ -83,7 +83,7 @@ pub(crate) struct Model {
     pub(crate) vocab: HashMap<String, u32>,
     #[serde(default)]
     pub(crate) merges: Vec<Merge>,
-    /// Of a unigram model the score of each token.
+    /// Score of each token of a unigram model.
     #[serde(skip)]
     pub(crate) scores: Option<Vec<f32>>,
 }
@@ -134,7 +134,7 @@ impl TokenizerJson {
     }
 }
 
-/// What holds for the bytes of any `tokenizer.json`, for fuzzing: a tokenizer is made of them or refused.
+/// Reads the bytes of any `tokenizer.json`, for fuzzing: makes a tokenizer or refuses.
 pub(crate) fn read_any(bytes: &[u8], path: &Path) -> Result<(), FolderError> {
     let json = TokenizerJson::read(bytes, path)?;
     let size = json.model.vocab.len() + json.added_tokens.len();

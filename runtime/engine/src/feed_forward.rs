@@ -10,16 +10,14 @@
 //! insert     what was read takes the place of what the cache's policy would rather miss, or none
 //! ```
 //!
-//! Decode adds neurons to eight sums, by rank, each in ascending order, whoever computes them and wherever they
-//! come from: thread count, cache size, cluster size and the order of reads change no bit of the result. (`design.md`
-//! section 3 requests that; the paper's clusters run in any order.) Therefore there is one meeting of the threads between
-//! the values, which need no order and wait for no neighbour, and the sums. It costs a microsecond a layer, and gains that
-//! a neuron whose value is zero is never added. Pinned neurons have the lowest ranks: what stands before the first that
-//! is missing is added up before what completes is waited for.
+//! Decode adds neurons to eight sums, chosen by rank, each in ascending order. So thread count, cache size, cluster size and the
+//! order of reads change no bit of the result. Values need no order, so there is one barrier between values and sums. It costs a
+//! microsecond a layer, and saves the addition of neurons whose value is zero. Pinned neurons have the lowest ranks: everything
+//! before the first missing neuron is added up before reads are awaited.
 //!
-//! Several rows, of as many sequences or of tokens that follow each other, have one list: what any of them requests is looked up, read and inserted once, and is
-//! computed for each that has requested it. For the others its value is zero, and zeros are never added: a row's sums have the
-//! bits that they have without the others.
+//! Several rows, of a batch or a draft, share one list: a neuron that any row requests is looked up, read and inserted once, and
+//! computed for each row that requested it. For other rows its value is zero, and zeros are never added, so a row has the same
+//! bits in any batch.
 //!
 //! A prompt is `prompt.rs`.
 

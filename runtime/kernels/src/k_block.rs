@@ -163,7 +163,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Those that suit values whose whole numbers go up to `most`.
+    /// Scales and minima for values whose integers go up to `most`.
     pub(super) fn through(values: &[f32; VALUES], most: f32) -> Self {
         let groups = values.as_chunks::<32>().0;
         let lines: [_; PARTS] = std::array::from_fn(|k| line_through(&groups[k], most));

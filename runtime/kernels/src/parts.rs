@@ -136,7 +136,7 @@ pub(super) trait Block: bytemuck::Pod {
 
     /// A block's scales and minima.
     fn begin<U: Unpack>(&self, unpack: U) -> Self::Begun<U>;
-    /// Those of part `k`.
+    /// The scales of part `k`.
     fn scales<U: Unpack>(begun: &Self::Begun<U>, unpack: U, k: usize) -> [U::Pair; 2];
     /// The whole numbers of part `k`.
     fn steps<U: Unpack>(&self, unpack: U, k: usize) -> U::Bytes;
@@ -302,7 +302,7 @@ pub(super) fn unpack<M: Multiply>(multiply: M, row: &Row<'_>, start: usize, out:
 /// Sums of a row's parts, one part to these and the next to those: a part waits for the sum before the last.
 struct Sums<M: Multiply> {
     whole: [M::Sums; 2],
-    /// What minima take of them.
+    /// Sums of the vector's values times the minima.
     less: [M::Pair; 2],
 }
 

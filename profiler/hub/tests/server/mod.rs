@@ -24,7 +24,7 @@ pub(crate) struct Asked {
     pub(crate) authorization: Option<String>,
 }
 
-/// What is not as it should be, for as long as it is set.
+/// Faults of the server, as long as they are set.
 #[derive(Debug, Default)]
 pub(crate) struct Behaviour {
     /// Connections are cut after so many bytes of a file, ...
@@ -35,7 +35,7 @@ pub(crate) struct Behaviour {
     pub(crate) refusals: usize,
     /// Files are refused with this status.
     pub(crate) status: Option<u16>,
-    /// The whole file is sent, whatever part was asked for.
+    /// Sends the whole file for every requested range.
     pub(crate) ignores_ranges: bool,
     /// The length of files is not said.
     pub(crate) hides_length: bool,
@@ -96,7 +96,7 @@ impl Server {
         (behaviour.cut_after, behaviour.cuts) = (after, times);
     }
 
-    /// What was asked since the last time.
+    /// Requests since the last call.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut *self.0.asked.lock().unwrap())
     }

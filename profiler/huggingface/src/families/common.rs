@@ -1,4 +1,4 @@
-//! What all architectures have: sizes, the rotary embedding, experts, and keys that must not change anything.
+//! Keys of all architectures: sizes, the rotary embedding, experts, and keys that must have no effect.
 
 use serde_json::{Map, Value, json};
 
@@ -201,7 +201,7 @@ fn yarn(
     Ok(())
 }
 
-/// That the file says how frequencies are scaled, of a model for which transformers takes numbers of its own where it does not.
+/// Requires the scaling of frequencies in the file, for models with special defaults in transformers.
 pub(super) fn is_scaled(config: &Config) -> Result<(), FolderError> {
     match config.value("rope_parameters").or(config.value("rope_scaling")) {
         Some(_) => Ok(()),
@@ -257,7 +257,7 @@ pub(super) fn head_width(config: &Config) -> Result<u64, FolderError> {
     }
 }
 
-/// That every layer sees everything, or is not said to do otherwise.
+/// Requires every layer to see everything.
 pub(super) fn no_windows(config: &Config) -> Result<(), FolderError> {
     config.neutral("use_sliding_window", &json!(false))?;
     let types = config.layer_types(config.size("num_hidden_layers")?)?;

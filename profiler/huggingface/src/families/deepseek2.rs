@@ -23,7 +23,7 @@ const LAYER: &[Rule] = &[
     },
 ];
 
-/// What transformers takes where the file does not say it.
+/// Defaults of transformers.
 struct UsualExperts {
     gating: &'static str,
     scale: f64,

@@ -77,7 +77,7 @@ pub(super) const LFM2MOE: Family = Family {
     ..LFM2
 };
 
-/// What GGUF calls the sigmoid of each expert.
+/// GGUF's number for a sigmoid of each expert.
 const SIGMOID: u32 = 2;
 
 fn sizes(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {

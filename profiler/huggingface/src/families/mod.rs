@@ -49,7 +49,7 @@ pub(crate) struct Family {
     fits: fn(&Config) -> Result<bool, FolderError>,
     /// Name of the architecture in GGUF.
     pub(crate) name: &'static str,
-    /// What transformers takes where the file does not say it.
+    /// Defaults of transformers.
     usual: Usual,
     /// Whole numbers that transformers takes where the file does not say them.
     defaults: &'static [(&'static str, u64)],
@@ -63,7 +63,7 @@ pub(crate) struct Family {
     rope: fn(&Self, &Config, &mut Keys) -> Result<(), FolderError>,
     /// Keys of its own, beside those that all have.
     keys: fn(&Config, &mut Keys) -> Result<(), FolderError>,
-    /// What stands before all names of the text's part.
+    /// Prefix of all names in the text part.
     body: &'static str,
     /// Tensors that are of no layer.
     outside: &'static [Rule],
@@ -98,7 +98,7 @@ pub(crate) struct Family {
     pub(crate) roles: &'static [(&'static str, &'static str)],
 }
 
-/// What most architectures have.
+/// The values of most architectures.
 const PLAIN: Family = Family {
     classes: &[],
     fits: |_| Ok(true),
@@ -128,7 +128,7 @@ const PLAIN: Family = Family {
     roles: &[],
 };
 
-/// What transformers takes where the file does not say it.
+/// Defaults of transformers for absent keys.
 #[derive(Debug)]
 struct Usual {
     rope_theta: f64,
@@ -163,7 +163,7 @@ enum Make {
     Expert,
     /// The first half of each matrix's rows, and the second.
     Halves,
-    /// Of each matrix the even rows, and the odd ones, of a tensor that has them as columns.
+    /// The even and the odd rows of each matrix, from a tensor that has them as columns.
     TransposedPairs,
     /// The rows of a tensor that has them as columns.
     Transposed,
@@ -191,7 +191,7 @@ enum Make {
     DecayColumn,
     /// A row for each group of the state space.
     Groups,
-    /// Of each head the rows that make plain keys, transposed, and those that make values.
+    /// For each head the rows of plain keys, transposed, and the rows of values.
     Latent,
     /// With the heads of the delta net's values in turns.
     ValueHeads,
@@ -210,7 +210,7 @@ const OUTSIDE: &[Rule] = &[
     same("lm_head.weight", &["output.weight"]),
 ];
 
-/// The same, of models whose norms lack 1.
+/// Tensors outside the layers, for models whose norms lack 1.
 const OUTSIDE_PLUS_ONE: &[Rule] = &[
     same("embed_tokens.weight", &["token_embd.weight"]),
     plus_one("norm.weight", &["output_norm.weight"]),
@@ -398,7 +398,7 @@ impl Family {
         Ok(keys)
     }
 
-    /// What every tensor of the GGUF file is made of, as far as nothing is wrong with it.
+    /// Recipes of every tensor of the GGUF file; problems are collected.
     pub(crate) fn recipes(&self, config: &Config, weights: &Weights, problems: &mut Problems) -> Vec<Recipe> {
         tensors::recipes(self, config, weights, problems)
     }

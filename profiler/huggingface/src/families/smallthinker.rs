@@ -40,7 +40,7 @@ pub(super) const SMALLTHINKER: Family = Family {
     ..PLAIN
 };
 
-/// Of so many layers the first sees everything, where any has a window.
+/// Layers of a period whose first one sees everything, where any has a window.
 const PERIOD: usize = 4;
 
 fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {

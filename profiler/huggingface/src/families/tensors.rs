@@ -17,7 +17,7 @@ use super::{Family, Make, Rule};
 /// Ends of names that are not weights.
 const LEFT_OUT: [&str; 3] = [".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq"];
 
-/// What a tensor of the folder becomes: a tensor of the GGUF file, or a part of so many, or an expert of one.
+/// Destination of a folder's tensor: a GGUF tensor, a part of one, or an expert of one.
 struct Becomes {
     make: Make,
     expert: Option<u64>,
@@ -46,7 +46,7 @@ impl FolderTensor<'_> {
         FolderError::convertible(self.path, format!("tensor {}", quote(self.name)))
     }
 
-    /// What it becomes, by its name.
+    /// Destinations of the tensor, by its name.
     fn becomes(&self, family: &Family) -> Result<Vec<Becomes>, FolderError> {
         let own = of_text(family, self.name);
         let of = |rule: &Rule, expert, before: &str| {
@@ -79,7 +79,7 @@ impl FolderTensor<'_> {
     }
 }
 
-/// What every tensor of the GGUF file is made of, as far as nothing is wrong with it.
+/// Recipes of every tensor of the GGUF file; problems are collected.
 pub(super) fn recipes(
     family: &Family,
     config: &Config,

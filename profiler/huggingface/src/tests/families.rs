@@ -1,4 +1,4 @@
-//! What published folders have beside those of `fixtures/golden/folders`: parts for pictures, layers that guess, keys of other years.
+//! Published folders beyond `fixtures/golden/folders`: parts for pictures, multi-token prediction, keys of other years.
 
 use super::*;
 

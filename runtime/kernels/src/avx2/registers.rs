@@ -1,5 +1,5 @@
-//! What AVX2 does with 32 bytes in a register and 32 floats in four ([`super::super::parts`]); with VNNI, which AVX-512
-//! brings, products of bytes are one instruction.
+//! AVX2 for the shared kernels: 32 bytes in a register and 32 floats in four ([`super::super::parts`]). With VNNI, which
+//! AVX-512 brings, products of bytes are one instruction.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;

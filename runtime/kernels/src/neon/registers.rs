@@ -1,4 +1,4 @@
-//! What NEON does with 32 bytes in two registers and 32 floats in eight ([`super::super::parts`]).
+//! NEON for the shared kernels: 32 bytes in two registers and 32 floats in eight ([`super::super::parts`]).
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
