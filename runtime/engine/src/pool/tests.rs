@@ -217,7 +217,7 @@ fn a_run_inside_a_run_is_refused_and_the_pool_works_on() {
         let pool = pool(threads);
         // `between` may hold the pool; with it every method could be called inside every other one
         let inner: [&dyn Fn(); 3] = [&|| pool.run(|_| ()), &|| pool.claim(1, || (), |_| ()), &|| {
-            pool.split_mut(&mut [0; 40], 1, |_, _| ())
+            pool.split_mut(&mut [0; 40], 1, |_, _| ());
         }];
         for run in inner {
             for pieces in [0, 1, 40] {
