@@ -160,6 +160,8 @@ pub(crate) fn keys(
 ) -> Result<Vec<String>, FolderError> {
     let named = |name: &str| folder.file(name);
     let space_prefix = family.and_then(|family| family.space_prefix);
+    let told =
+        |prefix: bool| (!prefix || family.is_some_and(|family| family.tells_space_prefix)).then_some(prefix);
     let tokenizer_config = folder.read("tokenizer_config.json", LARGE_MAX)?;
     let tokenizer_config = tokenizer_config
         .map(|bytes| TokenizerConfig::read(&bytes, &named("tokenizer_config.json")))
@@ -191,7 +193,7 @@ pub(crate) fn keys(
         let json = json.map(|bytes| TokenizerJson::read(&bytes, &json_path)).transpose()?;
         let tokens = pieces(&model, size, folder, family, tokenizer_config.as_ref(), json.as_ref())?;
         let own = tokenizer_config.as_ref().and_then(|config| config.add_prefix_space);
-        let space_prefix = space_prefix.or(own).or((!model.space_prefix).then_some(false));
+        let space_prefix = space_prefix.or(own).or(told(model.space_prefix));
         if model.unigram {
             unigram::keys(&tokens, space_prefix.unwrap_or(true), model.removes_spaces, keys);
         } else {
@@ -224,7 +226,7 @@ pub(crate) fn keys(
     if json.model.byte_fallback {
         let mut tokens = tokens(&json, path, size, own)?;
         let prefixed = merged::score(&json, path, &mut tokens)?;
-        let space_prefix = space_prefix.or((!prefixed).then_some(false));
+        let space_prefix = space_prefix.or(told(prefixed));
         sentencepiece_keys(&tokens, space_prefix, keys);
         return special::keys(folder, config, Some(&json), own, &tokens, roles, keys);
     }

@@ -34,5 +34,6 @@ pub(super) const INTERNLM2: Family = Family {
     outside: OUTSIDE,
     layer: &[LAYER],
     permuted: true,
+    tells_space_prefix: true,
     ..PLAIN
 };

@@ -87,6 +87,8 @@ pub(crate) struct Family {
     guesses: bool,
     /// Whether a space is put before a text, where the architecture decides it.
     pub(crate) space_prefix: Option<bool>,
+    /// Whether the key of a space before a text is written even if it says what is the default.
+    pub(crate) tells_space_prefix: bool,
     /// Whether tokens that are added to a SentencePiece model are control tokens or a user's by their `special` alone, and take the place of its own.
     pub(crate) typed_tokens: bool,
     /// Whether text is joined by merges with its spaces as a letter.
@@ -122,6 +124,7 @@ const PLAIN: Family = Family {
     activation_key: "hidden_act",
     guesses: false,
     space_prefix: None,
+    tells_space_prefix: false,
     typed_tokens: false,
     spaced: false,
     alike: None,
