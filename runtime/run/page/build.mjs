@@ -1,9 +1,9 @@
-// Bundles the page into one compressed HTML file, and writes the header that lets only that file's own script and style run.
+// Bundles the page into one compressed HTML file, and the header that lets only its own script and style run.
 //
 //   node build.mjs           writes ../src/serve/page.html.gz and ../src/serve/page.csp
 //   node build.mjs --check   fails if the committed files differ from these sources
 //
-// Compression depends on the version of zlib, so that the check compares what is inside.
+// Compressed bytes depend on the version of zlib, so the check compares their contents.
 
 import { createHash } from "node:crypto";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";

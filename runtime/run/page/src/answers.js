@@ -1,4 +1,4 @@
-// From a message to its answer: sends, streams, times, stops; and puts the message back where the server refuses it.
+// Requests for answers: send, stream, time and stop them. A refused message returns to the input.
 
 import * as conversations from "./conversations.js";
 import { options } from "./sampling.js";
@@ -6,10 +6,10 @@ import { complete, metrics } from "./server.js";
 import { get, set, setIn } from "./store.js";
 import * as tree from "./tree.js";
 
-/** Milliseconds between two drawings of an answer, and between two savings. */
+/** Milliseconds between two renderings of an answer, and between two saves. */
 const DRAW_MS = 33;
 const SAVE_MS = 1000;
-/** Pieces of an answer whose times the strip shows. */
+/** Latest pieces of an answer that the strip shows. */
 export const TRACE_MAX = 160;
 
 const controllers = {};
@@ -31,7 +31,7 @@ export function edit(id, text) {
   return ask(conversation, user.id, user);
 }
 
-/** Asks again for an answer, as another branch. */
+/** Requests another answer, as another branch. */
 export function regenerate(id) {
   const conversation = conversations.current();
   return ask(conversation, conversation.nodes[id].parent, null);
@@ -69,7 +69,7 @@ async function ask(before, parent, user) {
   await measure(progress, counted);
 }
 
-/** Nothing was answered: the message goes back to where it was written, with the reason beside it. */
+/** Returns a message without an answer to the input, with the reason above it. */
 function refused(before, user, answer, error) {
   const { id } = before;
   const conversation = get().conversations[id];
@@ -100,7 +100,7 @@ function finished(progress) {
   set({ announced: { done: "Answer complete", cut: "Answer cut off", stopped: "Stopped", failed: "The answer broke off" }[end] });
 }
 
-/** An answer as it comes. */
+/** An answer while it streams. */
 class Progress {
   text = "";
   thought = "";
@@ -131,7 +131,7 @@ class Progress {
     this.timer ??= setTimeout(() => this.draw(), DRAW_MS);
   }
 
-  /** Puts what has come into the state. */
+  /** Publishes the text so far in the state. */
   draw() {
     clearTimeout(this.timer);
     this.timer = undefined;
@@ -148,7 +148,7 @@ class Progress {
     }
   }
 
-  /** Tokens, seconds and speed, of this answer alone. The first token is the prompt's work and does not count for the speed. */
+  /** Tokens, seconds and speed of this answer alone. The first token belongs to the prompt and does not count for the speed. */
   figures() {
     const pieces = this.isEmpty() ? 0 : this.times.length + 1;
     const tokens = this.usage?.completion_tokens ?? pieces;
@@ -164,7 +164,7 @@ class Progress {
   }
 }
 
-/** What the server counted between the beginning and the end of an answer. */
+/** Stage times and hit rate, from the server's counters before and after an answer. */
 async function measure(progress, before) {
   // the server updates its metrics after it has sent the answer's end
   await new Promise(resolve => setTimeout(resolve, 200));

@@ -19,7 +19,7 @@ import { titleOf } from "./tree.js";
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches;
 const isMedium = () => matchMedia("(max-width: 72rem)").matches;
 
-/** Learns the model's name and the plan's figures. */
+/** Fetches the model's name and the plan's figures. */
 export async function greet() {
   try {
     set({ model: await modelName(), metrics: await metrics(), locked: false });
@@ -93,7 +93,7 @@ export function App() {
   );
 }
 
-/** A menu of what is done seldom. */
+/** A menu of rare actions. */
 function More({ conversation }) {
   const menu = useRef();
   const hasMessages = Object.keys(conversation.nodes).length > 0;
@@ -126,7 +126,7 @@ function More({ conversation }) {
   );
 }
 
-/** Keys that work everywhere. Escape does the nearest thing: closes a menu or a panel that covers, or stops the answer. */
+/** Global shortcuts. Escape closes a menu or a covering panel first, then stops the answer. */
 function shortcut(event, { hasList, hasFigures, setList, setFigures, area }) {
   if (event.isComposing || document.querySelector("dialog[open]")) return;
   const command = event.ctrlKey || event.metaKey;

@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { Icon } from "./icons.jsx";
 import { set } from "./store.js";
 
-/** A button with an icon, and its name for those who do not see it. */
+/** A button with an icon, and its name for screen readers. */
 export const IconButton = ({ icon, name, keys, ...others }) => (
   <button type="button" class="icon-button" aria-label={name} title={keys ? `${name} (${keys})` : name} {...others}>
     <Icon name={icon} />
@@ -28,7 +28,7 @@ export function CopyButton({ text, what = "message" }) {
 
 async function toClipboard(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
-  // browsers keep the clipboard from pages without encryption, and still obey this
+  // browsers hide the clipboard from unencrypted pages, and still allow this
   const area = document.createElement("textarea");
   const focused = document.activeElement;
   area.value = text;

@@ -1,4 +1,4 @@
-// Where a message is written: text and text files. What is written is kept at once, and comes back if the server refuses it.
+// The input: text and text files. Drafts are saved, and a refused message returns here.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { send, stop } from "./answers.js";
@@ -7,7 +7,7 @@ import { draftId, write } from "./conversations.js";
 import { Icon } from "./icons.jsx";
 import { setIn } from "./store.js";
 
-/** Whether fingers write on the screen: Enter then begins a line, as everywhere there, and the keyboard is not called up unasked. */
+/** Whether the keyboard is on the screen: Enter then begins a line, and only a touch focuses the input. */
 const isTouched = () => matchMedia("(hover: none) and (pointer: coarse)").matches;
 
 const EMPTY = { text: "", files: [] };
@@ -106,7 +106,7 @@ export function Composer({ state, conversation, area }) {
   );
 }
 
-/** Takes files that are dropped anywhere: the browser would leave the page for them. Returns whether some are held above it. */
+/** Takes files dropped anywhere on the page, which the browser would open instead. Returns whether a file hovers over it. */
 function useDrops(take) {
   const [isOver, setOver] = useState(false);
   const taker = useRef();
@@ -123,7 +123,7 @@ function useDrops(take) {
   return isOver;
 }
 
-/** A file as text. Throws a sentence if it is none. */
+/** Reads a file as text. Throws an error for the user if it is none. */
 async function textOf(file) {
   if (file.size > FILE_BYTES_MAX) throw new Error(`${file.name} is longer than 4 MiB; attach a part of it.`);
   try {

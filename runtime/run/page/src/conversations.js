@@ -1,4 +1,4 @@
-// What people do with conversations: open, write, rename, delete, move between browsers. Each step is kept at once.
+// Actions on conversations: open, write, rename, delete, export, import. Each is saved at once.
 
 import * as storage from "./storage.js";
 import { get, set, setIn } from "./store.js";
@@ -8,7 +8,7 @@ import * as tree from "./tree.js";
 /** Drafts of conversations without a message share a name, so that one outlives a reload. */
 export const draftId = conversation => (Object.keys(conversation.nodes).length ? conversation.id : "new");
 
-/** Milliseconds after which a draft is kept: not each letter by itself. */
+/** Milliseconds after the last key until a draft is saved. */
 const WRITE_MS = 150;
 
 export const current = () => get().conversations[get().open];
@@ -20,13 +20,13 @@ const failed = error => set({ problem: `The browser does not keep this conversat
 
 let asked = false;
 
-/** Asks the browser once not to drop what it keeps when its disk is full. */
+/** Asks the browser once to keep this site's data when its disk is full. */
 function persist() {
   if (!asked) navigator.storage?.persist?.().catch(() => {});
   asked = true;
 }
 
-/** Saves a conversation. Messages of other tabs come in; those that are `dropped` go. */
+/** Saves a conversation: adds the messages of other tabs, removes the `dropped` ones. */
 export async function save(id, dropped = []) {
   const conversation = get().conversations[id];
   if (!conversation) return;
@@ -42,7 +42,7 @@ export async function save(id, dropped = []) {
   }
 }
 
-/** Reads everything that the browser keeps, and shows the conversation of the address. */
+/** Loads everything that the browser has saved, and opens the conversation in the address. */
 export async function load() {
   const found = await Promise.all(["conversations", "drafts", "settings"].map(storage.all)).catch(error => {
     failed(error);
@@ -80,10 +80,10 @@ export function address(id) {
   if (get().open === id) history.replaceState(null, "", `#${id}`);
 }
 
-/** Drafts that are not kept yet, each with the timer that will. */
+/** Timers of drafts that are not saved yet. */
 const writes = {};
 
-/** Keeps a message that is being written. */
+/** Changes a draft, and saves it soon. */
 export function write(draft, id = draftId(current())) {
   const isEmpty = !draft.text && !draft.files.length;
   setIn("drafts", id, isEmpty ? undefined : { id, ...draft });
@@ -97,7 +97,7 @@ function keepDraft(id) {
   (draft ? storage.put("drafts", draft) : storage.remove("drafts", id)).catch(failed);
 }
 
-/** Keeps what would be lost with the page: drafts, and what has come of answers. */
+/** Saves unsaved drafts and unfinished answers while the page closes. */
 export function keepNow() {
   for (const id of Object.keys(writes)) storage.putNow("drafts", get().drafts[id] ?? { id, text: "", files: [] });
   for (const id of Object.keys(get().answering)) storage.putNow("conversations", get().conversations[id]);
@@ -114,7 +114,7 @@ export function show(node) {
   save(get().open);
 }
 
-/** Goes on in a new conversation with the messages up to one. */
+/** Copies the messages up to one into a new conversation. */
 export function branch(node) {
   const conversation = tree.branch(current(), node);
   update(conversation);
@@ -148,7 +148,7 @@ export function undelete() {
   save(conversation.id);
 }
 
-/** Takes over what another tab has saved or deleted. */
+/** Follows another tab that has saved or deleted a conversation. */
 export async function heard(id) {
   const kept = await storage.get("conversations", id).catch(failed);
   const ours = get().conversations[id];
@@ -171,7 +171,7 @@ export function exportAll() {
 export const exportJson = conversation => download(`${fileName(tree.titleOf(conversation))}.json`, "application/json", toJson([conversation]));
 export const exportMarkdown = conversation => download(`${fileName(tree.titleOf(conversation))}.md`, "text/markdown", toMarkdown(conversation));
 
-/** Adds the conversations of a file to those that are here; a sentence about it. */
+/** Adds the conversations of a file, and returns a sentence about it. */
 export async function importFile(file) {
   const conversations = fromJson(await file.text());
   for (const conversation of conversations) {

@@ -24,7 +24,7 @@ function Dialog({ name, onClose, children }) {
   );
 }
 
-const THEMES = { auto: "As the system", light: "Light", dark: "Dark" };
+const THEMES = { auto: "System", light: "Light", dark: "Dark" };
 
 export function Settings({ conversation, onClose }) {
   const [settings, setSettings] = useState(conversation.settings);
@@ -40,7 +40,7 @@ export function Settings({ conversation, onClose }) {
     <Dialog name="Settings" onClose={onClose}>
       <form onSubmit={submit}>
         <fieldset class="segments">
-          <legend>Colours</legend>
+          <legend>Theme</legend>
           {Object.entries(THEMES).map(([value, name]) => (
             <label key={value}>
               <input type="radio" name="theme" checked={colours === value} onChange={() => (setColours(value), useTheme(value))} />
@@ -125,7 +125,7 @@ export function Key({ onKey, onClose }) {
     onKey(key.trim());
   };
   return (
-    <Dialog name="This server wants a key" onClose={onClose}>
+    <Dialog name="This server needs a key" onClose={onClose}>
       <form onSubmit={submit}>
         <p>It is the first line of the file that <code>run --serve --api-key-file</code> names. This tab forgets it when you close it.</p>
         <label class="field wide">

@@ -18,7 +18,7 @@ const duration = seconds => (seconds < 1 ? `${(1000 * seconds).toFixed(0)} ms` :
 
 export function Figures({ state, conversation, onClose }) {
   useEffect(() => {
-    // a server that wants a key is not asked again and again without one
+    // without the key each request would be refused
     const look = () => !document.hidden && get().model && metrics().then(metrics => set({ metrics }), () => {});
     look();
     const timer = setInterval(look, POLL_MS);
@@ -41,7 +41,7 @@ export function Figures({ state, conversation, onClose }) {
           <Speed figures={figures} planned={m.planned_tokens_per_second} isLive={Boolean(answering)} />
           {trace?.times?.length > 1 && <Strip times={trace.times} planned={1000 / m.planned_tokens_per_second} />}
           <Tokens figures={figures} context={m.context_tokens} />
-          <Meter name="Memory" value={m.memory_peak_bytes} limit={m.memory_limit_bytes} show={size} note="the most so far, of the plan's limit" />
+          <Meter name="Memory" value={m.memory_peak_bytes} limit={m.memory_limit_bytes} show={size} note="peak so far, of the plan's limit" />
           {trace?.hits !== undefined && <Hits measured={trace.hits} planned={m.planned_hit_fraction} />}
           {trace?.stages && <Stages stages={trace.stages} />}
           {m.queue_requests > 0 && <p class="waits">{m.queue_requests} waiting for an answer</p>}
@@ -104,7 +104,7 @@ function Tokens({ figures, context }) {
           <>
             <dt>Prompt</dt>
             <dd>{tokens(figures.prompt)}</dd>
-            <dt>Reused from before</dt>
+            <dt>of it cached</dt>
             <dd>{tokens(figures.cached ?? 0)}</dd>
           </>
         )}
@@ -132,7 +132,7 @@ function Meter({ name, value, limit, show, note }) {
 
 const Hits = ({ measured, planned }) => (
   <section>
-    <h3>Weights found in memory</h3>
+    <h3>Cache hit rate</h3>
     <p class="beside">
       <strong>{percent(measured)}</strong> planned {percent(planned)}
     </p>

@@ -1,4 +1,4 @@
-// Code in colours. highlight.js writes HTML; its few tags are read back into elements here, so that no HTML parser sees a model's words.
+// Syntax highlighting. highlight.js writes HTML; this reads its tags back as elements, so no HTML parser sees model output.
 
 import hljs from "highlight.js/lib/core";
 import bash from "highlight.js/lib/languages/bash";
@@ -25,13 +25,13 @@ const LANGUAGES = { bash, cpp, csharp, css, diff, go, ini, java, javascript, jso
 for (const [name, language] of Object.entries(LANGUAGES)) hljs.registerLanguage(name, language);
 hljs.registerAliases(["c", "h"], { languageName: "cpp" });
 
-/** Longer code stays plain: it would be coloured again for each piece of an answer. */
+/** Longer code stays plain: it would be highlighted again for each piece of an answer. */
 const CHARACTERS_MAX = 40_000;
 
 const ENTITIES = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'" };
 const unescape = text => text.replace(/&(?:amp|lt|gt|quot|#x27);/g, entity => ENTITIES[entity]);
 
-/** Code as elements and texts. */
+/** Highlights code, as elements and texts. */
 export function highlight(code, language) {
   if (!hljs.getLanguage(language) || code.length > CHARACTERS_MAX) return code;
   const stack = [{ children: [] }];

@@ -1,4 +1,4 @@
-// Markdown as elements. The parser's tokens become elements of a fixed list; raw HTML stays text, and no string is ever parsed as HTML.
+// Markdown. The parser's tokens become elements of a fixed list; raw HTML stays text. No string is ever parsed as HTML.
 
 import MarkdownIt from "markdown-it";
 import { Component, Fragment } from "preact";
@@ -9,8 +9,8 @@ const parser = new MarkdownIt({ html: false, linkify: true, breaks: true, maxNes
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 
 /**
- * A text in Markdown. Each block at the top is drawn again only where its own source has changed, so that a growing text does not disturb
- * what is above its end.
+ * Renders Markdown. A top-level block renders again only when its source changes, so a growing text keeps the elements
+ * above its end.
  */
 export function Markdown({ text }) {
   const environment = {};
@@ -37,7 +37,7 @@ class Block extends Component {
   }
 }
 
-/** Tokens of each block that is in no other one. */
+/** The tokens of each top-level block. */
 function blocks(tokens) {
   const blocks = [];
   let depth = 0;
@@ -134,7 +134,7 @@ function leaf(token) {
 
 const alignment = token => /text-align:(\w+)/.exec(token.attrGet("style") ?? "")?.[1];
 
-/** A link to the network or to a mail program; other addresses are not followed. */
+/** A link with http, https or mailto. Other addresses become plain text. */
 function link(address, children) {
   if (!/^(https?:\/\/|mailto:)/i.test(address)) return <span class="nolink">{children}</span>;
   return (

@@ -3,7 +3,7 @@
 import { useMemo } from "preact/hooks";
 import { parse } from "./tex.js";
 
-/** Marks of formulas: with what they open and close, and whether a formula stands on lines of its own. */
+/** Delimiters of formulas; `display` formulas stand on their own lines. */
 const MARKS = [
   { open: "$$", close: "$$", display: true },
   { open: "\\[", close: "\\]", display: true },
@@ -11,7 +11,7 @@ const MARKS = [
   { open: "$", close: "$", display: false },
 ];
 
-/** Longest formula within a line: each opening mark without an end is sought for so far. */
+/** Longest inline formula: bounds the search for each closing delimiter. */
 const INLINE_MAX = 2000;
 
 /** A plugin of markdown-it. */
@@ -57,7 +57,7 @@ function block(state, first, last, silent) {
   return true;
 }
 
-/** A formula as MathML, or where that is not possible as it is written. */
+/** Renders a formula as MathML, or as source text where parsing fails. */
 export function Formula({ tex, display }) {
   const tree = useMemo(() => parse(tex), [tex]);
   if (!tree) return <code>{tex}</code>;

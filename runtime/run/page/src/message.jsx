@@ -1,4 +1,4 @@
-// One message: a person's, which can be edited, or the model's with its reasoning.
+// One message: the user's, with an editor, or the model's, with its reasoning.
 
 import { Component } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -7,7 +7,7 @@ import { CopyButton, IconButton } from "./buttons.jsx";
 import { branch, show } from "./conversations.js";
 import { Markdown } from "./markdown.jsx";
 
-/** Drawn again only if the message or what stands beside it has changed: an answer grows below hundreds of others. */
+/** Renders again only when the message or its versions change: long conversations stay cheap while an answer streams. */
 export class Message extends Component {
   shouldComponentUpdate({ node, phase, isBusy, versions }) {
     const before = this.props;
@@ -79,7 +79,7 @@ function Editor({ text, onInput, onCancel, onSend }) {
 
 const ENDED = { stopped: "Stopped.", cut: "Cut off: the context or the longest answer is full." };
 
-/** The phase is that of an answer in progress. */
+/** `phase` is set while the answer streams. */
 function Answer({ node, branches, phase, since, isBusy }) {
   const isThinking = phase && !node.text;
   return (
@@ -98,8 +98,8 @@ function Answer({ node, branches, phase, since, isBusy }) {
       <div class={phase ? "actions held" : "actions"}>
         {branches}
         <CopyButton text={node.text} />
-        <IconButton icon="regenerate" name="Ask again" disabled={isBusy} onClick={() => regenerate(node.id)} />
-        <IconButton icon="branch" name="Go on in a new conversation" disabled={isBusy} onClick={() => branch(node.id)} />
+        <IconButton icon="regenerate" name="Regenerate" disabled={isBusy} onClick={() => regenerate(node.id)} />
+        <IconButton icon="branch" name="Branch into a new conversation" disabled={isBusy} onClick={() => branch(node.id)} />
         {node.figures?.speed && (
           <span class="speed">
             {node.figures.tokens} tokens, {node.figures.speed.toFixed(1)} tok/s
@@ -110,7 +110,7 @@ function Answer({ node, branches, phase, since, isBusy }) {
   );
 }
 
-/** Reasoning, unfolded while it is all there is. */
+/** Reasoning, open until the answer begins. */
 function Thought({ text, isOpen }) {
   const [chosen, choose] = useState(null);
   const shown = chosen ?? Boolean(isOpen);

@@ -1,15 +1,15 @@
-// The settings of a conversation: the system prompt and how tokens are drawn. An empty field leaves the choice to the server.
+// Settings of a conversation: system prompt and sampling. The server chooses where a field is empty.
 
 export const FIELDS = [
   { key: "temperature", label: "Temperature", min: 0, max: 2, step: 0.05, hint: "0 takes the likeliest token" },
   { key: "top_p", label: "Top P", min: 0, max: 1, step: 0.01, hint: "keeps the likeliest tokens up to this sum of probabilities" },
-  { key: "top_k", label: "Top K", min: 0, step: 1, hint: "keeps so many tokens; 0 keeps all" },
+  { key: "top_k", label: "Top K", min: 0, step: 1, hint: "keeps this many tokens; 0 keeps all" },
   { key: "min_p", label: "Min P", min: 0, max: 1, step: 0.01, hint: "drops tokens below this share of the best one" },
   { key: "repeat_penalty", label: "Repeat penalty", min: 0.1, max: 10, step: 0.05, hint: "above 1 avoids recent tokens" },
   { key: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1, hint: "above 0 avoids tokens of the answer" },
   { key: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1, hint: "the same, for each time they occur" },
   { key: "seed", label: "Seed", min: 0, step: 1, hint: "repeats an answer to the same prompt" },
-  { key: "max_tokens", label: "Longest answer", min: 1, step: 1, hint: "in tokens" },
+  { key: "max_tokens", label: "Max tokens", min: 1, step: 1, hint: "longest answer, in tokens" },
 ];
 
 /** The settings' part of a request. */

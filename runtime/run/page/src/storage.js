@@ -1,4 +1,4 @@
-// What the browser keeps, in IndexedDB: conversations, drafts of messages, and the settings of new conversations.
+// IndexedDB: conversations, drafts, and the settings of new conversations.
 
 import { merge } from "./tree.js";
 
@@ -21,7 +21,7 @@ function open() {
   return database;
 }
 
-/** Does something with a store, and resolves when the disk has it. */
+/** Runs a transaction on a store, and resolves when the browser has committed it. */
 async function within(store, mode, work) {
   const transaction = (await open()).transaction(store, mode);
   const written = new Promise((resolve, reject) => {
@@ -40,8 +40,8 @@ export const put = (store, object) => within(store, "readwrite", objects => prom
 export const remove = (store, id) => within(store, "readwrite", objects => promised(objects.delete(id)));
 
 /**
- * Saves a conversation and returns it merged with what another tab has saved: no message of either is lost, except those
- * that are `dropped`. A conversation without messages is not kept.
+ * Saves a conversation and returns it merged with the version that another tab has saved. Both keep all messages except
+ * the `dropped` ones. A conversation without messages is deleted.
  */
 export function saveConversation(conversation, dropped) {
   return within("conversations", "readwrite", async objects => {
@@ -54,7 +54,7 @@ export function saveConversation(conversation, dropped) {
   });
 }
 
-/** Puts an object into a store without waiting for anything, for a page that has no time left. */
+/** Saves an object without waiting, while the page closes. */
 export function putNow(store, object) {
   const transaction = opened?.transaction(store, "readwrite");
   transaction?.objectStore(store).put(object);

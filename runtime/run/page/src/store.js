@@ -3,11 +3,11 @@
 import { useEffect, useState } from "preact/hooks";
 
 let state = {
-  /** Conversations by id. Those without messages are not kept. */
+  /** Conversations by id. Empty ones are not saved. */
   conversations: {},
-  /** The id of the one that is shown. */
+  /** The id of the open conversation. */
   open: null,
-  /** Messages that are being written, by `draftId`: { text, files }. */
+  /** Drafts by `draftId`: { text, files }. */
   drafts: {},
   /** Why the last message of a conversation was not sent, by conversation. */
   notices: {},
@@ -19,13 +19,13 @@ let state = {
   defaults: {},
   model: "",
   metrics: null,
-  /** Why the browser does not keep conversations, if it does not. */
+  /** Why saving failed, if it did. */
   problem: "",
-  /** Whether the server wants a key. */
+  /** Whether the server needs a key. */
   locked: false,
-  /** A conversation that was deleted and can be brought back. */
+  /** The last deleted conversation, while it can be restored. */
   deleted: null,
-  /** "settings", "shortcuts" or "more". */
+  /** "settings" or "shortcuts". */
   dialog: null,
   /** A sentence for screen readers. */
   announced: "",

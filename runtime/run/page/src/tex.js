@@ -1,6 +1,6 @@
-// TeX as MathML, which browsers draw and read aloud themselves: what models usually write, not all of TeX.
+// TeX to MathML, which browsers render and read aloud. Covers what models usually write, not all of TeX.
 //
-// A formula becomes a tree of `{ tag, children, ...attributes }` and texts. What is not known is shown as it is written.
+// A formula becomes a tree of `{ tag, children, ...attributes }` and texts. Unknown commands stay text.
 
 const LETTERS = {
   alpha: "α", beta: "β", gamma: "γ", delta: "δ", epsilon: "ϵ", varepsilon: "ε", zeta: "ζ", eta: "η", theta: "θ", vartheta: "ϑ", iota: "ι", kappa: "κ",
@@ -57,7 +57,7 @@ class Parser {
     return this.tokens[this.at];
   }
 
-  /** Everything before a token that ends the list, which is taken, too. */
+  /** The items up to a token that ends the list; takes that token, too. */
   list(ends, depth) {
     if (depth > DEPTH_MAX) throw new RangeError("too deep");
     const items = [];
@@ -80,7 +80,7 @@ class Parser {
     return this.atom(depth + 1);
   }
 
-  /** An argument as it is written. */
+  /** An argument as source text. */
   raw() {
     if (this.peek() !== "{") return this.tokens[this.at++] ?? "";
     let text = "";
@@ -92,7 +92,7 @@ class Parser {
     return text;
   }
 
-  /** An item with what stands below and above it. */
+  /** An item with its subscript and superscript. */
   scripts(base, depth) {
     let sub, sup;
     for (let token; (token = this.peek()); ) {

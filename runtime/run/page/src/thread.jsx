@@ -1,11 +1,11 @@
-// The conversation: its messages, and a view that follows a growing answer until somebody scrolls away from its end.
+// The messages, in a view that follows a growing answer until the user scrolls up.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "./icons.jsx";
 import { Message } from "./message.jsx";
 import { path, siblings } from "./tree.js";
 
-/** Pixels from the end within which a view counts as being there. */
+/** Pixels from the end within which the view counts as at the end. */
 const NEAR = 32;
 
 const EXAMPLES = [
@@ -25,7 +25,7 @@ export function Thread({ state, conversation, onExample }) {
     setAway(false);
     view.current.scrollTop = view.current.scrollHeight;
   };
-  // another conversation and a message of one's own are seen from their end
+  // a newly opened conversation and a new message start at the end
   useLayoutEffect(toEnd, [conversation.id, answering?.node]);
   useLayoutEffect(() => {
     if (follows.current) view.current.scrollTop = view.current.scrollHeight;
@@ -33,9 +33,9 @@ export function Thread({ state, conversation, onExample }) {
   useEffect(() => {
     const { style } = document.documentElement;
     const observer = new ResizeObserver(() => {
-      // a message, a notice or a keyboard on the screen takes its room
+      // the input, a notice or an on-screen keyboard has changed the height
       if (follows.current) toEnd();
-      // where one writes is as wide as what one reads
+      // the input aligns with the messages beside the scroll bar
       style.setProperty("--bar", `${(view.current.offsetWidth - view.current.clientWidth) / 2}px`);
     });
     observer.observe(view.current);
@@ -46,7 +46,7 @@ export function Thread({ state, conversation, onExample }) {
   const scrolled = () => {
     const { scrollTop, scrollHeight, clientHeight } = view.current;
     const isAtEnd = scrollHeight - scrollTop - clientHeight < NEAR;
-    // shorter contents and a higher view move it up, too; otherwise only a person does
+    // shorter contents and a taller view scroll up, too; otherwise only the user does
     const isPushed = scrollHeight < last.current.scrollHeight || clientHeight > last.current.clientHeight;
     if (isAtEnd) follows.current = true;
     else if (!isPushed && scrollTop < last.current.scrollTop) follows.current = false;

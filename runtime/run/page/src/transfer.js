@@ -9,9 +9,9 @@ const VERSION = 1;
 export const toJson = conversations => JSON.stringify({ format: FORMAT, version: VERSION, conversations }, null, 1);
 
 /**
- * Conversations of a file. Only known fields are taken, each with its type.
+ * The conversations of a file: known fields only, each checked for its type.
  *
- * Throws a sentence that says what is wrong with the file.
+ * Throws an error whose message names the fault.
  */
 export function fromJson(text) {
   let file;
@@ -94,7 +94,7 @@ function node(key, given) {
   };
 }
 
-/** The path that is shown, for people. */
+/** The open path as Markdown. */
 export function toMarkdown(conversation) {
   const system = conversation.settings.system?.trim();
   const parts = path(conversation).map(node => `## ${node.role === "user" ? "You" : "Model"}\n\n${spoken(node).trim()}`);

@@ -6,7 +6,7 @@
 // `role` is "user" or "assistant"; `files` are a user's attachments; `end` of an answer is "answering", "done", "stopped", "cut" or "failed".
 // Nothing here changes its arguments: each function returns a new conversation.
 
-/** A random name; `crypto.randomUUID` exists only on encrypted pages. */
+/** A random id; `crypto.randomUUID` exists only on encrypted pages. */
 export function newId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), byte => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -69,7 +69,7 @@ export function titleOf(conversation) {
   return words.length > 60 ? words.slice(0, 59).trimEnd() + "…" : words || "New conversation";
 }
 
-/** Two versions of one conversation in one: all messages of both, and the title, settings and path of the newer one. */
+/** Merges two versions of a conversation: all messages of both; title, settings and path of the newer one. */
 export function merge(a, b) {
   const [older, newer] = a.changed <= b.changed ? [a, b] : [b, a];
   const nodes = { ...older.nodes };

@@ -30,7 +30,7 @@ afterEach(async () => {
   fake = undefined;
 });
 
-/** A browser of its own, at a scripted server of its own. Whatever goes wrong on the page, or is asked of anybody else, fails the test. */
+/** Opens the page in a fresh browser context, at a scripted server. `isWell` fails on errors and on requests to other hosts. */
 async function visit(options = {}) {
   fake ??= await new Fake().listen();
   const context = await browser.newContext({ viewport: WIDTHS.wide, colorScheme: "light", ...options });
@@ -87,7 +87,7 @@ const script = (...pieces) =>
     yield* pieces;
   };
 
-/** An answer that goes on until it is let to end. */
+/** Scripts an answer that streams until the returned function is called. */
 function held(first = "begun ") {
   let end;
   const ended = new Promise(resolve => (end = resolve));
@@ -163,7 +163,7 @@ test("hostile Markdown runs nothing, loads nothing, and is shown as text", async
     fake.script = script({ thought: hostile }, hostile);
     await chat(page, hostile);
     fake.script = script(...(hostile.match(/[^]{1,3}/g) ?? []));
-    await button(page, "Ask again").last().click();
+    await button(page, "Regenerate").last().click();
     await isDone(page);
     const found = await page.evaluate(() =>
       [...document.querySelectorAll(".markdown *")].map(element => ({
@@ -427,7 +427,7 @@ test("editing and asking again make branches, each of which is there", async () 
   };
   await chat(page, "first");
   await chat(page, "second");
-  await button(page, "Ask again").last().click();
+  await button(page, "Regenerate").last().click();
   await page.getByText("answer 3").waitFor();
   await isDone(page);
   assert.deepEqual(fake.requests[2].messages, fake.requests[1].messages);
@@ -452,7 +452,7 @@ test("editing and asking again make branches, each of which is there", async () 
   await button(page, "Previous version").click();
   await page.getByText("answer 3").waitFor();
   assert.equal(await page.locator(".said").count(), 2);
-  await button(page, "Go on in a new conversation").first().click();
+  await button(page, "Branch into a new conversation").first().click();
   await reads(page.locator(".bubble"), ["first"]);
   assert.equal(await page.locator(".entry").count(), 2);
   isWell(page);
@@ -555,7 +555,7 @@ test("the key is asked for, and the message waits for it", async () => {
   fake = await new Fake().listen();
   fake.key = "the right key";
   const page = await visit();
-  const dialog = page.getByRole("dialog", { name: "This server wants a key" });
+  const dialog = page.getByRole("dialog", { name: "This server needs a key" });
   await dialog.waitFor();
   await dialog.getByLabel("Key").fill("a wrong key");
   await page.keyboard.press("Enter");
@@ -644,7 +644,7 @@ test("what has come of an answer stays when the server breaks off", async () => 
   await page.getByRole("alert").filter({ hasText: "the disk failed" }).waitFor();
   await page.getByText("half").waitFor();
   fake.script = script("half again ", 100, { hangUp: true });
-  await button(page, "Ask again").click();
+  await button(page, "Regenerate").click();
   await page.getByRole("alert").filter({ hasText: "The connection to the server broke off." }).waitFor();
   await page.reload();
   await page.getByText("half again").waitFor();
@@ -660,7 +660,7 @@ test("settings go with each request, and with new conversations only if that is 
   await button(page, "Settings").click();
   await setting("System prompt", "Answer in rhymes.");
   await setting("Temperature", "0.5");
-  await setting("Longest answer", "100");
+  await setting("Max tokens", "100");
   await button(page, "Save").click();
   await chat(page, "hello");
   const [first] = fake.requests;

@@ -37,7 +37,7 @@ export const HOSTILE = [
   "\u202e<img src=x onerror=window.ran=1>\u0000\u2028\u2029</script><script>window.ran=1</script>",
 ];
 
-/** Texts that take a careless parser a time that grows with the square of their length, or deeper than its stack. */
+/** Texts on which a careless parser takes quadratic time or overflows its stack. */
 export const PATHOLOGICAL = {
   brackets: "[".repeat(20_000),
   "images begun": "![".repeat(20_000),
