@@ -127,8 +127,9 @@ impl Server {
         let mut run = if group.is_some() { entering(group.as_ref(), &run) } else { run };
         let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let listens = lines.find(|line| line.contains(" on http://")).expect("it listens");
-        let address = listens.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+        let listens = lines.find(|line| line.starts_with("open http://")).expect("it listens");
+        let address =
+            listens.strip_prefix("open http://").unwrap().split([' ', '/']).next().unwrap().to_owned();
         thread::spawn(move || lines.for_each(drop));
         Self { child, address, group }
     }

@@ -49,7 +49,7 @@ use flashplan::internals::machine::footprint;
 use flashplan::{Sampler, Sampling, StopHandle};
 use plans::size::show;
 
-use self::budget::{Budget, Charge, Shares, TEXT_COPIES};
+use self::budget::{Budget, Charge, RESERVED, Shares, TEXT_COPIES};
 use self::calls::{Calls, Format};
 use self::embeddings::Embedding;
 use self::grammar::Grammar;
@@ -864,7 +864,7 @@ impl<'engine> Desk<'_, 'engine> {
                 "{what} may take {}, and the plan's limit has {} left; plan again with --reserve {}M",
                 show(bytes),
                 show(self.room.free() as u64),
-                (2 * bytes).div_ceil(1 << 20)
+                (RESERVED as u64 * bytes / 2).div_ceil(1 << 20)
             )
         })
     }

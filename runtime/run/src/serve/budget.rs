@@ -17,11 +17,13 @@ use super::request::Refusal;
 /// system's records and buffers of its socket.
 pub(super) const CONNECTION_BYTES: u64 = 40 << 10;
 /// Connections at once, at most and at least.
-const CONNECTIONS: (u64, u64) = (64, 8);
+const CONNECTIONS: (u64, u64) = (64, 4);
 /// Copies of an answer's text until its client has it: as it grows, as JSON that grows, and on its way out.
 pub(super) const TEXT_COPIES: usize = 5;
+/// Bytes that `plan --reserve` must keep for one byte more of a share, at most.
+pub(super) const RESERVED: usize = 6;
 /// A quarter of what is not for connections, at least: with less there is no point in serving.
-const QUARTER_BYTES_MIN: u64 = 64 << 10;
+const QUARTER_BYTES_MIN: u64 = 32 << 10;
 
 /// Bytes that can be taken and given back.
 #[derive(Debug)]
@@ -109,9 +111,9 @@ impl Short {
                 format!("the server has no room for {what} now; ask again in some seconds"),
             ),
             Self::Ever { bytes, budget } => {
-                let more = (bytes - budget).div_ceil(1 << 20);
+                let more = (RESERVED * (bytes - budget)).div_ceil(1 << 20);
                 let message = format!(
-                    "{what} may take {}, and the plan's limit has {} for all that is asked; send less, or plan again with --reserve {more}M more",
+                    "{what} may take {}, and the plan's limit has {} for that; send less, or plan with a --reserve that is {more}M larger",
                     show(bytes as u64),
                     show(budget as u64)
                 );
@@ -239,7 +241,7 @@ mod tests {
         let ever = budget.take((1 << 20) + 1).expect_err("it is larger").refusal("the request");
         assert_eq!(ever.status, 413);
         assert!(
-            ever.message.contains("has 1.0 MiB") && ever.message.contains("--reserve 1M"),
+            ever.message.contains("has 1.0 MiB") && ever.message.contains("1M larger"),
             "{}",
             ever.message
         );
@@ -247,12 +249,9 @@ mod tests {
 
     #[test]
     fn shares_are_no_more_than_there_is() {
-        for bytes in (600 << 10..80 << 20).step_by(123_457) {
-            let Ok(shares) = Shares::of(bytes) else {
-                assert!(bytes < 1 << 20, "{bytes}");
-                continue;
-            };
-            assert!((8..=64).contains(&shares.connections), "{bytes}: {shares:?}");
+        for bytes in (288 << 10..80 << 20).step_by(123_457) {
+            let shares = Shares::of(bytes).expect("it is enough");
+            assert!((4..=64).contains(&shares.connections), "{bytes}: {shares:?}");
             let all = shares.connections as u64 * CONNECTION_BYTES
                 + (shares.requests.free() + shares.reading + shares.answers.free()) as u64;
             assert!(all <= bytes && bytes - all < 4, "{bytes}: {shares:?}");
