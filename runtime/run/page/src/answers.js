@@ -50,8 +50,8 @@ async function ask(before, parent, user) {
   set({ announced: "Message sent" });
   conversations.save(id);
   const controller = (controllers[id] = new AbortController());
-  const progress = new Progress(id, answer.id);
   const counted = await metrics().catch(() => null);
+  const progress = new Progress(id, answer.id);
   try {
     const conversation = get().conversations[id];
     const pieces = await complete(tree.messages(conversation, parent), options(conversation.settings), controller.signal);

@@ -88,7 +88,8 @@ function Strip({ times, planned }) {
 
 function Tokens({ figures, context }) {
   if (!figures) return null;
-  const used = (figures.prompt ?? 0) + figures.tokens;
+  // the last token of an answer is never read, and takes no room
+  const used = Math.min((figures.prompt ?? 0) + figures.tokens, context);
   return (
     <section>
       <dl>
@@ -104,7 +105,7 @@ function Tokens({ figures, context }) {
           <>
             <dt>Prompt</dt>
             <dd>{tokens(figures.prompt)}</dd>
-            <dt>of it cached</dt>
+            <dt>Cached</dt>
             <dd>{tokens(figures.cached ?? 0)}</dd>
           </>
         )}
