@@ -1,6 +1,6 @@
 //! The plan's limit is the whole process's peak, whatever it is given to read: by a control group of its own where one can be made, and by
 //! what the process says of itself everywhere.
-#![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 #[expect(dead_code, reason = "the other tests use the rest of it")]
 mod programs;
