@@ -27,6 +27,7 @@
 //! or up and down alone, can check them too. Where slices hold pieces of down, one is over gate and up, the other over the
 //! neuron's share of the piece.
 
+mod check;
 mod index;
 mod read;
 mod write;

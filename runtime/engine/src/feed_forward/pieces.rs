@@ -36,7 +36,7 @@ impl FeedForward {
         }
         let (slice, shape) = (neurons.slice(), n.shape);
         let list = List { neurons, shape, requested: &self.requested, places: &self.places };
-        let requests = Requests::of(&self.selected, neurons, rows);
+        let requests = Requests::of(&self.requests, rows);
         let own = || range.clone().filter(|&index| requests.by(index, row));
         let all = &self.values[row * neurons.count()..];
         let values = |index: usize| &all[index * slice..][..slice];

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Transformer;
 use crate::neurons::Activity;
 use crate::stage::{StageTimes, Traffic};
 
@@ -107,5 +108,34 @@ impl Counters {
             return 1.0;
         }
         (self.hot_hits + self.cold_hits) as f64 / self.looked_up as f64
+    }
+}
+
+impl Transformer {
+    /// Totals since start.
+    pub(crate) fn counters(&self) -> Counters {
+        let activity = self.layers.feed_forward.activity;
+        let feed_forward = &self.layers.feed_forward;
+        let traffic = Traffic {
+            selection: feed_forward.selection_bytes,
+            rows: feed_forward.rows_bytes,
+            ..self.traffic
+        };
+        let times = self.layers.feed_forward.clock.times();
+        let mut c = Counters { detail: Detail { activity, traffic, times }, ..Counters::default() };
+        for layer in &self.layers.neurons {
+            let (cache, neurons) = (layer.cache.counters(), layer.slice() as u64);
+            c.looked_up += cache.requested * neurons;
+            c.hot_hits += cache.hot_hits * neurons;
+            c.cold_hits += cache.cold_hits * neurons;
+            c.missing += cache.missing * neurons;
+        }
+        let fetched = self.fetcher.counters();
+        let rows = self.weights.embedding_reads();
+        (c.reads, c.read_bytes) = (fetched.flash.reads + rows.reads, fetched.flash.bytes + rows.bytes);
+        (c.prefetch_reads, c.prefetch_reads_used) = (fetched.prefetch_reads, fetched.prefetch_reads_used);
+        (c.prefetch_bytes, c.gap_bytes) = (fetched.prefetch_bytes, fetched.gap_bytes);
+        (c.resumed, c.waited) = (fetched.flash.resumed, fetched.waited);
+        c
     }
 }

@@ -12,7 +12,9 @@
 //! All heads read one row of a position, whose front is the value: what they read of its end is not used. Low-rank vectors pass through
 //! the buffers of a block's input and output, and are not longer than these.
 
-use super::{Phase, Transformer, as_rotations, times, times_prompt};
+use super::matrices::{times, times_prompt};
+use super::vectors::as_rotations;
+use super::{Phase, Transformer};
 use crate::attention::{Tiling, attend};
 use crate::kv::{At, Half};
 use crate::model::config::{Latent, Role};
@@ -29,11 +31,22 @@ impl Transformer {
         self.make_queries(block, latent, rows);
         self.take_apart(block, latent, rows);
         self.of_heads(block, Role::KeyUp, rows, self.config.attention(block).head_width);
-        let (a, place) = (self.config.attention(block), self.kept_at[block]);
+        let (a, place) = (self.config.attention(block), self.kept.at[block]);
         let width = rows * a.query_width();
-        let (queries, read) = (&self.attended[..width], &mut self.projections[..width]);
-        let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
-        attend(&self.pool, self.kernels, a, None, &self.kv, place, &self.rows, queries, order, read);
+        let (queries, read) = (&self.buffers.attended[..width], &mut self.buffers.projections[..width]);
+        let order = if self.compute.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
+        attend(
+            &self.compute.pool,
+            self.compute.kernels,
+            a,
+            None,
+            &self.kept.kv,
+            place,
+            &self.kept.rows,
+            queries,
+            order,
+            read,
+        );
         for (at, from) in (0..width).step_by(a.head_width).enumerate() {
             read.copy_within(from..from + latent.rank, at * latent.rank);
         }
@@ -43,44 +56,46 @@ impl Transformer {
     /// Stores `[c | r]` of each row, normalised and rotated.
     fn keep(&mut self, block: usize, latent: Latent, rows: usize) {
         let (c, w) = (&self.config, &self.weights);
-        let (a, place) = (c.attention(block), self.kept_at[block]);
+        let (a, place) = (c.attention(block), self.kept.at[block]);
         let stride = a.projected_width();
         let norm = w.values(block, Role::LatentNorm).unwrap_or_default();
-        let spare = &mut self.attended[..latent.rank];
-        let turns = Turns::new(a.rope, &self.rotaries, &mut self.rotations, self.pairs, rows);
-        for (row, values) in self.projections[..rows * stride].chunks_exact_mut(stride).enumerate() {
-            let At { sequence, position } = self.rows[row];
+        let spare = &mut self.buffers.attended[..latent.rank];
+        let turns =
+            Rotations::new(a.rope, &self.turns.rotaries, &mut self.buffers.rotations, self.turns.pairs, rows);
+        for (row, values) in self.buffers.projections[..rows * stride].chunks_exact_mut(stride).enumerate() {
+            let At { sequence, position } = self.kept.rows[row];
             let kept = &mut values[stride - a.head_width..];
             let (vector, shared) = kept.split_at_mut(latent.rank);
             rms_norm(vector, norm, c.norm_epsilon, spare);
             vector.copy_from_slice(spare);
             turns.rotate(row, shared);
-            self.kv.store(sequence, place, Half::Key, position, kept);
+            self.kept.kv.store(sequence, place, Half::Key, position, kept);
         }
     }
 
     /// Leaves the rows' queries, `[rows, heads, plain + rotated]`, in the front of `projections`.
     fn make_queries(&mut self, block: usize, latent: Latent, rows: usize) {
-        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.compute.pool, self.compute.kernels);
         let a = c.attention(block);
         let (stride, queries) = (a.projected_width(), a.heads * latent.query_width());
         let Some(rank) = latent.query_rank else {
             for row in 0..rows {
-                self.projections.copy_within(row * stride..row * stride + queries, row * queries);
+                self.buffers.projections.copy_within(row * stride..row * stride + queries, row * queries);
             }
             return;
         };
         let norm = w.values(block, Role::QueryDownNorm).unwrap_or_default();
-        let low = &mut self.normed[..rows * rank];
-        for (row, low) in self.projections.chunks_exact(stride).zip(low.chunks_exact_mut(rank)) {
+        let low = &mut self.buffers.normed[..rows * rank];
+        for (row, low) in self.buffers.projections.chunks_exact(stride).zip(low.chunks_exact_mut(rank)) {
             rms_norm(&row[..rank], norm, c.norm_epsilon, low);
         }
-        let (parts, out) = ([w.matrix(block, Role::QueryUp)], &mut self.projections[..rows * queries]);
-        if self.phase == Phase::Decode {
-            let low = Inputs::new(low, rank, self.form, &mut self.feed_forward.rounded[0]);
+        let (parts, out) =
+            ([w.matrix(block, Role::QueryUp)], &mut self.buffers.projections[..rows * queries]);
+        if self.compute.phase == Phase::Decode {
+            let low = Inputs::new(low, rank, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
             times(pool, &mut self.fetcher, kernels, &parts, low, out);
         } else {
-            times_prompt(pool, kernels, self.form, &parts, low, &mut self.block_output, out);
+            times_prompt(pool, kernels, self.compute.form, &parts, low, &mut self.buffers.block_output, out);
         }
     }
 
@@ -88,27 +103,27 @@ impl Transformer {
     /// `[rows, heads, plain]`.
     fn take_apart(&mut self, block: usize, latent: Latent, rows: usize) {
         let a = self.config.attention(block);
-        let (pairs, width) = (self.pairs, latent.query_width());
-        let turns = Turns::new(a.rope, &self.rotaries, &mut self.rotations, pairs, rows);
+        let (pairs, width) = (self.turns.pairs, latent.query_width());
+        let turns = Rotations::new(a.rope, &self.turns.rotaries, &mut self.buffers.rotations, pairs, rows);
         for at in 0..rows * a.heads {
             let end = (at + 1) * a.head_width;
-            let rotated = &mut self.attended[end - latent.rotated..end];
-            rotated.copy_from_slice(&self.projections[at * width + latent.plain..][..latent.rotated]);
+            let rotated = &mut self.buffers.attended[end - latent.rotated..end];
+            rotated.copy_from_slice(&self.buffers.projections[at * width + latent.plain..][..latent.rotated]);
             turns.rotate(at / a.heads, rotated);
-            self.projections.copy_within(at * width..at * width + latent.plain, at * latent.plain);
+            self.buffers.projections.copy_within(at * width..at * width + latent.plain, at * latent.plain);
         }
     }
 
     /// Each head's own matrix times its vectors, `projections: [rows, heads, columns]`, into `attended: [rows, heads, stride]`, of which
     /// a head's first values are written.
     fn of_heads(&mut self, block: usize, role: Role, rows: usize, stride: usize) {
-        let (pool, kernels, w) = (&self.pool, self.kernels, self.weights.matrix(block, role));
+        let (pool, kernels, w) = (&self.compute.pool, self.compute.kernels, self.weights.matrix(block, role));
         let heads = self.config.attention(block).heads;
         let (count, columns) = (w.rows / heads, w.columns);
-        let x = &self.projections[..rows * heads * columns];
-        let out = &mut self.attended[..rows * heads * stride];
-        if self.phase == Phase::Decode {
-            let x = Inputs::new(x, columns, self.form, &mut self.feed_forward.rounded[0]);
+        let x = &self.buffers.projections[..rows * heads * columns];
+        let out = &mut self.buffers.attended[..rows * heads * stride];
+        if self.compute.phase == Phase::Decode {
+            let x = Inputs::new(x, columns, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
             return pool.share_columns(
                 out,
                 heads * stride,
@@ -126,12 +141,12 @@ impl Transformer {
                 },
             );
         }
-        let form = form_for(self.form, [w.format]);
+        let form = form_for(self.compute.form, [w.format]);
         for head in 0..heads {
-            let vectors = &mut self.normed[..rows * columns];
+            let vectors = &mut self.buffers.normed[..rows * columns];
             let of_head = x.chunks_exact(columns).skip(head).step_by(heads);
             vectors.chunks_exact_mut(columns).zip(of_head).for_each(|(to, from)| to.copy_from_slice(from));
-            let x = pack_in_place(pool, form, columns, vectors, &mut self.block_output);
+            let x = pack_in_place(pool, form, columns, vectors, &mut self.buffers.block_output);
             let first = head * stride;
             let nothing: &mut [u8] = &mut [];
             pool.share_columns_with(out, heads * stride, first..first + count, nothing, ROWS, |out, _| {
@@ -142,14 +157,14 @@ impl Transformer {
 }
 
 /// The rotations of rows by one rotary embedding.
-struct Turns<'a> {
+struct Rotations<'a> {
     rotary: Option<&'a Rotary>,
     /// `[rows, pairs]`, of each row those of the embedding in front.
     rotations: &'a [Rotation],
     pairs: usize,
 }
 
-impl<'a> Turns<'a> {
+impl<'a> Rotations<'a> {
     /// Those of a block, of all that were made for `rows` rows.
     fn new(
         rope: Option<usize>,

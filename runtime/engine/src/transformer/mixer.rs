@@ -7,7 +7,9 @@
 //! Rows pass the matrices together and what is kept one after another: chunks of a prompt change no bit.
 
 use super::heads::Heads;
-use super::{Phase, Transformer, add, as_rotations, norm_rows, post_normed, times, times_prompt};
+use super::matrices::{times, times_prompt};
+use super::vectors::{add, as_rotations, norm_rows, post_normed};
+use super::{Phase, Transformer};
 use crate::attention::{Tiling, attend};
 use crate::convolution::convolve;
 use crate::delta_net::Net;
@@ -21,7 +23,7 @@ impl Transformer {
     /// `x += scale * post_norm(output(mixer(norm(x))))`.
     pub(super) fn mixer_block(&mut self, block: usize, rows: usize) {
         let norm = self.weights.values(block, Role::AttentionNorm);
-        norm_rows(&self.config, norm, &self.residual, rows, &mut self.normed);
+        norm_rows(&self.config, norm, &self.buffers.residual, rows, &mut self.buffers.normed);
         let latent = self.config.blocks[block].attention().and_then(|attention| attention.latent);
         let output = match self.config.blocks[block].mixer {
             None => return,
@@ -55,68 +57,70 @@ impl Transformer {
         };
         self.put_out(block, output, rows);
         let (c, w) = (&self.config, &self.weights);
-        let out = &mut self.block_output[..rows * c.width];
+        let out = &mut self.buffers.block_output[..rows * c.width];
         if let Some(bias) = w.values(block, Role::AttentionOutputBias) {
             out.chunks_exact_mut(c.width).for_each(|out| add(out, bias, 1.0));
         }
-        let out = post_normed(c, w.values(block, Role::AttentionPostNorm), out, &mut self.normed);
-        add(&mut self.residual, out, c.blocks[block].residual_scale);
+        let out = post_normed(c, w.values(block, Role::AttentionPostNorm), out, &mut self.buffers.normed);
+        add(&mut self.buffers.residual, out, c.blocks[block].residual_scale);
     }
 
     /// The rows' normalised input times matrices: `projections: [rows, projected_values]`.
     pub(super) fn project(&mut self, block: usize, roles: &[Role], rows: usize) {
-        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.compute.pool, self.compute.kernels);
         let projected = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.projected_values(c.width));
         let mut parts = [w.matrix(block, roles[0]); ROLES_MAX];
         roles.iter().zip(&mut parts).for_each(|(&role, part)| *part = w.matrix(block, role));
         let parts = &parts[..roles.len()];
-        let (x, out) = (&mut self.normed[..rows * c.width], &mut self.projections[..rows * projected]);
-        if self.phase == Phase::Decode {
-            let x = Inputs::new(x, c.width, self.form, &mut self.feed_forward.rounded[0]);
+        let (x, out) =
+            (&mut self.buffers.normed[..rows * c.width], &mut self.buffers.projections[..rows * projected]);
+        if self.compute.phase == Phase::Decode {
+            let x = Inputs::new(x, c.width, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
             times(pool, &mut self.fetcher, kernels, parts, x, out);
         } else {
-            times_prompt(pool, kernels, self.form, parts, x, &mut self.block_output, out);
+            times_prompt(pool, kernels, self.compute.form, parts, x, &mut self.buffers.block_output, out);
         }
     }
 
     /// The output matrix times what was mixed: `block_output: [rows, width]`.
     fn put_out(&mut self, block: usize, role: Role, rows: usize) {
-        let (c, pool, kernels) = (&self.config, &self.pool, self.kernels);
+        let (c, pool, kernels) = (&self.config, &self.compute.pool, self.compute.kernels);
         let mixed = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.mixed_values(c.width));
-        let (x, out) = (&mut self.attended[..rows * mixed], &mut self.block_output[..rows * c.width]);
+        let (x, out) =
+            (&mut self.buffers.attended[..rows * mixed], &mut self.buffers.block_output[..rows * c.width]);
         let parts = [self.weights.matrix(block, role)];
-        if self.phase == Phase::Decode {
-            let x = Inputs::new(x, mixed, self.form, &mut self.feed_forward.rounded[0]);
+        if self.compute.phase == Phase::Decode {
+            let x = Inputs::new(x, mixed, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
             times(pool, &mut self.fetcher, kernels, &parts, x, out);
         } else {
-            times_prompt(pool, kernels, self.form, &parts, x, &mut self.projections, out);
+            times_prompt(pool, kernels, self.compute.form, &parts, x, &mut self.buffers.projections, out);
         }
     }
 
     /// `softmax(scale q k^T) v` of the rows' heads over the keys and values of their sequences, which those of the rows join.
     fn attention(&mut self, block: usize, rows: usize) {
         let (c, w) = (&self.config, &self.weights);
-        let (a, place) = (c.attention(block), self.kept_at[block]);
+        let (a, place) = (c.attention(block), self.kept.at[block]);
         let (query, kv) = (a.query_width(), a.kv_width());
         let stride = a.projected_width();
-        let projections = &mut self.projections[..rows * stride];
-        let rotations: &[Rotation] = as_rotations(&mut self.rotations);
-        let (pairs, rotary) = (self.pairs, a.rope.map(|rope| &self.rotaries[rope]));
+        let projections = &mut self.buffers.projections[..rows * stride];
+        let rotations: &[Rotation] = as_rotations(&mut self.buffers.rotations);
+        let (pairs, rotary) = (self.turns.pairs, a.rope.map(|rope| &self.turns.rotaries[rope]));
         let first = a.rope.unwrap_or(0) * rows;
         let heads = Heads { attention: a, rotary, weights: w, block, epsilon: c.norm_epsilon };
         for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
             let (At { sequence, position }, rotations) =
-                (self.rows[row], &rotations[(first + row) * pairs..][..pairs]);
-            heads.prepare(values, position, rotations, &mut self.attended);
+                (self.kept.rows[row], &rotations[(first + row) * pairs..][..pairs]);
+            heads.prepare(values, position, rotations, &mut self.buffers.attended);
             let (key, value) = values[query..query + 2 * kv].split_at(kv);
-            self.kv.store(sequence, place, Half::Key, position, key);
-            self.kv.store(sequence, place, Half::Value, position, value);
+            self.kept.kv.store(sequence, place, Half::Key, position, key);
+            self.kept.kv.store(sequence, place, Half::Value, position, value);
         }
-        let attended = &mut self.attended[..rows * query];
-        let order = if self.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
+        let attended = &mut self.buffers.attended[..rows * query];
+        let order = if self.compute.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
         let sinks = w.values(block, Role::Sinks);
-        let (pool, kernels) = (&self.pool, self.kernels);
-        attend(pool, kernels, a, sinks, &self.kv, place, &self.rows, projections, order, attended);
+        let (pool, kernels) = (&self.compute.pool, self.compute.kernels);
+        attend(pool, kernels, a, sinks, &self.kept.kv, place, &self.kept.rows, projections, order, attended);
         if a.gate {
             let gates = projections.chunks_exact(stride).map(|row| &row[query + 2 * kv..]);
             for (attended, gates) in attended.chunks_exact_mut(query).zip(gates) {
@@ -128,15 +132,17 @@ impl Transformer {
 
     /// What is read of the states of the rows' sequences after the rows have been written to them, one sequence after another.
     fn recurrent(&mut self, block: usize, rows: usize) {
-        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.pool, self.kernels);
-        let (Some(mixer), Some(states)) = (c.blocks[block].recurrent(), &mut self.states) else { return };
+        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.compute.pool, self.compute.kernels);
+        let (Some(mixer), Some(states)) = (c.blocks[block].recurrent(), &mut self.kept.states) else {
+            return;
+        };
         let (stride, width) = (mixer.projected_values(c.width), mixer.mixed_values(c.width));
         let mut done = 0;
-        for of_sequence in self.rows[..rows].chunk_by(|a, b| a.sequence == b.sequence) {
+        for of_sequence in self.kept.rows[..rows].chunk_by(|a, b| a.sequence == b.sequence) {
             let count = of_sequence.len();
-            let projected = &mut self.projections[done * stride..][..count * stride];
-            let mixed = &mut self.attended[done * width..][..count * width];
-            let state = states.of(of_sequence[0].sequence, self.kept_at[block]);
+            let projected = &mut self.buffers.projections[done * stride..][..count * stride];
+            let mixed = &mut self.buffers.attended[done * width..][..count * width];
+            let state = states.of(of_sequence[0].sequence, self.kept.at[block]);
             match mixer {
                 Mixer::Attention(_) => {}
                 Mixer::Convolution(_) => {

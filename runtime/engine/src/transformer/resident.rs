@@ -10,7 +10,8 @@ use crate::products::Inputs;
 use crate::weights::Weights;
 use kernels::{Activation, Form, Kernels};
 
-use super::{add, post_normed, times, times_prompt};
+use super::matrices::{times, times_prompt};
+use super::vectors::{add, post_normed};
 
 /// A network of a block.
 #[derive(Clone, Copy)]

@@ -14,9 +14,9 @@ use plans::memory;
 use crate::arena::{Align, Arena, ArenaError, LINE_BYTES, Slab};
 use crate::feed_forward::NeuronRows;
 
-/// The engine's buffers for some rows.
+/// The buffers of a block for some rows.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct Buffers {
     pub(super) residual: Slab<f32>,
     pub(super) normed: Slab<f32>,
     pub(super) block_output: Slab<f32>,
@@ -24,7 +24,24 @@ pub(super) struct Rows {
     pub(super) attended: Slab<f32>,
     /// Cosines and sines of the rows' positions.
     pub(super) rotations: Slab<f32>,
+}
+
+/// All buffers of the engine for some rows.
+#[derive(Debug)]
+pub(super) struct Rows {
+    pub(super) buffers: Buffers,
     pub(super) of_neurons: NeuronRows,
+}
+
+/// Room for the rows of a prompt.
+#[derive(Debug)]
+pub(super) struct PromptRoom {
+    /// Tokens that pass together.
+    pub(super) chunk: usize,
+    /// The part of the cold region that a chunk's rows take.
+    pub(super) sizes: memory::Rows,
+    /// The buffers of decoding, while those of a prompt are in use.
+    pub(super) of_decode: Option<Rows>,
 }
 
 impl Rows {
@@ -57,19 +74,15 @@ impl Rows {
         ] = sizes.elements().map(next);
         let gathered = gathered.join(rest);
         Self {
-            residual,
-            normed,
-            block_output,
-            projections,
-            attended,
-            rotations,
+            buffers: Buffers { residual, normed, block_output, projections, attended, rotations },
             of_neurons: NeuronRows { router, values, sums, members: members.cast(), gathered },
         }
     }
 
     /// The memory that the rows were cut from.
     pub(super) fn whole(self) -> Slab<f32> {
-        let Self { residual, normed, block_output, projections, attended, rotations, of_neurons } = self;
+        let Self { buffers, of_neurons } = self;
+        let Buffers { residual, normed, block_output, projections, attended, rotations } = buffers;
         let NeuronRows { router, values, sums, members, gathered } = of_neurons;
         [
             normed,

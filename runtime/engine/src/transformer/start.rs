@@ -6,8 +6,11 @@ use plans::memory::{self, Activations};
 use plans::model::LevelKind;
 use plans::{Backend, PAGE_BYTES, Plan};
 
-use super::rows::Rows;
-use super::{Phase, Transformer, TransformerError};
+use super::compute::{Compute, Phase};
+use super::kept::Kept;
+use super::network::Layers;
+use super::rows::{PromptRoom, Rows};
+use super::{Transformer, TransformerError, Turns};
 use crate::arena::{Align, Arena, Slab};
 use crate::container::{Container, ContainerError, LevelEntry};
 use crate::embedding::EmbeddingRows;
@@ -20,6 +23,7 @@ use crate::neurons::{LayerNeurons, Shape, Slots};
 use crate::pool::Pool;
 use crate::recurrent::States;
 use crate::rotary::Rotary;
+use crate::stage::Traffic;
 use crate::stop::{StopHandle, Stops};
 use crate::weights::Weights;
 
@@ -82,8 +86,7 @@ impl Transformer {
             regions.fill(container, plan, &how, files, &mut neurons, &stop)?;
 
         let (config, a) = (container.directory.config.clone(), sizes.activations);
-        let Rows { residual, normed, block_output, projections, attended, rotations, of_neurons } =
-            Rows::take(&mut arena, &a.decode)?;
+        let Rows { buffers, of_neurons } = Rows::take(&mut arena, &a.decode)?;
         let mut floats = |elements: u64| arena.take::<f32>(elements as usize, Align::Line);
         let (next_input, logits) = (floats(a.next_input)?, floats(a.logits)?);
         let feed_forward =
@@ -99,54 +102,47 @@ impl Transformer {
         let look_ahead = plan.read.look_ahead as usize;
         let cores = [plan.decode.compute_cores.clone(), plan.prefill.compute_cores.clone()];
         let How { kernels, form, shapes, transposes_down } = how;
-        Ok(Self {
-            stop: Stops { engine: stop, ..Stops::default() },
-            lock,
-            pool: Pool::new(&cores[0])?,
-            cores,
-            phase: Phase::Decode,
-            chunk: plan.prefill.chunk_tokens as usize,
-            prompt_rows: a.prompt,
-            decode_rows: None,
-            rows: Vec::with_capacity(plan.prefill.chunk_tokens.max(plan.decode_rows()) as usize),
-            sequences: plan.context.sequences as usize,
-            step_rows: plan.decode_rows() as usize,
-            routes: None,
+        let layers = Layers {
+            of_block: (0..config.blocks.len()).map(|block| config.layer_of(block)).collect(),
             always_on: plan.quality.always_on_neurons.clone(),
             stamp: 0,
-            kept_at: (0..config.blocks.len()).map(|block| config.alike_before(block)).collect(),
-            layers_of: (0..config.blocks.len()).map(|block| config.layer_of(block)).collect(),
-            pairs: config.head_width() / 2,
-            rotaries: config
-                .ropes
-                .iter()
-                .map(|rope| Rotary::new(rope, plan.context.tokens as usize))
-                .collect(),
-            config,
-            kernels,
-            form,
-            transposes_down,
-            weights,
+            look_ahead: look_ahead > 0,
+            blocking: plan.read.blocking,
+            routes: None,
             level,
             shapes,
             neurons,
             slots,
-            fetcher: Fetcher::new(device, io_buffers, plan.read.gap_bytes, look_ahead, sizes.steps),
+            feed_forward,
+            next_input,
+            transposes_down,
+        };
+        let kept = Kept {
+            at: (0..config.blocks.len()).map(|block| config.alike_before(block)).collect(),
+            sequences: plan.context.sequences as usize,
+            step_rows: plan.decode_rows() as usize,
+            rows: Vec::with_capacity(plan.prefill.chunk_tokens.max(plan.decode_rows()) as usize),
             kv,
             states,
-            feed_forward,
-            residual,
-            normed,
-            block_output,
-            projections,
-            attended,
-            rotations,
-            next_input,
-            look_ahead: look_ahead > 0,
-            blocking: plan.read.blocking,
+        };
+        let rotary = |rope| Rotary::new(rope, plan.context.tokens as usize);
+        let turns =
+            Turns { rotaries: config.ropes.iter().map(rotary).collect(), pairs: config.head_width() / 2 };
+        let chunk = plan.prefill.chunk_tokens as usize;
+        Ok(Self {
+            stop: Stops { engine: stop, ..Stops::default() },
+            lock,
+            compute: Compute { kernels, form, pool: Pool::new(&cores[0])?, cores, phase: Phase::Decode },
+            prompt: PromptRoom { chunk, sizes: a.prompt, of_decode: None },
+            fetcher: Fetcher::new(device, io_buffers, plan.read.gap_bytes, look_ahead, sizes.steps),
+            traffic: Traffic::default(),
+            config,
+            weights,
+            layers,
+            kept,
+            turns,
+            buffers,
             logits,
-            weights_bytes: 0,
-            kv_bytes: 0,
         })
     }
 }

@@ -31,8 +31,7 @@ use crate::model::writer::Writer;
 use crate::predictor::{Hidden, sign_bits};
 use crate::reference::Reference;
 use crate::stop::StopHandle;
-use kernels::Format;
-use kernels::{best, dequantise, quantise};
+use kernels::{Format, Kernels, best, dequantise, quantise};
 
 mod architectures;
 mod by_layer;
@@ -822,7 +821,7 @@ fn a_prompt_lies_over_the_last_layers_slots_and_changes_no_bit() {
             let plan = plan(&container, "low-rank", &Knobs { cold, chunk, ..Knobs::default() });
             let mut engine = start(&container, &plan);
             let used = |engine: &Transformer| -> Vec<u32> {
-                engine.neurons.iter().map(|neurons| neurons.cache.used()).collect()
+                engine.layers.neurons.iter().map(|neurons| neurons.cache.used()).collect()
             };
             let (mut logits, mut seen) = (Vec::new(), Vec::new());
             for part in [0..1, 1..2, 2..6, 6..7, 7..9, 9..10, 10..12] {

@@ -15,6 +15,7 @@ use super::*;
 use crate::model::tokenizer::Tokenizer;
 use crate::moe;
 use crate::reference::Observer;
+use kernels::Matrix;
 
 /// Tokens of held-out text.
 const TOKENS: usize = 60;

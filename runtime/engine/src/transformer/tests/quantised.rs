@@ -9,6 +9,7 @@
 //! vectors of all tokens alike. They are not, and six times are allowed: [`ROUNDED`].
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use super::architectures::{GOLDEN, npy};
 use super::*;

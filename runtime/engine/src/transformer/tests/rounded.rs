@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 
 use kernels::{Kernels, rms_norm, softmax};
 
+use super::super::vectors::add;
 use super::*;
 use crate::container::Directory;
 use crate::model::config::Latent;

@@ -184,7 +184,7 @@ fn a_prompt_fills_free_slots_and_changes_no_bit() {
         let mut warm = start(&sliced, &plan);
         assert_eq!(warm.prefill(&rows(prompt), None).unwrap(), expected);
         // the last layer lies beneath the prompt's rows, and its slots are empty
-        let used: Vec<u32> = warm.neurons.iter().map(|layer| layer.cache.used()).collect();
+        let used: Vec<u32> = warm.layers.neurons.iter().map(|layer| layer.cache.used()).collect();
         assert_eq!(used, [3 * NEURONS as u32 / SLICE as u32, 0], "{policy}");
         // three chunks: what the first has filled, the others do not read
         let everything = 3 * (LAYERS * 4 * NEURONS / SLICE) as u64;
@@ -221,7 +221,7 @@ fn the_tokens_of_a_prompt_count_as_uses() {
         }
         // the last layer lies beneath the prompt's rows, and its slots were empty
         let slices = (missing * NEURONS / SLICE) as u64;
-        assert_eq!(engine.neurons[0].cache.counters().missing, slices, "{policy}");
+        assert_eq!(engine.layers.neurons[0].cache.counters().missing, slices, "{policy}");
     }
 }
 

@@ -1,0 +1,88 @@
+//! Matrices times the rows of a step, or of a prompt: threads share the matrices' rows.
+
+use crate::fetch::Fetcher;
+use crate::pool::Pool;
+use crate::products::{self, Inputs, form_for, pack_in_place, write_products};
+use kernels::{Form, Input, Kernels, Matrix, Packed};
+
+/// Rows of matrices that meet one vector after another.
+const TOGETHER: usize = 16;
+
+/// Several matrices times each of a few vectors: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`. Threads share the
+/// matrices' rows; what was prefetched completes meanwhile, and makes room for more.
+pub(super) fn times(
+    pool: &Pool,
+    fetcher: &mut Fetcher,
+    kernels: &dyn Kernels,
+    parts: &[Matrix<'_>],
+    x: Inputs<'_>,
+    out: &mut [f32],
+) {
+    let product = |x: Input<'_>, mut start: usize, mut out: &mut [f32]| {
+        for part in parts {
+            let here = part.rows.saturating_sub(start).min(out.len());
+            let (rows, rest) = out.split_at_mut(here);
+            if here > 0 {
+                x.rows(kernels, *part, start, rows);
+            }
+            (start, out) = (start.saturating_sub(part.rows), rest);
+        }
+    };
+    if x.count() == 1 {
+        return pool.share_rows(out, || fetcher.poll(), |start, out| product(x.row(0), start, out));
+    }
+    fetcher.poll();
+    // a few rows of the matrices, which then are in the cache, meet all vectors
+    let columns = out.len() / x.count();
+    pool.share_columns(
+        out,
+        columns,
+        TOGETHER,
+        || (),
+        |out| {
+            let range = out.range();
+            for start in range.clone().step_by(TOGETHER) {
+                let end = range.end.min(start + TOGETHER);
+                for row in 0..x.count() {
+                    product(x.row(row), start, &mut out.row(row)[start - range.start..end - range.start]);
+                }
+            }
+        },
+    );
+}
+
+/// Several matrices times many vectors, side by side: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`. Leaves
+/// the vectors packed; `spare` is as large as they are.
+pub(super) fn times_prompt(
+    pool: &Pool,
+    kernels: &dyn Kernels,
+    form: Form,
+    parts: &[Matrix<'_>],
+    x: &mut [f32],
+    spare: &mut [f32],
+    out: &mut [f32],
+) {
+    let (columns, stride) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
+    let form = form_for(form, parts.iter().map(|part| part.format));
+    let x: Packed<'_> = pack_in_place(pool, form, columns, x, spare);
+    pool.share_columns(
+        out,
+        stride,
+        products::ROWS,
+        || (),
+        |out| {
+            write_products(kernels, |at| row_of(parts, at), x, out);
+        },
+    );
+}
+
+/// Row `at` of matrices that stand one below the other.
+fn row_of<'a>(parts: &[Matrix<'a>], mut at: usize) -> kernels::Row<'a> {
+    for part in parts {
+        if at < part.rows {
+            return part.row(at);
+        }
+        at -= part.rows;
+    }
+    panic!("row {at} below the last matrix");
+}
