@@ -80,7 +80,7 @@ const QUEUE: usize = 8;
 const BODY_BYTES: (usize, usize) = (8, 64 << 10);
 /// Bytes of the plan's limit that are left for what is neither planned nor any client's: code that runs for the first time, a thread that
 /// speaks HTTP, the system's records, and what the allocator loses between blocks. A build with assertions has more code.
-const UNPLANNED_BYTES: u64 = if cfg!(debug_assertions) { 5 << 18 } else { 3 << 18 };
+const UNPLANNED_BYTES: u64 = if cfg!(debug_assertions) { 4 << 18 } else { 3 << 18 };
 /// Bytes of the text of a token in an answer, as is usual, and of a choice besides.
 const TEXT_BYTES: (usize, usize) = (8, 2 << 10);
 /// Bytes of a likelihood until its client has it, and of a token's value in the arguments of a call.
