@@ -5,6 +5,7 @@
 //! models--OWNER--REPO/snapshots/COMMIT/PATH       a link to them
 //! models--OWNER--REPO/refs/main                   the latest COMMIT
 //! .locks/models--OWNER--REPO/CHECKSUM.lock        held by whoever fetches the file
+//! .locks/models--OWNER--REPO/CHECKSUM.checked     ours: the blob's state on the disk when its checksum was last right
 //! ```
 //!
 //! Source: the guide "Understand caching" of `huggingface_hub`.
@@ -19,6 +20,7 @@ use crate::checksum::is_hex;
 use crate::error::HubError;
 use crate::listing::File;
 use crate::name::Name;
+use crate::verify::Stamp;
 
 /// A folder with models of the hub.
 #[derive(Debug)]
@@ -67,7 +69,7 @@ impl Cache {
         self.blob(name, file).with_extension("incomplete")
     }
 
-    /// Whether a file is there; its checksum was right when it came, its length is looked at again.
+    /// Whether a file is there, by its length; [`crate::Hub::discard_damaged`] compares its checksum.
     pub(crate) fn has(&self, name: &Name, file: &File) -> bool {
         fs::metadata(self.blob(name, file)).is_ok_and(|it| it.is_file() && it.len() == file.bytes)
     }
@@ -81,9 +83,28 @@ impl Cache {
         if incomplete <= file.bytes { incomplete } else { 0 }
     }
 
+    fn locks(&self, name: &Name) -> PathBuf {
+        self.folder.join(".locks").join(in_one(name))
+    }
+
+    fn checked(&self, name: &Name, file: &File) -> PathBuf {
+        self.locks(name).join(format!("{}.checked", file.checksum.hex()))
+    }
+
+    /// Whether a file's checksum was right in this state.
+    pub(crate) fn is_checked(&self, name: &Name, file: &File, stamp: &Stamp) -> bool {
+        fs::read_to_string(self.checked(name, file)).is_ok_and(|noted| noted == stamp.0)
+    }
+
+    /// Notes that a file's checksum was right in this state. A cache that takes no note is read again the next time.
+    pub(crate) fn note_checked(&self, name: &Name, file: &File, stamp: &Stamp) {
+        let _noted =
+            fs::create_dir_all(self.locks(name)).and_then(|()| fs::write(self.checked(name, file), &stamp.0));
+    }
+
     /// Keeps others from fetching a file until the lock is dropped; none if another program fetches it.
     pub(crate) fn lock(&self, name: &Name, file: &File) -> Result<Option<OpenFile>, HubError> {
-        let folder = self.folder.join(".locks").join(in_one(name));
+        let folder = self.locks(name);
         let path = folder.join(format!("{}.lock", file.checksum.hex()));
         fs::create_dir_all(&folder).map_err(HubError::io("create", &folder))?;
         let lock = OpenFile::create(&path).map_err(HubError::io("create", &path))?;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use ureq::config::RedirectAuthHeaders;
-use ureq::http::{Response, Uri};
+use ureq::http::uri::Authority;
+use ureq::http::{Response, Uri, header};
 use ureq::{Agent, Body};
 
 use crate::error::HubError;
@@ -21,12 +21,16 @@ const LISTING_MAX: u64 = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Timeout of a whole listing.
 const LISTING_TIME: Duration = Duration::from_secs(120);
+/// Redirects that one request follows, at most.
+const REDIRECTS_MAX: usize = 10;
 /// Characters that are not escaped in the path of an address.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
 /// Who asks, and whom.
 pub(crate) struct Client {
     endpoint: String,
+    /// Origin of the endpoint: the token is sent nowhere else.
+    origin: Option<Origin>,
     token: Option<String>,
     /// Whether there is a token that is not sent, because anybody between here and the endpoint could read it.
     withheld: bool,
@@ -64,6 +68,7 @@ impl Client {
         let private = encrypted || address.host().is_some_and(is_loopback);
         Ok(Self {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
+            origin: Origin::of(&address),
             withheld: token.is_some() && !private,
             token: token.filter(|_| private),
             agent: agent(encrypted, PATIENCE),
@@ -104,19 +109,47 @@ impl Client {
         from: u64,
         time: Option<Duration>,
     ) -> Result<Response<Body>, HubError> {
-        let mut request = self.agent.get(url).config().timeout_recv_body(time).build();
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        if from > 0 {
-            request = request.header("range", format!("bytes={from}-"));
-        }
-        let response = request.call().map_err(|error| unreachable(url, &error))?;
+        let wrong = |what: String| HubError::Answer { url: url.to_owned(), what };
+        let mut address: Uri = url.parse().map_err(|_| wrong("it is no address".to_owned()))?;
+        let mut redirects = 0;
+        let response = loop {
+            let response = self.ask_once(&address, from, time).map_err(|error| unreachable(url, &error))?;
+            if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                break response;
+            }
+            redirects += 1;
+            if redirects > REDIRECTS_MAX {
+                return Err(wrong(format!("it redirects more than {REDIRECTS_MAX} times")));
+            }
+            let location = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
+            let next = location.and_then(|location| redirected(&address, location));
+            address = next.ok_or_else(|| wrong(format!("it redirects to {:?}", location.unwrap_or(""))))?;
+        };
         let status = response.status().as_u16();
         if matches!(status, 200 | 206) {
             return Ok(response);
         }
         Err(HubError::Refused { url: url.to_owned(), status, remedy: self.remedy(status, name) })
+    }
+
+    /// One request, without following a redirect. The token goes to the endpoint's origin alone.
+    fn ask_once(
+        &self,
+        address: &Uri,
+        from: u64,
+        time: Option<Duration>,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let mut request = self.agent.get(address).config().timeout_recv_body(time).build();
+        if let Some(token) = &self.token
+            && self.origin.is_some()
+            && Origin::of(address) == self.origin
+        {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if from > 0 {
+            request = request.header(header::RANGE, format!("bytes={from}-"));
+        }
+        request.call()
     }
 
     /// Meaning and remedy of a refusal. The hub hides private repositories: without access they do not exist.
@@ -148,12 +181,54 @@ impl Client {
     }
 }
 
+/// Scheme, host and port of an address: who answers there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Origin {
+    scheme: String,
+    host: String,
+    port: u16,
+}
+
+impl Origin {
+    /// Origin of an address over HTTP or HTTPS.
+    fn of(address: &Uri) -> Option<Self> {
+        let scheme = address.scheme_str()?.to_ascii_lowercase();
+        let usual = match &*scheme {
+            "https" => 443,
+            "http" => 80,
+            _ => return None,
+        };
+        let host = address.host()?.to_ascii_lowercase();
+        Some(Self { scheme, host, port: address.port_u16().unwrap_or(usual) })
+    }
+}
+
+/// Address that a redirect from `address` leads to. `location` may leave out the scheme, the host or the path's beginning.
+fn redirected(address: &Uri, location: &str) -> Option<Uri> {
+    let location = location.split('#').next().unwrap_or_default();
+    let (scheme, authority) = (address.scheme_str()?, address.authority().map(Authority::as_str)?);
+    let absolute = location.parse::<Uri>().is_ok_and(|it| it.scheme().is_some());
+    let whole = if absolute {
+        location.to_owned()
+    } else if location.starts_with("//") {
+        format!("{scheme}:{location}")
+    } else if location.starts_with('/') {
+        format!("{scheme}://{authority}{location}")
+    } else if location.is_empty() || location.starts_with('?') {
+        format!("{scheme}://{authority}{}{location}", address.path())
+    } else {
+        let folder = address.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+        format!("{scheme}://{authority}{folder}/{location}")
+    };
+    whole.parse().ok()
+}
+
 /// An HTTP client; from an encrypted endpoint it follows redirects to encrypted addresses only.
 fn agent(encrypted: bool, patience: Duration) -> Agent {
     Agent::config_builder()
         .http_status_as_error(false)
         .https_only(encrypted)
-        .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+        .max_redirects(0) // `ureq` would send the token to every port of the endpoint's host
         .user_agent(concat!("flashplan/", env!("CARGO_PKG_VERSION")))
         .timeout_resolve(Some(PATIENCE))
         .timeout_connect(Some(PATIENCE))
@@ -177,6 +252,38 @@ pub(crate) fn unreachable(url: &str, cause: &dyn std::fmt::Display) -> HubError 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        let origin = |address: &str| Origin::of(&address.parse().unwrap());
+        for (one, other, same) in [
+            ("https://hub.example/a", "https://HUB.example:443/b?c", true),
+            ("http://hub.example", "http://hub.example:80", true),
+            ("https://hub.example", "https://hub.example:8443", false),
+            ("https://hub.example", "http://hub.example", false),
+            ("https://hub.example", "http://hub.example:443", false),
+            ("https://hub.example", "https://cdn.hub.example", false),
+            ("http://127.0.0.1:1", "http://localhost:1", false),
+        ] {
+            assert_eq!(origin(one) == origin(other), same, "{one} {other}");
+        }
+        assert_eq!(origin("ftp://hub.example"), None);
+    }
+
+    #[test]
+    fn a_redirect_may_leave_out_what_stays() {
+        let from: Uri = "https://hub.example:1/a/b?c".parse().unwrap();
+        for (location, leads_to) in [
+            ("https://cdn.example/x?y=1#z", "https://cdn.example/x?y=1"),
+            ("//cdn.example/x", "https://cdn.example/x"),
+            ("/api/cache/x?y=http://z", "https://hub.example:1/api/cache/x?y=http://z"),
+            ("x", "https://hub.example:1/a/x"),
+            ("?x=1", "https://hub.example:1/a/b?x=1"),
+        ] {
+            assert_eq!(redirected(&from, location).unwrap().to_string(), leads_to, "{location}");
+        }
+        assert_eq!(redirected(&from, "https://"), None);
+    }
 
     #[test]
     fn a_token_goes_over_https_or_to_this_machine() {

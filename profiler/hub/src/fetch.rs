@@ -13,6 +13,7 @@ use crate::checksum::Hasher;
 use crate::client::unreachable;
 use crate::error::HubError;
 use crate::listing::File;
+use crate::verify::Stamp;
 use crate::{Hub, Model};
 
 /// How often in a row a request may bring nothing before it is given up.
@@ -54,7 +55,11 @@ impl Hub {
             self.complete(&mut arriving, model, go_on)?;
             let found = arriving.checksum()?;
             if found == file.checksum.hex() {
-                return fs::rename(&incomplete, &blob).map_err(HubError::io("rename", &incomplete));
+                fs::rename(&incomplete, &blob).map_err(HubError::io("rename", &incomplete))?;
+                if let Some(stamp) = Stamp::of(&blob) {
+                    self.cache.note_checked(&model.name, file, &stamp);
+                }
+                return Ok(());
             }
             if again || !arriving.resumed {
                 fs::remove_file(&incomplete).map_err(HubError::io("remove", &incomplete))?;

@@ -8,9 +8,11 @@
 //! checksum   SHA-256, or git's SHA-1 of small files
 //! cache      where files lie: the folders that the hub's own programs use, so that each finds what another has fetched
 //! fetch      a file: its first part from an earlier start, the rest from the network, cut off as often as that happens, and checked
+//! verify     a file that has changed in the cache since: its checksum again
 //! ```
 //!
-//! A file has its name in the cache only after its checksum was right. What is there already is not fetched again.
+//! A file has its name in the cache only after its checksum was right. What is there already is not fetched again, unless it was
+//! damaged since.
 
 mod cache;
 mod checksum;
@@ -20,6 +22,7 @@ mod error;
 mod fetch;
 mod listing;
 mod name;
+mod verify;
 
 use std::path::PathBuf;
 use std::time::Duration;

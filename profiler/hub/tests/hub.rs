@@ -159,6 +159,55 @@ fn a_part_that_is_damaged_meanwhile_is_found_by_the_checksum() {
 }
 
 #[test]
+fn a_file_that_was_damaged_in_the_cache_is_found_and_fetched_again() {
+    let weights = weights(1_000_000);
+    let here = Place::new(&[("m.gguf", &weights), ("README.md", b"words")]);
+    let path = here.fetch("").unwrap();
+    let model = here.find("").unwrap();
+    let damaged = || here.hub().discard_damaged(&model, &mut |_| true).unwrap();
+    assert_eq!(damaged(), [] as [&str; 0]);
+
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[123_456] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(here.hub().missing_bytes(&model), 0, "its length is right");
+    let stopped = here.hub().discard_damaged(&model, &mut |_| false).unwrap_err();
+    assert!(matches!(stopped, HubError::Stopped), "{stopped}");
+    assert_eq!(damaged(), ["m.gguf"]);
+    assert_eq!(here.hub().missing_bytes(&model), 1_000_000);
+    here.server.asked();
+    assert_eq!(fs::read(here.fetch("").unwrap()).unwrap(), weights);
+    assert_eq!(here.ranges(), [None]);
+    assert_eq!(damaged(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_cached_file_is_read_again_only_after_a_change() {
+    let here = Place::new(&[("m.gguf", &weights(1_000_000))]);
+    let path = here.fetch("").unwrap();
+    let model = here.find("").unwrap();
+    let read = || {
+        let mut most = 0;
+        let checked = here.hub().discard_damaged(&model, &mut |bytes| {
+            most = most.max(bytes);
+            true
+        });
+        assert_eq!(checked.unwrap(), [] as [&str; 0]);
+        most
+    };
+    assert_eq!(read(), 0, "its checksum was right when it came");
+    let file = fs::File::options().append(true).open(&path).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(read(), 1_000_000);
+    assert_eq!(read(), 0);
+    // a cache of another's, which takes no notes
+    let locks = here.home.path().join("hub/.locks");
+    fs::remove_dir_all(&locks).unwrap();
+    fs::write(&locks, "").unwrap();
+    assert_eq!((read(), read()), (1_000_000, 1_000_000));
+}
+
+#[test]
 fn wrong_bytes_are_refused_and_never_have_a_name() {
     // one file by SHA-256, one by git's SHA-1
     for bytes in [&weights(1_000)[..], b"short"] {
@@ -291,6 +340,34 @@ fn a_refusal_says_what_to_do() {
     fs::remove_dir_all(here.folder()).unwrap();
     let error = here.fetch("").unwrap_err().to_string();
     assert!(error.contains("answers 403") && error.contains("accept them at"), "{error}");
+}
+
+#[test]
+fn the_token_stays_at_the_hubs_own_port() {
+    let weights = weights(1_000);
+    let files: [(&str, &[u8]); 1] = [("m.gguf", &weights)];
+    let (mut here, neighbour) = (Place::new(&files), Server::new(&files));
+    here.token = Some("secret");
+    here.server.behave().storage = Some(neighbour.endpoint());
+    assert_eq!(fs::read(here.fetch("").unwrap()).unwrap(), weights);
+    let asked = neighbour.asked();
+    assert_eq!(asked.len(), 1);
+    assert_eq!(asked[0].authorization, None, "another port of the same host is another server");
+
+    // the hub's own addresses may be relative, and the token stays with them
+    fs::remove_dir_all(here.folder()).unwrap();
+    here.server.asked();
+    here.server.behave().storage = Some(String::new());
+    assert_eq!(fs::read(here.fetch("").unwrap()).unwrap(), weights);
+    assert!(here.server.asked().iter().all(|it| it.authorization.as_deref() == Some("Bearer secret")));
+}
+
+#[test]
+fn redirects_that_lead_nowhere_are_told() {
+    let here = Place::new(&[("m.gguf", &weights(1_000))]);
+    here.server.behave().storage = Some(format!("{}/{NAME}/resolve/{COMMIT}", here.server.endpoint()));
+    let error = here.fetch("").unwrap_err().to_string();
+    assert!(error.contains("redirects more than 10 times"), "{error}");
 }
 
 #[test]

@@ -51,6 +51,15 @@ pub fn fetch(
              file to a folder of your own and name it there"
         );
     }
+    let bar = context.bytes_bar(model.bytes(), "checking what is cached");
+    let damaged = hub.discard_damaged(&model, &mut |bytes| {
+        bar.set_position(bytes);
+        context.stopped().is_ok()
+    })?;
+    drop(bar);
+    for path in damaged {
+        say(format!("warning: {path} was damaged in the cache, and is removed: it is fetched again"));
+    }
     let (missing, folder) = (hub.missing_bytes(&model), hub.folder());
     let of = format!("{name} at {:.12}: {}", model.commit, files(&model));
     if missing == 0 {

@@ -47,6 +47,8 @@ pub(crate) struct Behaviour {
     pub(crate) surplus: usize,
     /// The size that is announced of every large file instead of its own.
     pub(crate) announced: Option<u64>,
+    /// Files are sent for to this origin instead of this hub's own storage.
+    pub(crate) storage: Option<String>,
     /// Requests without this token are refused with 401.
     pub(crate) token: Option<String>,
 }
@@ -142,8 +144,9 @@ impl Server {
         }
         // the hub sends people to its storage, which is another host and knows nothing of tokens
         if let Some(file) = path.strip_prefix(&format!("/{NAME}/resolve/{COMMIT}/")) {
-            let storage = format!("Location: http://localhost:{}/storage/{file}", self.0.port);
-            return send(stream, 302, &[&storage], b"");
+            let own = format!("http://localhost:{}", self.0.port);
+            let storage = behaviour.storage.as_ref().unwrap_or(&own);
+            return send(stream, 302, &[&format!("Location: {storage}/storage/{file}")], b"");
         }
         let file = path.strip_prefix("/storage/").map(|path| path.replace("%20", " "));
         let found = self.0.files.iter().find(|(path, _)| Some(path) == file.as_ref());
