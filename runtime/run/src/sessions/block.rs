@@ -129,8 +129,7 @@ impl Block<'_> {
     /// Opens a file that should be this block's: of the right size, and with the right beginning. Nothing is waited for, and no
     /// link is followed.
     pub(super) fn read(&self, path: &Path) -> Result<Hashed, Problem> {
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let file = match File::options().read(true).custom_flags(flags).open(path) {
+        let file = match open(path) {
             Ok(file) => file,
             Err(_) if path.is_symlink() => return Err(Problem::Special),
             Err(error) => return Err(error.into()),
@@ -180,6 +179,28 @@ impl Hashed {
         // compared in constant time
         if hasher.finalize() == blake3::Hash::from_bytes(hash) { Ok(()) } else { Err(Problem::Damaged) }
     }
+}
+
+/// Whether a file begins as every block does; a link does not.
+///
+/// # Errors
+/// The system's.
+pub(super) fn begins_as_one(path: &Path) -> io::Result<bool> {
+    if !path.symlink_metadata()?.is_file() {
+        return Ok(false);
+    }
+    let mut magic = [0; MAGIC.len()];
+    match open(path)?.read_exact(&mut magic) {
+        Ok(()) => Ok(magic == *MAGIC),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens a file to be read. Nothing is waited for, and no link is followed.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    File::options().read(true).custom_flags(flags).open(path)
 }
 
 /// The page cache needs it no more: what it holds counts against the limit of a control group.

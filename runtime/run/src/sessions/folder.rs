@@ -1,6 +1,7 @@
-//! A folder of blocks that never grows beyond its bound. Files of other names in it are nobody's business here.
+//! A folder of blocks that never grows beyond its bound. It may have other files, too: only what has a block's name and begins as a
+//! block does is counted or removed.
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -9,10 +10,12 @@ use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
-use super::block::{Block, Hashed, Problem};
+use super::block::{self, Block, Hashed, Problem};
 
-/// How names of blocks end, and those of blocks that are being written.
+/// End of the names of blocks, and of blocks that are being written.
 const SUFFIX: &str = ".kv";
+/// Beginning of the names of blocks that are being written; so many letters and digits follow.
+const PART: (&str, usize) = ("part-", 6);
 /// Files that are looked at to be removed at a time: what is remembered of a folder is bounded.
 const REMOVED_AT_ONCE: usize = 64;
 
@@ -81,21 +84,31 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes a block; whether it is gone.
+    /// Removes a block, unless the file by its name was never one; whether it is gone.
     pub(super) fn remove(&self, block: &Block<'_>) -> bool {
-        fs::remove_file(self.path_of(block)).is_ok()
+        let path = self.path_of(block);
+        block::begins_as_one(&path).unwrap_or(false) && fs::remove_file(path).is_ok()
     }
 
     /// Removes what was not used for longest until there is room for so many bytes more.
     pub(super) fn make_room(&self, bytes: u64) -> io::Result<()> {
+        // others' files by a block's name
+        let mut foreign = HashSet::new();
         loop {
-            let (mut held, oldest) = self.survey()?;
+            let (mut held, oldest) = self.survey(&foreign)?;
             for file in oldest {
                 if held.saturating_add(bytes) <= self.bytes_max {
                     return Ok(());
                 }
-                remove(&file.path)?;
                 held -= file.bytes;
+                match block::begins_as_one(&file.path) {
+                    Ok(true) => remove(&file.path)?,
+                    // another process was faster
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    _ => {
+                        foreign.insert(file.path);
+                    }
+                }
             }
             if held.saturating_add(bytes) <= self.bytes_max {
                 return Ok(());
@@ -106,12 +119,12 @@ impl Folder {
         }
     }
 
-    /// Bytes of all blocks, and the oldest of them, the oldest first.
-    fn survey(&self) -> io::Result<(u64, Vec<Old>)> {
+    /// Bytes of all files with a block's name but the foreign ones, and the oldest of them, the oldest first.
+    fn survey(&self, foreign: &HashSet<PathBuf>) -> io::Result<(u64, Vec<Old>)> {
         let (mut held, mut oldest) = (0, BinaryHeap::with_capacity(REMOVED_AT_ONCE + 1));
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            if !entry.file_name().as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
+            if !entry.file_name().to_str().is_some_and(is_name) || foreign.contains(&entry.path()) {
                 continue;
             }
             // another process may have removed it
@@ -129,7 +142,17 @@ impl Folder {
 
     /// A file that has no name of its own yet.
     fn part(&self) -> io::Result<tempfile::NamedTempFile> {
-        tempfile::Builder::new().prefix("part-").suffix(SUFFIX).tempfile_in(&self.path)
+        let (prefix, random) = PART;
+        tempfile::Builder::new().prefix(prefix).rand_bytes(random).suffix(SUFFIX).tempfile_in(&self.path)
+    }
+}
+
+/// Whether a file's name is a block's, or that of a block being written.
+fn is_name(name: &str) -> bool {
+    let Some(stem) = name.strip_suffix(SUFFIX) else { return false };
+    match stem.strip_prefix(PART.0) {
+        Some(random) => random.len() == PART.1 && random.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+        None => stem.len() == 64 && stem.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')),
     }
 }
 
@@ -188,7 +211,7 @@ mod tests {
         assert_eq!(there(&folder, 5), [0, 3, 4]);
         // what a killed process left behind goes, too
         let part = folder.part().unwrap().keep().unwrap().1;
-        fs::write(&part, vec![0; 2 * each as usize]).unwrap();
+        fs::write(&part, [&b"flashkv\n"[..], &vec![0; 2 * each as usize]].concat()).unwrap();
         fs::File::open(&part).unwrap().set_modified(at(0)).unwrap();
         folder.make_room(2 * each).unwrap();
         assert!(!part.exists());
@@ -197,6 +220,39 @@ mod tests {
         assert_eq!(there(&folder, 5), [] as [u32; 0]);
         assert!(folder.make_room(6 * each).is_err());
         assert!(folder.path().join("note.txt").exists(), "it is not ours");
+    }
+
+    #[test]
+    fn files_of_others_are_neither_counted_nor_removed() {
+        let (here, each) = (tempfile::tempdir().unwrap(), file_bytes(2, 50));
+        let folder = filled(here.path(), 3 * each, 3);
+        let in_place_of_a_block = folder.path_of(&block(9));
+        let mut foreign: Vec<PathBuf> =
+            ["notes.kv", "part-1.kv", "part-abcdef.kv", ".kv", &format!("{}.kv", "A".repeat(64))]
+                .map(|name| here.path().join(name))
+                .into();
+        // more than are looked at together
+        foreign.extend((100..300).map(|number| folder.path_of(&block(number))));
+        foreign.push(in_place_of_a_block.clone());
+        for path in &foreign {
+            fs::write(path, [7; 4096]).unwrap();
+            fs::File::open(path).unwrap().set_modified(at(0)).unwrap();
+        }
+        folder.make_room(0).unwrap();
+        assert_eq!(there(&folder, 3), [0, 1, 2]);
+        folder.make_room(2 * each).unwrap();
+        assert_eq!(there(&folder, 3), [2]);
+        assert!(!folder.remove(&block(9)), "it is nobody's block");
+        folder.make_room(3 * each).unwrap();
+        assert!(folder.make_room(4 * each).is_err());
+        for path in &foreign {
+            assert_eq!(fs::read(path).unwrap(), [7; 4096], "{}", path.display());
+        }
+        // a link is no block, whatever it leads to
+        fs::remove_file(&in_place_of_a_block).unwrap();
+        folder.write(&block(1), at(1), |file| file.put(&[3; 50])).unwrap();
+        std::os::unix::fs::symlink(folder.path_of(&block(1)), &in_place_of_a_block).unwrap();
+        assert!(!folder.remove(&block(9)) && in_place_of_a_block.is_symlink());
     }
 
     #[test]
