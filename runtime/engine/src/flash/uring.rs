@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
@@ -27,8 +27,10 @@ use super::{Buffer, Completion, Files, Flash, FlashCounters, ReadRequest, explai
 
 /// The most that the kernel registers as one buffer.
 const REGION_BYTES_MAX: usize = 1 << 30;
-/// Between two attempts to get locked memory.
+/// Wait between two attempts to get memory of the kernel.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Time for which the kernel may refuse requests while it has none that could give memory back.
+const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 
 /// A ring over files.
 pub struct Uring {
@@ -51,6 +53,9 @@ pub struct Uring {
     broken: Option<i32>,
     calls: u64,
     counters: FlashCounters,
+    /// Answers of the next calls instead of the kernel's.
+    #[cfg(test)]
+    faults: VecDeque<i32>,
 }
 
 /// A request of which `done` bytes are there.
@@ -163,6 +168,8 @@ impl Uring {
             broken: None,
             calls: 0,
             counters: FlashCounters::default(),
+            #[cfg(test)]
+            faults: VecDeque::new(),
         })
     }
 
@@ -217,8 +224,12 @@ impl Uring {
     }
 
     /// Gives the kernel what is in the ring; calls it even if that is nothing for `Call::Look` and `Call::Wait`.
+    ///
+    /// Under memory pressure the kernel may refuse for a while. Reads in flight give memory back; without any, this thread sleeps and
+    /// asks again until [`PATIENCE`] is over.
     fn flush(&mut self, call: Call) {
         let mut called = call == Call::Give;
+        let mut refused_since = None;
         loop {
             let left = self.ring.submission().len();
             if left == 0 {
@@ -231,21 +242,33 @@ impl Uring {
                 // every return from the kernel brings what is over
                 return thread::yield_now();
             }
-            self.calls += 1;
-            match self.ring.submit_and_wait(usize::from(call == Call::Wait)) {
+            match self.enter(usize::from(call == Call::Wait)) {
                 Ok(_) => called = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => called = true,
-                // short of memory, or of room for completions: those in flight will give some back
-                Err(error)
-                    if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY))
-                        && self.with_kernel() > left =>
-                {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+                    // the kernel may want room for completions
                     self.collect();
-                    thread::yield_now();
+                    if self.with_kernel() > left {
+                        thread::yield_now();
+                    } else if refused_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                        thread::sleep(PAUSE);
+                    } else {
+                        self.give_up(&error);
+                    }
                 }
                 Err(error) => self.give_up(&error),
             }
         }
+    }
+
+    /// One system call: submits what is in the ring, and waits for so many completions.
+    fn enter(&mut self, completions: usize) -> io::Result<usize> {
+        self.calls += 1;
+        #[cfg(test)]
+        if let Some(fault) = self.faults.pop_front() {
+            return Err(io::Error::from_raw_os_error(fault));
+        }
+        self.ring.submit_and_wait(completions)
     }
 
     /// The kernel takes no more entries: what is still in the ring fails, and nothing is entered after.
@@ -304,11 +327,18 @@ impl Uring {
     }
 }
 
-/// Tries again for a moment where locked memory is short: a ring that was closed gives its share back a little later.
+/// Tries again for a moment where memory is short: a ring that was closed gives its locked share back a little later.
 fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..20 {
         match attempt() {
-            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => thread::sleep(PAUSE),
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENOMEM | libc::EAGAIN | libc::EBUSY | libc::EINTR)
+                ) =>
+            {
+                thread::sleep(PAUSE);
+            }
             done => return done,
         }
     }
@@ -477,6 +507,39 @@ mod tests {
         ring.slots[0] = Some(Read { request: request(7, 1, done.buffer), done: 0 });
         ring.settle(0, -libc::EIO);
         assert_eq!(ring.reap(false).unwrap().result.unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_for_a_moment_is_asked_again() {
+        let file = file();
+        let Some(mut ring) = ring(&file, 2) else { return };
+        let (_arena, free) = buffers(6);
+        let mut requests = free.into_iter().enumerate().map(|(i, b)| request(i, 1, b)).collect();
+        ring.faults.extend([libc::EAGAIN, libc::EBUSY, libc::EINTR, libc::EAGAIN]);
+        ring.submit(&mut requests);
+        assert!(ring.faults.is_empty(), "the first are refused with nothing in flight");
+        let mut pages = Vec::new();
+        loop {
+            // every other call, whether reads are in flight or not
+            ring.faults.extend([libc::EAGAIN, libc::EINTR, libc::EBUSY].get(pages.len() % 3));
+            let Some(done) = ring.reap(true) else { break };
+            done.result.unwrap();
+            pages.push(done.buffer[0]);
+        }
+        pages.sort_unstable();
+        assert_eq!(pages, [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_for_good_fails_the_reads() {
+        let file = file();
+        let Some(mut ring) = ring(&file, 2) else { return };
+        let (_arena, mut free) = buffers(1);
+        ring.faults.extend([libc::EAGAIN; 1000]);
+        ring.submit(&mut vec![request(0, 1, free.remove(0))]);
+        let refused = ring.reap(true).unwrap().result.unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EAGAIN));
+        assert!(ring.reap(true).is_none());
     }
 
     #[test]
