@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use plans::output_file::{InputFiles, OutputKind};
 use plans::plan::{Objective, Request};
 use plans::size::show;
+use plans::{ContractError, file};
 use plotters::prelude::RGBColor;
 
 use crate::chart::{Series, Speed, speed_against_memory};
@@ -97,6 +99,19 @@ pub fn table(points: &[Point]) -> String {
     table.to_string()
 }
 
+/// The table.
+const TABLE: OutputKind =
+    OutputKind { name: "a frontier", is_one: |head| head.starts_with(b"limit_bytes,memory_peak_bytes,") };
+
+/// Whether both files can be written into a folder by a command with these inputs.
+///
+/// # Errors
+/// Those of [`file::writable`].
+pub fn writable(folder: &Path, inputs: InputFiles<'_>) -> Result<(), ContractError> {
+    file::writable(&folder.join("frontier.csv"), TABLE, inputs)?;
+    file::writable(&folder.join("frontier.svg"), OutputKind::PICTURE, inputs)
+}
+
 /// Writes `frontier.csv` and `frontier.svg` into a folder.
 ///
 /// # Errors
@@ -127,9 +142,9 @@ pub fn write(points: &[Point], title: &str, model_bytes: u64, folder: &Path) -> 
         .map_err(|e| drawing(&e))?;
     }
     let bytes = csv.into_inner().map_err(|e| drawing(&e))?;
-    plans::file::write_bytes(&folder.join("frontier.csv"), &bytes)?;
+    file::write_bytes(&folder.join("frontier.csv"), TABLE, &bytes)?;
     let svg = chart(points, title, model_bytes).map_err(PlanError::Drawing)?;
-    plans::file::write_bytes(&folder.join("frontier.svg"), svg.as_bytes())?;
+    file::write_bytes(&folder.join("frontier.svg"), OutputKind::PICTURE, svg.as_bytes())?;
     Ok(())
 }
 

@@ -94,7 +94,17 @@ pub enum Answer {
 pub fn read_inputs(device: &Path, model: &Path) -> Result<Inputs, PlanError> {
     let device = file::read::<plans::Device>(device)?;
     let model = file::read::<plans::Model>(model)?;
-    Ok(Inputs { device: device.value, device_hash: device.hash, model: model.value, model_hash: model.hash })
+    let notes = [("device.toml", device.integrity), ("model.toml", model.integrity)]
+        .into_iter()
+        .filter_map(|(file, integrity)| Some(format!("{file}: {}", integrity.note()?)))
+        .collect();
+    Ok(Inputs {
+        device: device.value,
+        device_hash: device.hash,
+        model: model.value,
+        model_hash: model.hash,
+        notes,
+    })
 }
 
 /// The best plan that satisfies a request, or the limits that contradict each other.

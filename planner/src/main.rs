@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use planner::cli::Cli;
 use planner::{Answer, Inputs, check, frontier, report};
-use plans::Calibration;
 use plans::expectation::prompt_seconds;
 use plans::file::Loaded;
+use plans::output_file::OutputKind;
 use plans::plan::{Objective, Plan, Request};
 use plans::size::show;
 use plans::terms::Factors;
+use plans::{Calibration, ContractError};
 use serde_json::json;
 use terminal::output::say_error;
 use terminal::progress::Unit;
@@ -22,6 +23,7 @@ const FAILED: u8 = 1;
 const NO_PLAN: u8 = 2;
 
 fn main() -> ExitCode {
+    terminal::interrupt::survive_the_file_size_limit();
     let cli = match terminal::command::parse::<Cli>() {
         Ok(cli) => cli,
         Err(code) => return code,
@@ -43,17 +45,38 @@ fn main() -> ExitCode {
     }
 }
 
+/// What `--smt` writes.
+const PROBLEM: OutputKind =
+    OutputKind { name: "a problem in SMT-LIB", is_one: |head| head.starts_with(b"(set-logic QF_LIA)") };
+
+/// Whether the files that are to be written can be, without an input or another output in their place.
+fn check_outputs(cli: &Cli) -> Result<(), ContractError> {
+    let mut taken = inputs_of(cli);
+    plans::file::writable(&cli.output, plans::file::kind::<Plan>(), &taken)?;
+    taken.push(("where the plan goes", &cli.output));
+    cli.smt.iter().try_for_each(|path| plans::file::writable(path, PROBLEM, &taken))
+}
+
+/// The files that are read.
+fn inputs_of(cli: &Cli) -> Vec<(&'static str, &Path)> {
+    let mut inputs = vec![("the file of --device", &*cli.device), ("the file of --model", &*cli.model)];
+    inputs.extend(cli.quality.iter().map(|path| ("the plan of --quality", &**path)));
+    inputs.extend(cli.calibration.iter().map(|path| ("the file of --calibration", &**path)));
+    inputs
+}
+
 /// One plan.
 fn solve(cli: &Cli) -> anyhow::Result<u8> {
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
+    inputs.notes.iter().for_each(|note| say(format_args!("note: {note}")));
     let calibration = cli.calibration(&inputs.device)?;
     let request = cli.request(&inputs, calibration.as_ref())?;
-    cli.smt.iter().chain([&cli.output]).try_for_each(|path| plans::file::writable(path))?;
+    check_outputs(cli)?;
     if cli.simple_rule() {
         return simple(cli, &inputs, &request, calibration.as_ref());
     }
     if let Some(path) = &cli.smt {
-        plans::file::write_bytes(path, planner::smt_lib(&inputs, &request)?.as_bytes())?;
+        plans::file::write_bytes(path, PROBLEM, planner::smt_lib(&inputs, &request)?.as_bytes())?;
     }
     let started = Instant::now();
     let bar = Progress::on_stderr(cli.verbose > 0).bar(1, "solving", Unit::Steps);
@@ -144,9 +167,10 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
         anyhow::bail!("--frontier shows the simple rule beside the plans; leave out --baseline simple-rule");
     }
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
+    inputs.notes.iter().for_each(|note| say(format_args!("note: {note}")));
     let request = cli.request(&inputs, cli.calibration(&inputs.device)?.as_ref())?;
     let folder = cli.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    plans::file::writable(&folder.join("frontier.csv"))?;
+    frontier::writable(folder, &inputs_of(cli))?;
     let bar = Progress::on_stderr(cli.verbose > 0).bar(0, "points of the frontier", Unit::Steps);
     let points = frontier::frontier(&inputs, &request, |point, of| {
         bar.set_length(of);

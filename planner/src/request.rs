@@ -29,6 +29,8 @@ pub struct Inputs {
     pub model: Model,
     /// Hash of the bytes of `model.toml`.
     pub model_hash: String,
+    /// Sentences on figures of the two files that nothing vouches for.
+    pub notes: Vec<String>,
 }
 
 /// A question to the planner: a device, a model, and the limits within which the best plan is sought.

@@ -50,6 +50,7 @@ impl Contract for Calibration {
         ("[measured]", "When and where."),
         ("[factors]", "How many times as fast as in the profile; 1: as there, or not measured."),
     ];
+    const HAS_CHECKSUM: bool = true;
 
     fn check_at(&self, at: &At<'_>) -> Checked {
         check::check(self, at)

@@ -382,6 +382,7 @@ impl Contract for Device {
         ("[[cores]]", "Core classes, fastest first."),
         ("[[kernels]]", "The runtime's own kernels; index 0 is one thread."),
     ];
+    const HAS_CHECKSUM: bool = true;
 
     fn check_at(&self, at: &At<'_>) -> Checked {
         check::check(self, at)

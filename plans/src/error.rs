@@ -113,6 +113,19 @@ pub enum ContractError {
         /// The fault, and the values that would be right.
         problem: String,
     },
+    /// Figures that are not those that were written.
+    #[error(
+        "{path}: its figures are not those that `{command}` wrote, for their checksum is another: make the {kind} again, or, if they \
+         were changed by hand, write checksum = \"void\" below [integrity]"
+    )]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// `device.toml`, `model.toml` or `calibration.toml`.
+        kind: &'static str,
+        /// The command that makes it.
+        command: &'static str,
+    },
     /// A file that could not be put into TOML: our mistake, kept as a value so that nothing is lost.
     #[error("cannot write {path}: {message}")]
     Encode {

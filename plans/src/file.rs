@@ -11,7 +11,9 @@ use serde::de::DeserializeOwned;
 use toml::de::DeTable;
 
 use crate::check::{At, Checked, Wrong};
-use crate::{Calibration, ContractError, Device, Model, Plan, SCHEMA, lines, output_file};
+use crate::checksum::{self, Integrity, Stated};
+use crate::output_file::{self, InputFiles, OutputKind};
+use crate::{Calibration, ContractError, Device, Model, Plan, SCHEMA, lines};
 
 /// No contract file comes near this size; a larger one is another file, and is not read to its end.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -29,11 +31,20 @@ pub trait Contract: Serialize + DeserializeOwned {
     const MARK: &'static str;
     /// Comment lines: each table's heading and the sentence that is written above it.
     const COMMENTS: &'static [(&'static str, &'static str)];
+    /// Whether a file of this kind has a checksum of its figures.
+    const HAS_CHECKSUM: bool;
     /// Everything that the types cannot say, key by key and between keys; `at` is the file.
     ///
     /// # Errors
     /// The first key whose value is impossible, and what would be right.
     fn check_at(&self, at: &At<'_>) -> Checked;
+
+    /// Whether a text that begins so is a file of this kind, even one that cannot be read any more.
+    fn is_one(head: &[u8]) -> bool {
+        let has =
+            |start: &str| head.split(|&byte| byte == b'\n').any(|line| line.starts_with(start.as_bytes()));
+        has("schema") && has(&format!("[{}]", Self::MARK))
+    }
 
     /// The value of a parsed file. A method of each kind, so that its code is made once, and not by every crate that reads one.
     ///
@@ -81,6 +92,8 @@ pub struct Loaded<T> {
     pub value: T,
     /// Hash of the file's bytes, for other files' provenance.
     pub hash: String,
+    /// The checksum of its figures.
+    pub integrity: Integrity,
 }
 
 /// Reads and checks a contract file.
@@ -121,7 +134,8 @@ pub fn read<T: Contract>(path: &Path) -> Result<Loaded<T>, ContractError> {
             message: format!("not UTF-8 text; is this a {}?", T::KIND),
         }
     })?;
-    parse(&text, path).map(|value| Loaded { value, hash })
+    let (value, integrity) = parse_whole(&text, path)?;
+    Ok(Loaded { value, hash, integrity })
 }
 
 /// Parses and checks the text of a contract file; `path` is for messages.
@@ -129,8 +143,16 @@ pub fn read<T: Contract>(path: &Path) -> Result<Loaded<T>, ContractError> {
 /// # Errors
 /// The errors of [`read`] but for the operating system's.
 pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
+    parse_whole(text, path).map(|(value, _)| value)
+}
+
+fn parse_whole<T: Contract>(text: &str, path: &Path) -> Result<(T, Integrity), ContractError> {
     let syntax = |error: toml::de::Error| toml_error(text, path, &error);
-    let table = DeTable::parse(text).map_err(syntax)?;
+    let wrong = |Wrong { key, problem }: Wrong| {
+        let line = DeTable::parse(text).ok().map(|table| lines::line_of(text, &table, &key));
+        ContractError::Value { path: path.to_owned(), line, key, problem: bounded(&problem) }
+    };
+    let mut table = DeTable::parse(text).map_err(syntax)?;
     if !table.get_ref().contains_key(T::MARK)
         && let Some((_, found)) = KINDS.iter().find(|(mark, _)| table.get_ref().contains_key(*mark))
     {
@@ -154,12 +176,22 @@ pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
             command: T::COMMAND,
         });
     }
+    let stated = if T::HAS_CHECKSUM { checksum::take(&mut table).map_err(wrong)? } else { None };
     let value = T::decode(toml::Deserializer::from(table)).map_err(syntax)?;
-    value.check().map_err(|Wrong { key, problem }| {
-        let line = DeTable::parse(text).ok().map(|table| lines::line_of(text, &table, &key));
-        ContractError::Value { path: path.to_owned(), line, key, problem: bounded(&problem) }
-    })?;
-    Ok(value)
+    value.check().map_err(wrong)?;
+    let integrity = match stated {
+        None => Integrity::Absent,
+        Some(Stated::Void) => Integrity::Void,
+        Some(Stated::Of(checksum)) if checksum::of(text).map_err(syntax)? == checksum => Integrity::Right,
+        Some(Stated::Of(_)) => {
+            return Err(ContractError::Checksum {
+                path: path.to_owned(),
+                kind: T::KIND,
+                command: T::COMMAND,
+            });
+        }
+    };
+    Ok((value, integrity))
 }
 
 /// The canonical text of a contract: the same value always gives the same bytes.
@@ -173,9 +205,8 @@ pub fn render<T: Contract>(value: &T, path: &Path) -> Result<String, ContractErr
         key,
         problem,
     })?;
-    let body = value
-        .encode()
-        .map_err(|error| ContractError::Encode { path: path.to_owned(), message: error.to_string() })?;
+    let encode = |message: String| ContractError::Encode { path: path.to_owned(), message };
+    let body = value.encode().map_err(|error| encode(error.to_string()))?;
     let mut text = String::with_capacity(body.len() + 4096);
     let mut commented = Vec::new();
     for line in body.lines() {
@@ -194,6 +225,9 @@ pub fn render<T: Contract>(value: &T, path: &Path) -> Result<String, ContractErr
         text.push_str(line);
         text.push('\n');
     }
+    if T::HAS_CHECKSUM {
+        text.push_str(&checksum::table_of(&text).map_err(|error| encode(error.to_string()))?);
+    }
     Ok(text)
 }
 
@@ -203,28 +237,33 @@ pub fn render<T: Contract>(value: &T, path: &Path) -> Result<String, ContractErr
 /// [`ContractError::Io`], and those of [`render`].
 pub fn write<T: Contract>(value: &T, path: &Path) -> Result<String, ContractError> {
     let text = render(value, path)?;
-    write_bytes(path, text.as_bytes())?;
+    write_bytes(path, kind::<T>(), text.as_bytes())?;
     Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
+}
+
+/// A contract file as a kind of output.
+pub fn kind<T: Contract>() -> OutputKind {
+    OutputKind { name: T::KIND, is_one: T::is_one }
 }
 
 /// Writes any output file, as [`output_file::write`] does.
 ///
 /// # Errors
 /// [`ContractError::Io`]; no half file is left then.
-pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), ContractError> {
-    output_file::write(path, bytes).map_err(|source| ContractError::Io {
+pub fn write_bytes(path: &Path, kind: OutputKind, bytes: &[u8]) -> Result<(), ContractError> {
+    output_file::write(path, kind, bytes).map_err(|source| ContractError::Io {
         action: "write",
         path: path.to_owned(),
         source,
     })
 }
 
-/// Whether an output file can be written there, as [`output_file::writable`] says: to be known before the work.
+/// Whether an output file can be written there, as [`output_file::writable`] says.
 ///
 /// # Errors
 /// [`ContractError::Io`], with the sentence of [`write_bytes`].
-pub fn writable(path: &Path) -> Result<(), ContractError> {
-    output_file::writable(path).map_err(|source| ContractError::Io {
+pub fn writable(path: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> Result<(), ContractError> {
+    output_file::writable(path, kind, inputs).map_err(|source| ContractError::Io {
         action: "write",
         path: path.to_owned(),
         source,

@@ -15,12 +15,15 @@
 //! and runtime must agree on: where a neuron lies in the container ([`layout`]), what a plan's regions add up to
 //! ([`memory`]), and the numbers of what the engine does ([`mod@engine`]). Every program writes its files by [`output_file`].
 //!
+//! A file of measured figures ends in a checksum of them ([`Integrity`]).
+//!
 //! Every key ends in its unit; a fraction is 0 to 1. Unknown keys are refused with the nearest known name, and impossible values
 //! with what is possible ([`mod@check`]). The same value always gives the same bytes.
 
 pub mod backend;
 pub mod calibration;
 pub mod check;
+mod checksum;
 pub mod device;
 pub mod engine;
 pub mod error;
@@ -42,6 +45,7 @@ pub mod terms;
 
 pub use backend::Backend;
 pub use calibration::Calibration;
+pub use checksum::Integrity;
 pub use device::Device;
 pub use error::ContractError;
 pub use kv::KvFormat;

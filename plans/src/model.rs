@@ -645,6 +645,7 @@ impl Contract for Model {
         ("[[layers]]", "How each layer fires: P(gate > 0 and up > 0), P(gate > 0), neurons per token."),
         ("[[levels]]", "The menu of quality levels; every figure is from held-out text."),
     ];
+    const HAS_CHECKSUM: bool = true;
 
     fn check_at(&self, at: &At<'_>) -> Checked {
         check::check(self, at)

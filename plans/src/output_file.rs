@@ -1,17 +1,18 @@
-//! Output files: never half written, and never in the place of something that is not a file.
+//! Output files: never half written, and never in the place of something else.
 //!
 //! | what stands at the path | what happens |
 //! |---|---|
-//! | nothing, or a regular file | the bytes go to a temporary file beside it, which is renamed when it is complete; an existing file's permissions stay |
+//! | nothing, an empty file, or one of the output's kind | the bytes go to a temporary file beside it, which is renamed when it is complete; an existing file's permissions stay |
+//! | any other file, such as a model, or an input of the same command | refused |
 //! | a symbolic link | its target is treated so, and the link stays |
 //! | a device, a pipe or a socket | the bytes are written to it; nothing is renamed |
 //! | `/dev/stdout`, `/dev/stderr`, `/dev/fd/N` | the bytes go to that descriptor, whatever it is |
 //! | a folder | refused |
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Read as _, Write};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -23,6 +24,34 @@ const LINKS_MAX: usize = 40;
 
 /// Bytes after which what was written goes to the disk and leaves the page cache.
 const CACHED_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes from the beginning of an existing file that say its kind.
+const HEAD_BYTES: u64 = 64 << 10;
+
+/// A kind of output file. An existing file is replaced only by another of its own kind.
+#[derive(Debug, Clone, Copy)]
+pub struct OutputKind {
+    /// Name of the kind, with an article.
+    pub name: &'static str,
+    /// Whether a file that begins with these bytes, the first 64 KiB of it at most, is one.
+    pub is_one: fn(&[u8]) -> bool,
+}
+
+impl OutputKind {
+    /// A picture, as `plotters` draws it.
+    pub const PICTURE: Self = Self {
+        name: "a picture of ours",
+        is_one: |head| {
+            let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
+            line.starts_with(b"<svg width=\"") && line.ends_with(b" xmlns=\"http://www.w3.org/2000/svg\">")
+        },
+    };
+    /// A model file.
+    pub const GGUF: Self = Self { name: "a GGUF file", is_one: |head| head.starts_with(b"GGUF") };
+}
+
+/// Files that a command reads, each with a name for people: no output may replace one.
+pub type InputFiles<'a> = &'a [(&'a str, &'a Path)];
 
 /// An output file being written. Dropped before [`OutputFile::finish`], no file is left or changed.
 #[derive(Debug)]
@@ -55,14 +84,15 @@ impl OutputFile {
     /// Begins an output file; a pipe is waited for until somebody reads it.
     ///
     /// # Errors
-    /// The system's, without a temporary name; and a folder at this path.
-    pub fn create(path: &Path) -> io::Result<Self> {
+    /// The system's, without a temporary name; and a folder or a file of another kind at this path.
+    pub fn create(path: &Path, kind: OutputKind) -> io::Result<Self> {
         let direct = |file: File| {
             let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
             Self::of(Kind::Direct { file: BufWriter::new(file), is_file })
         };
         match place(path)? {
             PathKind::File { target, mode } => {
+                replaceable(&target, kind, &[])?;
                 let file = BufWriter::new(temporary(&target, mode)?);
                 Ok(Self::of(Kind::Renamed { file, target }))
             }
@@ -109,7 +139,8 @@ impl OutputFile {
     ///
     /// # Errors
     /// The system's; the temporary file is gone then.
-    pub fn finish(self) -> io::Result<()> {
+    pub fn finish(mut self) -> io::Result<()> {
+        self.flush()?;
         match self.kind {
             Kind::Renamed { file, target } => {
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -118,9 +149,12 @@ impl OutputFile {
                 file.persist(target).map_err(|error| error.error)?;
                 Ok(())
             }
-            Kind::Direct { mut file, is_file } => {
-                file.flush()?;
-                if is_file { file.get_ref().sync_all() } else { Ok(()) }
+            Kind::Direct { file, is_file } => {
+                if is_file {
+                    file.get_ref().sync_all()
+                } else {
+                    Ok(())
+                }
             }
         }
     }
@@ -131,19 +165,33 @@ impl Write for OutputFile {
         let written = match &mut self.kind {
             Kind::Renamed { file, .. } => file.write(bytes),
             Kind::Direct { file, .. } => file.write(bytes),
-        }?;
+        };
+        let written = written.map_err(explained)?;
         self.cached_bytes += written;
         if self.cached_bytes >= CACHED_BYTES_MAX {
-            self.uncache()?;
+            self.uncache().map_err(explained)?;
         }
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.kind {
+        let flushed = match &mut self.kind {
             Kind::Renamed { file, .. } => file.flush(),
             Kind::Direct { file, .. } => file.flush(),
+        };
+        flushed.map_err(explained)
+    }
+}
+
+/// A refusal to write, with the remedy where the system's sentence has none.
+fn explained(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::FileTooLarge => {
+            let why =
+                "it is larger than the limit on the size of files (`ulimit -f`) allows; raise the limit";
+            io::Error::new(error.kind(), why)
         }
+        _ => error,
     }
 }
 
@@ -151,20 +199,23 @@ impl Write for OutputFile {
 ///
 /// # Errors
 /// Those of [`OutputFile::create`] and [`OutputFile::finish`].
-pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OutputFile::create(path)?;
+pub fn write(path: &Path, kind: OutputKind, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OutputFile::create(path, kind)?;
     file.write_all(bytes)?;
     file.finish()
 }
 
-/// Whether an output file can be written there: to be known before the work, not after it. Nothing is changed, and no pipe is
-/// waited for.
+/// Whether an output file can be written there by a command with these inputs: to be known before the work, not after it. Nothing
+/// is changed, and no pipe is waited for.
 ///
 /// # Errors
-/// Those of [`OutputFile::create`].
-pub fn writable(path: &Path) -> io::Result<()> {
+/// Those of [`OutputFile::create`]; and one of the inputs at this path.
+pub fn writable(path: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::Result<()> {
     match place(path)? {
-        PathKind::File { target, mode } => temporary(&target, mode).map(drop),
+        PathKind::File { target, mode } => {
+            replaceable(&target, kind, inputs)?;
+            temporary(&target, mode).map(drop)
+        }
         PathKind::Special { is_pipe: true, .. } | PathKind::Descriptor { .. } => Ok(()),
         PathKind::Special { path, .. } => OpenOptions::new().write(true).open(path).map(drop),
     }
@@ -178,9 +229,10 @@ pub fn is_special(path: &Path) -> bool {
 /// Gives a complete file, which stands elsewhere on the disk, the name `to`: as an output file of the same bytes.
 ///
 /// # Errors
-/// The system's; `from` is still there then.
-pub fn deliver(from: &Path, to: &Path) -> io::Result<()> {
+/// Those of [`OutputFile::create`]; `from` is still there then.
+pub fn deliver(from: &Path, to: &Path, kind: OutputKind) -> io::Result<()> {
     if let PathKind::File { target, mode } = place(to)? {
+        replaceable(&target, kind, &[])?;
         if let Some(mode) = mode {
             fs::set_permissions(from, fs::Permissions::from_mode(mode))?;
         }
@@ -190,7 +242,7 @@ pub fn deliver(from: &Path, to: &Path) -> io::Result<()> {
             done => return done,
         }
     }
-    let mut file = OutputFile::create(to)?;
+    let mut file = OutputFile::create(to, kind)?;
     io::copy(&mut File::open(from)?, &mut file)?;
     file.finish()?;
     fs::remove_file(from)
@@ -227,6 +279,40 @@ fn place(path: &Path) -> io::Result<PathKind> {
         }
     }
     Err(io::Error::other("its symbolic links go round in a circle"))
+}
+
+/// Refuses a target in whose place an output of this kind must not come: one of the inputs, or a file of another kind.
+fn replaceable(target: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::Result<()> {
+    let refused = |why: String| Err(io::Error::new(ErrorKind::AlreadyExists, why));
+    if let Some((name, _)) = inputs.iter().find(|(_, input)| same_file(target, input)) {
+        return refused(format!("it is {name}; name another file"));
+    }
+    let mut head = Vec::new();
+    match File::open(target) {
+        Ok(file) => file.take(HEAD_BYTES).read_to_end(&mut head)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if head.is_empty() || (kind.is_one)(&head) {
+        return Ok(());
+    }
+    refused(format!(
+        "the file that is there is not {}, and would be lost; name another file, or remove that one",
+        kind.name
+    ))
+}
+
+/// Whether two paths lead to one file, under whatever names; it need not be there yet.
+fn same_file(a: &Path, b: &Path) -> bool {
+    match (fs::metadata(a), fs::metadata(b)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        (Err(_), Err(_)) => {
+            let whole =
+                |path: &Path| Some((folder_of(path).canonicalize().ok()?, path.file_name()?.to_owned()));
+            whole(a).is_some_and(|a| whole(b) == Some(a))
+        }
+        _ => false,
+    }
 }
 
 /// A file beside `target` under a temporary name; its permissions are `mode`, or those of any new file.

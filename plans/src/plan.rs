@@ -760,6 +760,7 @@ impl Contract for Plan {
         ("[speculation]", "Tokens drafted from the text itself and decoded together with the next one."),
         ("[simple_rule]", "The best simple rule, priced alike: fill by frequency, all cores."),
     ];
+    const HAS_CHECKSUM: bool = false;
 
     fn check_at(&self, at: &At<'_>) -> Checked {
         check::check(self, at)

@@ -10,7 +10,7 @@ use expect_test::{Expect, expect};
 use plans::file::{Contract, FILE_BYTES_MAX, parse, read, render, write};
 use plans::memory::kv_bytes_per_token;
 use plans::model::Heads;
-use plans::{Device, KvFormat, Model, Plan};
+use plans::{Calibration, Device, Integrity, KvFormat, Model, Plan};
 
 const PLAN: &str = include_str!("plan.toml");
 
@@ -43,7 +43,10 @@ fn what_was_read_is_written_byte_for_byte() {
         for file in files {
             let text = std::fs::read_to_string(file).unwrap();
             let value: T = parse(&text, file).unwrap();
-            assert_eq!(render(&value, file).unwrap(), text, "{}", file.display());
+            let written = render(&value, file).unwrap();
+            // older files have no checksum
+            let more = written.strip_prefix(&text).unwrap_or_else(|| panic!("{} is another", file.display()));
+            assert!(more.is_empty() || T::HAS_CHECKSUM && more.contains("[integrity]"), "{more}");
         }
     }
     check::<Device>(&committed(|name| name == "device.toml"));
@@ -61,6 +64,77 @@ fn writing_is_stable_and_leaves_no_other_file() {
     assert_eq!((&loaded.value, &loaded.hash), (&plan, &hash));
     assert_eq!(write(&plan, &path).unwrap(), hash, "the same value, the same bytes");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the temporary file is gone");
+}
+
+/// What a file of a kind says about its figures when it is read, with a part of its text replaced.
+fn changed<T: Contract>(text: &str, from: &str, to: &str) -> Result<Integrity, String> {
+    assert!(text.contains(from), "{from}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file.toml");
+    std::fs::write(&path, text.replacen(from, to, 1)).unwrap();
+    let read = read::<T>(&path).map(|loaded| loaded.integrity);
+    read.map_err(|error| error.to_string().replace(&path.display().to_string(), T::KIND))
+}
+
+#[test]
+fn no_digit_of_a_measured_file_changes_unnoticed() {
+    fn check<T: Contract>(text: &str) {
+        let path = Path::new(T::KIND);
+        let written = render(&parse::<T>(text, path).unwrap(), path).unwrap();
+        assert_eq!(changed::<T>(&written, "", "").unwrap(), Integrity::Right);
+        let figures = written.find("\n# A hash of all keys").unwrap();
+        let mut digits = 0;
+        let mut start = 0;
+        for line in written[..figures].split_inclusive('\n').filter(|line| !line.starts_with('#')) {
+            start = written[start..].find(line).unwrap() + start;
+            for (at, digit) in line.char_indices().filter(|(_, c)| c.is_ascii_digit()) {
+                let other = char::from(b'0' + (digit as u8 - b'0' + 1) % 10).to_string();
+                let mut flipped = written.clone();
+                flipped.replace_range(start + at..=start + at, &other);
+                assert!(parse::<T>(&flipped, path).is_err(), "{}: {line}", T::KIND);
+                digits += 1;
+            }
+        }
+        assert!(digits > 20, "{digits} digits");
+    }
+    check::<Device>(include_str!("device.toml"));
+    check::<Model>(include_str!("model.toml"));
+    check::<Calibration>(include_str!("calibration.toml"));
+}
+
+#[test]
+fn a_changed_figure_is_refused_unless_its_file_says_so() {
+    let path = Path::new("device.toml");
+    let text = render(&parse::<Device>(include_str!("device.toml"), path).unwrap(), path).unwrap();
+    let (figure, other) = ("thread_bytes = 65536", "thread_bytes = 65537");
+    let said = changed::<Device>(&text, figure, other).unwrap_err();
+    expect![[r#"device.toml: its figures are not those that `profile` wrote, for their checksum is another: make the device.toml again, or, if they were changed by hand, write checksum = "void" below [integrity]"#]]
+        .assert_eq(&said);
+    let (before, checksum) = text.split_once("checksum = \"void\".\n[integrity]\n").unwrap();
+    let checksum = checksum.trim_end();
+    let by_hand = text.replace(figure, other);
+    assert_eq!(changed::<Device>(&by_hand, checksum, "checksum = \"void\"").unwrap(), Integrity::Void);
+    let older = before.rsplit_once("\n#").unwrap().0;
+    assert_eq!(changed::<Device>(older, "", "").unwrap(), Integrity::Absent);
+    // comments and white space are no figures
+    assert_eq!(
+        changed::<Device>(&text, figure, "thread_bytes  =  65536 # measured").unwrap(),
+        Integrity::Right
+    );
+    for (wrong, key) in [
+        ("checksum = \"none\"", "checksum"),
+        ("checksum = 7", "checksum"),
+        ("sum = \"void\"", "sum"),
+        ("", "checksum"),
+    ] {
+        let said = changed::<Device>(&text, checksum, wrong).unwrap_err();
+        assert!(
+            said.contains(&format!("`integrity.{key}` is not a checksum; the table [integrity] has")),
+            "{said}"
+        );
+    }
+    let plan = format!("{PLAN}\n[integrity]\n{checksum}\n");
+    assert!(changed::<Plan>(&plan, "", "").unwrap_err().contains("unknown key `integrity`"));
 }
 
 #[test]

@@ -173,7 +173,10 @@ fn every_key_is_documented() {
         "# The keys of the contract files\n\nTaken from the types in `src/` by a test, which also keeps this page true. \
          A key of kind `Option` may be absent; `[]` stands for each entry of a list. Every value outside the range beside its key is \
          refused when the file is read, with file, line, key, value and what is possible. All files: `schema = {}`, unknown \
-         keys are refused, the same values always give the same bytes.\n",
+         keys are refused, the same values always give the same bytes.\n\n`device.toml`, `model.toml` and `calibration.toml` end in a \
+         checksum of all keys and values: `checksum` in the table `[integrity]`. A file whose figures differ from it is refused, because \
+         one changed digit can give another plan. After a change by hand write `checksum = \"void\"`; `plan` accepts the file and says \
+         so. Files of older versions have no checksum; `plan` accepts them with a note.\n",
         plans::SCHEMA
     );
     let sources = [

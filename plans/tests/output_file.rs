@@ -8,7 +8,24 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-use plans::output_file::{OutputFile, deliver, writable, write};
+use plans::file;
+use plans::output_file::{self, OutputFile, OutputKind};
+use plans::{Device, Plan};
+
+/// A kind to which every file belongs.
+const ANY: OutputKind = OutputKind { name: "anything", is_one: |_| true };
+
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    output_file::write(path, ANY, bytes)
+}
+
+fn writable(path: &Path) -> std::io::Result<()> {
+    output_file::writable(path, ANY, &[])
+}
+
+fn deliver(from: &Path, to: &Path) -> std::io::Result<()> {
+    output_file::deliver(from, to, ANY)
+}
 
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
@@ -27,7 +44,7 @@ fn a_file_is_replaced_whole_and_keeps_its_permissions() {
     for mode in [0o600, 0o640, 0o755] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         let reader = File::open(&path).unwrap();
-        let mut file = OutputFile::create(&path).unwrap();
+        let mut file = OutputFile::create(&path, ANY).unwrap();
         file.write_all(b"new").unwrap();
         file.flush().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old", "nothing is seen before the end");
@@ -39,7 +56,7 @@ fn a_file_is_replaced_whole_and_keeps_its_permissions() {
         assert_eq!(old, "old", "who has the old file open keeps it");
         write(&path, b"old").unwrap();
     }
-    drop(OutputFile::create(&path).unwrap());
+    drop(OutputFile::create(&path, ANY).unwrap());
     writable(&path).unwrap();
     assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"old".to_vec(), vec!["file".to_owned()]));
 }
@@ -144,4 +161,91 @@ fn a_folder_is_refused_and_a_missing_one_named() {
         said(&none.join("file")),
         format!("there is no folder {}; make it, or name another", none.display())
     );
+}
+
+/// Files of users that an output must not replace.
+const OF_USERS: [(&str, &[u8]); 5] = [
+    ("model.gguf", b"GGUF\x03\x00\x00\x00"),
+    ("model.bundle", b"flashpln"),
+    ("note.txt", b"remember the milk\n"),
+    ("table.csv", b"name,age\nAda,36\n"),
+    ("drawing.svg", b"<?xml version=\"1.0\"?>\n<svg width=\"1\"/>\n"),
+];
+
+#[test]
+fn a_file_of_another_kind_is_never_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |name: &str| fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)).unwrap();
+    let (device, plan) = (text("device.toml"), text("plan.toml"));
+    let kinds = [
+        file::kind::<Plan>(),
+        file::kind::<Device>(),
+        OutputKind::PICTURE,
+        OutputKind { name: "a table of ours", is_one: |head| head.starts_with(b"a,b,") },
+    ];
+    let mut cases: Vec<(OutputKind, &[u8])> =
+        kinds.iter().flat_map(|kind| OF_USERS.map(|(_, bytes)| (*kind, bytes))).collect();
+    cases.extend([(kinds[0], &*device), (kinds[1], &*plan)]);
+    let (path, new) = (folder.path().join("file"), folder.path().join("new"));
+    for (kind, bytes) in cases {
+        fs::write(&path, bytes).unwrap();
+        fs::write(&new, "new").unwrap();
+        let said = output_file::write(&path, kind, b"new").unwrap_err().to_string();
+        assert_eq!(
+            said,
+            format!(
+                "the file that is there is not {}, and would be lost; name another file, or remove that one",
+                kind.name
+            )
+        );
+        for also in [output_file::writable(&path, kind, &[]), output_file::deliver(&new, &path, kind)] {
+            assert_eq!(also.unwrap_err().to_string(), said);
+        }
+        assert!(fs::read(&path).unwrap() == bytes && new.exists(), "{said}");
+    }
+    assert_eq!(names(folder.path()), ["file", "new"]);
+}
+
+#[test]
+fn an_earlier_output_and_an_empty_file_are_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let (header, device) = (
+        "<svg width=\"9\" height=\"9\" viewBox=\"0 0 9 9\" xmlns=\"http://www.w3.org/2000/svg\">\n",
+        "device.toml",
+    );
+    let device = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(device)).unwrap();
+    // even one that cannot be read any more
+    let damaged = [&device[..device.len() / 2], b"\n[[["].concat();
+    for (kind, old) in [
+        (OutputKind::PICTURE, header.as_bytes()),
+        (file::kind::<Device>(), &*device),
+        (file::kind::<Device>(), &*damaged),
+        (file::kind::<Device>(), b""),
+    ] {
+        fs::write(&path, old).unwrap();
+        output_file::writable(&path, kind, &[]).unwrap();
+        output_file::write(&path, kind, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new", "{}", kind.name);
+    }
+}
+
+#[test]
+fn an_input_is_never_replaced_under_any_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("inner")).unwrap();
+    fs::write(at("input"), "read").unwrap();
+    fs::hard_link(at("input"), at("linked")).unwrap();
+    symlink("../input", at("inner/link")).unwrap();
+    for name in ["input", "linked", "inner/link", "inner/../input"] {
+        let refused = output_file::writable(&at(name), ANY, &[("the text", &at("input"))]).unwrap_err();
+        assert_eq!(refused.to_string(), "it is the text; name another file", "{name}");
+    }
+    // another output, which is not there yet
+    let other = [("where the report goes", &*at("later"))];
+    let refused = output_file::writable(&at("inner/../later"), ANY, &other).unwrap_err();
+    assert_eq!(refused.to_string(), "it is where the report goes; name another file");
+    output_file::writable(&at("later.svg"), ANY, &other).unwrap();
+    output_file::writable(Path::new("/dev/null"), ANY, &[("an output", Path::new("/dev/null"))]).unwrap();
 }

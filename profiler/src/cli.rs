@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Parser, ValueEnum, ValueHint};
+use flashplan::internals::container;
 use huggingface::Quantisation;
 use kernels::{Activation, Format};
 
-use crate::ProfileError;
 use crate::model::{Source, Weights};
+use crate::{ProfileError, outputs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -155,8 +156,8 @@ impl Arguments {
                 })?;
             }
             require(flag, folder, folder.is_dir(), "is not a folder")?;
-            plans::file::writable(&folder.join("device.toml"))?;
         }
+        self.check_outputs()?;
         if let Some(Source::Path(model)) = &self.model {
             require("--model", model, model.exists(), "does not exist")?;
         }
@@ -172,6 +173,28 @@ impl Arguments {
                 return Err(ProfileError::Name { name: name.clone() });
             }
         }
+        Ok(())
+    }
+}
+
+impl Arguments {
+    /// Whether the folders take files, and the files to be written are in the place of no others.
+    fn check_outputs(&self) -> Result<(), ProfileError> {
+        let (mut inputs, mut files): (Vec<(&str, &Path)>, _) = (Vec::new(), Vec::new());
+        if let Some(Source::Path(model)) = &self.model {
+            inputs.push(("the model", model));
+        }
+        inputs.extend(self.text.iter().map(|text| ("the file of --text", &**text)));
+        inputs.extend(self.routes.iter().map(|routes| ("the file of --routes", &**routes)));
+        // a device that is measured already stays
+        if self.model.is_none() || !self.out.join("device.toml").exists() {
+            files.extend(outputs::of_device());
+        }
+        if self.model.is_some() {
+            files.extend(outputs::of_model());
+        }
+        outputs::writable(&self.out, &files, &inputs)?;
+        outputs::writable(self.storage(), &[("a container", container::OUTPUT)], &[])?;
         Ok(())
     }
 }

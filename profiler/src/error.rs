@@ -19,6 +19,7 @@ fn remedy(source: &io::Error) -> &'static str {
         }
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "; name a place that is there",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; make room, or name another disk",
+        io::ErrorKind::FileTooLarge => "; raise the limit on the size of files (`ulimit -f`)",
         _ => "; start it again, which goes on where it was, or name another place",
     }
 }

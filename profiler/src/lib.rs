@@ -11,6 +11,7 @@ pub mod check;
 pub mod cli;
 pub mod error;
 pub mod folder;
+pub mod outputs;
 pub mod progress;
 pub mod truncated;
 pub mod turn;

@@ -16,6 +16,7 @@ use terminal::progress::time;
 use terminal::{Progress, Rows, say, tell};
 
 fn main() -> ExitCode {
+    terminal::interrupt::survive_the_file_size_limit();
     let arguments = match terminal::command::parse::<Arguments>() {
         Ok(arguments) => arguments,
         Err(code) => return code,
@@ -78,25 +79,29 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         }
     };
     let quantisation = arguments.quantize.map(Into::into);
-    if let Some(path) = &path {
+    let options = path.map(|model| ModelOptions {
+        model,
+        text: arguments.text.clone(),
+        routes: arguments.routes.clone(),
+        name: arguments.name.clone(),
+        down: arguments.down.map(Into::into),
+        gate_levels: arguments.gate_levels,
+        activation: arguments.activation.map(Into::into),
+        weights: arguments.weights(),
+        consume: arguments.consume_model,
+        replace: arguments.replace,
+    });
+    // what cannot be is told before another profile is waited for
+    if let Some(options) = &options {
         profiler::truncated::explain().context("cannot listen to bus errors")?;
-        model::hub::check(&context, path, quantisation)?;
+        model::hub::check(&context, options, quantisation)?;
+    }
+    if !known {
+        device::check_space(&context)?;
     }
     let _turn = Turn::wait(&context, |sentence| say(sentence))?;
-    let model = match path {
-        Some(path) => {
-            let options = ModelOptions {
-                model: path,
-                text: arguments.text.clone(),
-                routes: arguments.routes.clone(),
-                name: arguments.name.clone(),
-                down: arguments.down.map(Into::into),
-                gate_levels: arguments.gate_levels,
-                activation: arguments.activation.map(Into::into),
-                weights: arguments.weights(),
-                consume: arguments.consume_model,
-                replace: arguments.replace,
-            };
+    let model = match options {
+        Some(options) => {
             let options = model::hub::open(&context, options, quantisation, &mut told)?;
             let profile = Profile::prepare(&context, &options)?;
             print_estimate(&context, &profile, arguments.verbose > 0);
@@ -122,7 +127,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         let start = Instant::now();
         let name = if arguments.model.is_some() { None } else { arguments.name.as_deref() };
         let summary = device::profile(&context, name)?;
-        if let Some(warning) = &summary.warning {
+        for warning in &summary.warnings {
             say(format_args!("warning: {warning}"));
         }
         tracing::info!(seconds = start.elapsed().as_secs_f64(), "the device is measured");

@@ -241,6 +241,17 @@ fn a_second_profile_waits_for_the_first_and_names_another_machine_before() {
 }
 
 #[test]
+fn a_table_of_somebody_else_is_not_replaced_and_nothing_is_measured() {
+    let out = tempfile::tempdir().unwrap();
+    fs::write(out.path().join("memory.csv"), "name,age\n").unwrap();
+    let output = profile().arg("--quick").arg("--out").arg(out.path()).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("memory.csv: the file that is there is not a profile's memory.csv"), "{said}");
+    assert_eq!(files_in(out.path()), ["memory.csv"]);
+}
+
+#[test]
 fn a_model_that_gets_shorter_ends_it_with_a_sentence() {
     let out = tempfile::tempdir().unwrap();
     let model = out.path().join("model.gguf");

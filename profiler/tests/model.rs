@@ -6,7 +6,6 @@
     reason = "helpers fail as the tests they are part of"
 )]
 
-#[expect(dead_code, reason = "the other tests use the rest of it")]
 mod tiny;
 
 use std::path::Path;
@@ -389,6 +388,41 @@ fn a_model_that_does_not_predict_text_is_refused_before_anything_is_measured_or_
         assert!(std::fs::read(&place.options.model).unwrap() == file, "it was given back");
         assert_eq!(place.written(), [""; 0], "something was measured");
     }
+}
+
+#[test]
+fn a_model_with_other_names_is_never_consumed() {
+    let mut place = Place::new(1, tiny::Format::F16);
+    place.options.consume = true;
+    let at = |name: &str| place.folder.path().join(name);
+    let linked = at("linked.gguf");
+    std::fs::hard_link(at("tiny.gguf"), &linked).unwrap();
+    let whole = std::fs::read(&linked).unwrap();
+    let message = place.message();
+    assert!(message.starts_with("FOLDER/tiny.gguf has 2 names (hard links)"), "{message}");
+    assert!(message.ends_with("leave --consume-model away"), "{message}");
+    assert!(std::fs::read(&linked).unwrap() == whole, "it has holes");
+
+    // the second file of two is elsewhere, or has a second name there
+    let names = [1, 2].map(|number| at(&format!("split-{number:05}-of-00002.gguf")));
+    let [first, second] = tiny::split_model_with(1, tiny::Format::F16, "drelu");
+    let elsewhere = at("elsewhere.gguf");
+    std::fs::write(&names[0], first).unwrap();
+    std::fs::write(&elsewhere, &second).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &names[1]).unwrap();
+    place.options.model = names[0].clone();
+    let message = place.message();
+    assert!(message.starts_with("FOLDER/split-00002-of-00002.gguf is a link"), "{message}");
+    std::fs::remove_file(&names[1]).unwrap();
+    std::fs::hard_link(&elsewhere, &names[1]).unwrap();
+    let message = place.message();
+    assert!(message.starts_with("FOLDER/split-00002-of-00002.gguf has 2 names"), "{message}");
+    assert!(std::fs::read(&elsewhere).unwrap() == second, "it has holes");
+    assert_eq!(place.written(), [""; 0], "something was measured");
+
+    std::fs::remove_file(&elsewhere).unwrap();
+    place.profile().unwrap();
+    assert!(names.iter().all(|name| !name.exists()), "the folder's own files are consumed");
 }
 
 #[test]

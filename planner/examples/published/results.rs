@@ -73,7 +73,7 @@ impl Case {
     pub(crate) fn new(phone: Phone, model: Published, given: &Assumed) -> Self {
         let (device, model) = (devices::device(phone), models::model(model, given));
         let [device_hash, model_hash] = [device.fingerprint.clone(), model.fingerprint.clone()];
-        Self(Inputs { device, device_hash, model, model_hash })
+        Self(Inputs { device, device_hash, model, model_hash, notes: Vec::new() })
     }
 
     /// The plan under a limit, without some mechanisms.

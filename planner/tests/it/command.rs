@@ -48,6 +48,83 @@ fn a_plan_is_written_and_checked_again() {
 }
 
 #[test]
+fn no_output_takes_the_place_of_an_input_or_of_another_file() {
+    let folder = folder("outputs");
+    assert_eq!(run(&folder, &["-o", "quality.toml"]).0, 0);
+    for (name, bytes) in [
+        ("model.gguf", &b"GGUF\x03"[..]),
+        ("note.txt", b"remember"),
+        ("frontier.csv", b"name,age\n"),
+        ("frontier.svg", b"<?xml version=\"1.0\"?>\n"),
+    ] {
+        fs::write(folder.join(name), bytes).expect("written");
+    }
+    let all = || -> Vec<(PathBuf, Vec<u8>)> {
+        let entries = fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let mut all: Vec<_> = entries.map(|path| (path.clone(), fs::read(path).expect("read"))).collect();
+        all.sort();
+        all
+    };
+    let before = all();
+    for (arguments, said) in [
+        (
+            &["-o", "device.toml"][..],
+            "cannot write device.toml: it is the file of --device; name another file",
+        ),
+        (&["-o", "model.gguf"], "cannot write model.gguf: the file that is there is not a plan.toml"),
+        (&["-o", "quality.toml", "--quality", "quality.toml"], "it is the plan of --quality"),
+        (&["--smt", "note.txt"], "cannot write note.txt: the file that is there is not a problem in SMT-LIB"),
+        (&["--smt", "./plan.toml"], "it is where the plan goes"),
+        (&["--frontier"], "frontier.csv: the file that is there is not a frontier"),
+    ] {
+        let (code, _, err) = run(&folder, arguments);
+        assert!(code == 1 && err.contains(said), "{arguments:?}: {err}");
+        assert_eq!(all(), before, "{arguments:?}");
+    }
+    // an earlier plan, problem or frontier is replaced
+    for name in ["frontier.csv", "frontier.svg"] {
+        fs::remove_file(folder.join(name)).expect("removed");
+    }
+    for _ in 0..2 {
+        assert_eq!(run(&folder, &["-o", "quality.toml", "--smt", "problem.smt2"]).0, 0);
+        assert_eq!(run(&folder, &["--frontier"]).0, 0);
+    }
+}
+
+#[test]
+fn a_profile_that_was_changed_is_refused_or_noted() {
+    let folder = folder("changed");
+    let device = fs::read_to_string(folder.join("device.toml")).expect("the device");
+    let write = |text: &str| fs::write(folder.join("device.toml"), text).expect("written");
+    let (figures, checksum) = device.rsplit_once("checksum = ").expect("a checksum");
+    let by_hand = figures.replacen("system_reserve_bytes = ", "system_reserve_bytes = 1", 1);
+    write(&format!("{by_hand}checksum = {checksum}"));
+    let (code, _, err) = run(&folder, &[]);
+    assert!(code == 1 && err.contains("their checksum is another") && err.contains("\"void\""), "{err}");
+    write(&format!("{by_hand}checksum = \"void\"\n"));
+    let (code, _, err) = run(&folder, &[]);
+    assert_eq!((code, &*err), (0, "note: device.toml: its checksum is void: it was changed by hand\n"));
+    write(figures.rsplit_once("\n#").expect("a comment").0);
+    let (code, _, err) = run(&folder, &[]);
+    assert!(code == 0 && err.starts_with("note: device.toml: it has no checksum"), "{err}");
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_leaves_no_file() {
+    let folder = folder("limited");
+    let shell = std::process::Command::new("sh")
+        .current_dir(&folder)
+        .args(["-c", "ulimit -f 1 && exec \"$0\""])
+        .arg(assert_cmd::cargo::cargo_bin("plan"))
+        .output()
+        .expect("a run");
+    let said = String::from_utf8(shell.stderr).expect("text");
+    let why = "cannot write plan.toml: it is larger than the limit on the size of files (`ulimit -f`) allows; raise the limit";
+    assert_eq!((shell.status.code(), &*said), (Some(1), &*format!("error: {why}\n")));
+    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 2, "a temporary file is left");
+}
+
+#[test]
 fn json_is_one_value() {
     let folder = folder("json");
     let (code, out, _) = run(&folder, &["--json"]);

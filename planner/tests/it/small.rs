@@ -248,6 +248,7 @@ pub(crate) fn inputs(layers: u32) -> Inputs {
         device_hash: "device".to_owned(),
         model: model(layers),
         model_hash: "model".to_owned(),
+        notes: Vec::new(),
     }
 }
 

@@ -1,12 +1,14 @@
 //! Ctrl-C and the signals that ask a program to end.
 
+use std::fmt::{self, Display, Formatter};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGTERM, SIGXFSZ};
 
 use crate::output::say_error;
 
@@ -50,26 +52,57 @@ fn end_at_once() {
     std::process::exit(ENDED);
 }
 
-/// Does what may wait for ever, as reading a pipe may: `None` as soon as it is `stopped`. The work is left behind then, on
+/// Makes the limit on the size of files (`ulimit -f`) an error of the write that exceeds it: without this the system ends the
+/// process, and leaves a half file. Where the system refuses this, nothing else changes.
+pub fn survive_the_file_size_limit() {
+    let _heard = signal_hook::flag::register(SIGXFSZ, Arc::default());
+}
+
+/// Why work was not done to its end.
+#[derive(Debug)]
+pub enum Left {
+    /// The user wants it no more.
+    Stopped,
+    /// The system gives no thread for it.
+    NoThread(io::Error),
+}
+
+/// A sentence.
+impl Display for Left {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped => f.write_str("stopped on request"),
+            Self::NoThread(why) => write!(
+                f,
+                "cannot start a thread: {why}; raise the limit on address space (`ulimit -v`) or on processes (`ulimit -u`)"
+            ),
+        }
+    }
+}
+
+/// Does what may wait for ever, as reading a pipe may, and leaves it as soon as it is `stopped`. The work goes on then, on
 /// a thread of its own.
+///
+/// # Errors
+/// [`Left`].
 pub fn heeding<T: Send + 'static>(
     stopped: impl Fn() -> bool,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
+) -> Result<T, Left> {
     let (sender, done) = channel();
     let worker = thread::Builder::new().name("waits".to_owned()).spawn(move || {
         // whoever has stopped wants it no more
         let _ = sender.send(work());
     });
-    let worker = worker.ok()?;
+    let worker = worker.map_err(Left::NoThread)?;
     loop {
         match done.recv_timeout(SOON) {
-            Ok(value) => return Some(value),
-            Err(RecvTimeoutError::Timeout) if stopped() => return None,
+            Ok(value) => return Ok(value),
+            Err(RecvTimeoutError::Timeout) if stopped() => return Err(Left::Stopped),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match worker.join() {
                 Err(panic) => std::panic::resume_unwind(panic),
-                Ok(()) => return None,
+                Ok(()) => return Err(Left::Stopped),
             },
         }
     }
@@ -84,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_ever_is_left_when_stopped() {
-        assert_eq!(heeding(|| false, || 7), Some(7));
+        assert!(matches!(heeding(|| false, || 7), Ok(7)));
         let stop = Arc::new(AtomicBool::new(false));
         let (clock, later) = (Instant::now(), Arc::clone(&stop));
         thread::spawn(move || {
@@ -92,7 +125,7 @@ mod tests {
             later.store(true, Ordering::Relaxed);
         });
         let waited = heeding(|| stop.load(Ordering::Relaxed), || thread::sleep(Duration::from_secs(100)));
-        assert_eq!(waited, None);
+        assert!(matches!(waited, Err(Left::Stopped)), "{waited:?}");
         assert!(clock.elapsed() < Duration::from_secs(50));
     }
 }

@@ -1,6 +1,6 @@
 //! Memory that a plan may take, and the memory of a process before it takes any.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use flashplan::internals::machine::{Footprint, Machine, footprint};
 use plans::device::Capacity;
+use plans::size::show;
 
 use crate::ProfileError;
 
@@ -28,22 +29,42 @@ const THREAD_BYTES_MIN: u64 = 64 << 10;
 /// Time that a child may take to start.
 const CHILD_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Read and measured before anything large is allocated.
-pub(super) fn measure(machine: &Machine) -> Result<Capacity, ProfileError> {
+/// Read and measured before anything large is allocated; and a sentence if `run` could not be measured itself.
+pub(super) fn measure(machine: &Machine) -> Result<(Capacity, Option<String>), ProfileError> {
     let own = footprint(None)?;
-    let run = std::env::current_exe().ok().and_then(|own| child_footprint(&own.with_file_name("run")));
-    // where `run` is not beside this program, this program stands for it, whatever it has done before
-    let process_bytes = run.unwrap_or(own).peak_bytes() + PROCESS_MARGIN_BYTES;
+    let this = std::env::current_exe().ok();
+    let (process, note) = process_footprint(this.as_deref(), own);
+    let process_bytes = process.peak_bytes() + PROCESS_MARGIN_BYTES;
     // some systems write none as a very high number
     let limits = |bytes: &u64| *bytes <= plans::check::BYTES_MAX;
-    Ok(Capacity {
+    let capacity = Capacity {
         ram_bytes: machine.ram_bytes,
         cgroup_limit_bytes: machine.memory_group.as_ref().and_then(|group| group.limit_bytes).filter(limits),
         lockable_bytes: machine.lockable_bytes.filter(limits),
         system_reserve_bytes: system_reserve(machine.ram_bytes, machine.available_bytes, own.resident_bytes),
         process_bytes: process_bytes.next_multiple_of(PROCESS_STEP_BYTES),
         thread_bytes: thread_bytes()?,
-    })
+    };
+    Ok((capacity, note))
+}
+
+/// The footprint of a `run` that has just started, which stands beside `this` program. Another program stands for one that is not
+/// there: a new process of `this` program, or else this process, which has done other work before.
+fn process_footprint(this: Option<&Path>, own: Footprint) -> (Footprint, Option<String>) {
+    let beside = this.map_or_else(|| PathBuf::from("run"), |this| this.with_file_name("run"));
+    if let Some(run) = child_footprint(&beside) {
+        return (run, None);
+    }
+    let (found, what) = match this.and_then(child_footprint) {
+        Some(another) => (another, "a new process of `profile`"),
+        None => (own, "this process"),
+    };
+    let note = format!(
+        "`run` could not be started as {}, so process_bytes is that of {what}, {}: install `run` beside `profile` and measure again",
+        beside.display(),
+        show(found.peak_bytes())
+    );
+    (found, Some(note))
 }
 
 /// Memory in use by others, with a margin, rounded up; never more than half.
@@ -146,5 +167,25 @@ mod tests {
         let held = child_footprint(Path::new("/bin/cat")).expect("cat --version prints");
         assert!(held.peak_bytes() > 64 << 10, "{held:?}");
         assert_eq!(child_footprint(Path::new("/no/such/program")), None);
+    }
+
+    #[test]
+    fn a_missing_run_is_told_and_a_new_process_stands_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let this = folder.path().join("profile");
+        let own = Footprint { resident_peak_bytes: 1 << 40, ..Footprint::default() };
+        let (found, note) = process_footprint(Some(&this), own);
+        let (run, said) = (folder.path().join("run"), note.unwrap());
+        assert_eq!(found, own);
+        assert!(said.contains(&format!("`run` could not be started as {}", run.display())), "{said}");
+        assert!(said.contains("that of this process, 1.00 TiB"), "{said}");
+
+        std::os::unix::fs::symlink("/bin/cat", &this).unwrap();
+        let (found, note) = process_footprint(Some(&this), own);
+        assert!(found.peak_bytes() < 1 << 30, "{found:?}");
+        assert!(note.unwrap().contains("that of a new process of `profile`"));
+
+        std::os::unix::fs::symlink("/bin/cat", &run).unwrap();
+        assert_eq!(process_footprint(Some(&this), own).1, None);
     }
 }

@@ -24,7 +24,7 @@ use flashplan::internals::machine::Machine;
 use plans::device::{Device, Memory, Provenance, Storage, Unit};
 use plans::file::significant;
 
-use crate::{Context, ProfileError};
+use crate::{Context, ProfileError, outputs};
 
 /// The measured device and the files written.
 #[derive(Debug, Clone)]
@@ -33,8 +33,8 @@ pub struct Summary {
     pub device: Device,
     /// The files written, `device.toml` last.
     pub files: Vec<PathBuf>,
-    /// A reason to measure again.
-    pub warning: Option<String>,
+    /// Reasons to measure again.
+    pub warnings: Vec<String>,
 }
 
 /// Time, memory and disk space that a measurement will take.
@@ -65,6 +65,14 @@ pub fn estimate(context: &Context) -> Result<Estimate, ProfileError> {
     })
 }
 
+/// Refuses a disk without room for a measurement, before anything is waited for or written.
+///
+/// # Errors
+/// [`ProfileError::Space`].
+pub fn check_space(context: &Context) -> Result<(), ProfileError> {
+    storage::check_space(context)
+}
+
 /// Measures the machine and writes `device.toml`, `cores.csv`, `memory.csv` and `storage.csv`.
 ///
 /// # Errors
@@ -72,7 +80,7 @@ pub fn estimate(context: &Context) -> Result<Estimate, ProfileError> {
 pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, ProfileError> {
     let machine = Machine::here(&context.storage)?;
     storage::check_space(context)?;
-    let capacity = capacity::measure(&machine)?;
+    let (capacity, stand_in) = capacity::measure(&machine)?;
     let scratch = storage::prepare(context)?;
     let others = load::Watch::start();
     let cores = topology::ids(&machine);
@@ -108,8 +116,8 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     }
     notes.extend(kernels.notes);
     notes.extend(storage.notes);
-    let warning = others.verdict();
-    notes.extend(warning.clone());
+    let warnings: Vec<String> = stand_in.into_iter().chain(others.verdict()).collect();
+    notes.extend(warnings.clone());
     let device = Device {
         schema: plans::SCHEMA,
         name: name.map_or_else(|| topology::slug(&machine), str::to_owned),
@@ -137,14 +145,16 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     let path = context.out.join("device.toml");
     plans::file::render(&device, &path)?;
     let mut files = Vec::new();
-    for (name, bytes) in
-        [("cores.csv", kernels.csv), ("memory.csv", memory.csv), ("storage.csv", storage.csv)]
-    {
+    for (name, kind, bytes) in [
+        ("cores.csv", outputs::CORES, kernels.csv),
+        ("memory.csv", outputs::MEMORY, memory.csv),
+        ("storage.csv", outputs::STORAGE, storage.csv),
+    ] {
         let path = context.out.join(name);
-        plans::file::write_bytes(&path, bytes.as_bytes())?;
+        plans::file::write_bytes(&path, kind, bytes.as_bytes())?;
         files.push(path);
     }
     plans::file::write(&device, &path)?;
     files.push(path);
-    Ok(Summary { device, files, warning })
+    Ok(Summary { device, files, warnings })
 }

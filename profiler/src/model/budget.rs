@@ -351,7 +351,7 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
 }
 
 /// The container's size, to within what the tokenizer takes.
-fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
+pub(super) fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
     if menu.index {
         let parts = (0..c.blocks.len()).flat_map(|block| c.parts(block));

@@ -7,11 +7,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use flashplan::internals::model::gguf::TensorInfo;
 use flashplan::internals::model::source::SourceModel;
+use plans::output_file::OutputKind;
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +28,12 @@ struct Note {
     /// BLAKE3 of what precedes the tensors, which stays.
     head: String,
 }
+
+/// The note's file.
+const NOTE: OutputKind = OutputKind {
+    name: "a note of --consume-model",
+    is_one: |text| serde_json::from_slice::<Note>(text).is_ok(),
+};
 
 /// A model whose bytes are given back.
 #[derive(Debug)]
@@ -78,17 +86,12 @@ pub fn noted_fingerprint(model: &Path, source: &SourceModel<'_>) -> anyhow::Resu
     }
 }
 
-/// Whether the file system of a folder takes bytes back out of the middle of a file.
+/// Whether the model can be consumed: each of its files has one name, and the file system takes bytes back out of the middle of a file.
 ///
 /// # Errors
-/// When it does not, with what to do.
-pub fn check_file_system(model: &Path) -> anyhow::Result<()> {
-    if model.is_symlink() {
-        bail!(
-            "{} is a link, and the file that it names would be left with holes: name that file, or leave --consume-model away",
-            model.display()
-        );
-    }
+/// The first file for which it cannot, with what to do.
+pub fn check(model: &Path, source: &SourceModel<'_>) -> anyhow::Result<()> {
+    source.gguf().files().try_for_each(|(path, ..)| check_names(path))?;
     let folder = model.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     let punched = tempfile::tempfile_in(folder).and_then(|mut file| {
         file.write_all(&[1; 1 << 14])?;
@@ -103,6 +106,30 @@ pub fn check_file_system(model: &Path) -> anyhow::Result<()> {
     })
 }
 
+/// Refuses a file with another name, which would show the holes, too.
+fn check_names(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    let file = fs::symlink_metadata(path).map_err(|source| ProfileError::Io {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    if file.is_symlink() {
+        bail!(
+            "{shown} is a link, and the file that it names would be left with holes: put that file itself into the folder, or leave \
+             --consume-model away"
+        );
+    }
+    if file.nlink() > 1 {
+        bail!(
+            "{shown} has {} names (hard links), and all of them would be left with holes: copy it to a file of its own, remove its \
+             other names, or leave --consume-model away",
+            file.nlink()
+        );
+    }
+    Ok(())
+}
+
 fn punch(file: &File, offset: u64, bytes: u64) -> rustix::io::Result<()> {
     fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
 }
@@ -111,20 +138,22 @@ impl Consumption {
     /// Begins to consume the model: writes the note to the disk.
     ///
     /// # Errors
-    /// When the model cannot be written to, or the note not be left.
+    /// When the model cannot be written to or has got another name, or the note cannot be left.
     pub fn begin(model: &Path, source: &SourceModel<'_>, fingerprint: &str) -> anyhow::Result<Self> {
         let io = |action, path: &Path, source| ProfileError::Io { action, path: path.to_owned(), source };
         let open = |(path, start, _): (&Path, usize, &[u8])| {
+            // another name may have come while the model was measured
+            check_names(path)?;
             let file = File::options().write(true).open(path).map_err(|e| io("write to", path, e))?;
             Ok((path.to_owned(), start, file))
         };
-        let files = source.gguf().files().map(open).collect::<Result<Vec<_>, ProfileError>>()?;
+        let files = source.gguf().files().map(open).collect::<anyhow::Result<Vec<_>>>()?;
         let note = Note {
             fingerprint: fingerprint.to_owned(),
             bytes: source.gguf().file_bytes() as u64,
             head: head(source),
         };
-        plans::file::write_bytes(&note_path(model), &serde_json::to_vec_pretty(&note)?)
+        plans::file::write_bytes(&note_path(model), NOTE, &serde_json::to_vec_pretty(&note)?)
             .context("the model was left as it is")?;
         Ok(Self { model: model.to_owned(), files })
     }

@@ -22,18 +22,43 @@ use crate::{Context, ProfileError, Stopped};
 /// Tokens of held-out text on which what quantising loses is measured; a quarter of them where it is quick.
 const HELD_OUT_TOKENS: usize = 2048;
 
-/// Opens the model, or the folder that it is to be made from, and closes it again: what cannot be opened is refused before anything
-/// is waited for.
+/// Opens the model, or the folder that it is to be made from, and closes it again: what cannot be opened, or has no room on the
+/// disk, is refused before anything is waited for.
 ///
 /// # Errors
-/// Those of the folder or file.
-pub fn check(context: &Context, model: &Path, quantisation: Option<Quantisation>) -> anyhow::Result<()> {
-    if is_of_the_hub(model, quantisation)? {
-        Conversion::new(model, quantisation, &context.storage)?;
+/// Those of the folder or file, and too little space.
+pub fn check(
+    context: &Context,
+    options: &ModelOptions,
+    quantisation: Option<Quantisation>,
+) -> anyhow::Result<()> {
+    let folder = &options.model;
+    if !is_of_the_hub(folder, quantisation)? {
+        return super::check(context, options);
+    }
+    let conversion = Conversion::new(folder, quantisation, &context.storage)?;
+    if path_of(context, options, quantisation).exists() {
         return Ok(());
     }
-    let path = super::model_file(model)?;
-    SourceModel::open(&path).map_err(|error| anyhow!(error.of_file(&path)))?;
+    let exact = quantisation.map(|_| Conversion::new(folder, None, &context.storage)).transpose()?;
+    check_space(context, &conversion, exact.as_ref())
+}
+
+/// The GGUF file that is made of a folder.
+fn path_of(context: &Context, options: &ModelOptions, quantisation: Option<Quantisation>) -> PathBuf {
+    let name = options.name.clone().or_else(|| name_of(&options.model.canonicalize().ok()?));
+    let suffix = quantisation.map_or_else(String::new, |it| format!("-{}", it.name()));
+    context.storage.join(format!("{}{suffix}.gguf", name.unwrap_or_else(|| "model".to_owned())))
+}
+
+/// Refuses before the first byte if a conversion, and that of the exact weights beside it, will not fit.
+fn check_space(context: &Context, conversion: &Conversion, exact: Option<&Conversion>) -> anyhow::Result<()> {
+    let needed = conversion.bytes() + exact.map_or(0, Conversion::bytes);
+    let free = free_bytes(&context.storage)?;
+    if free < needed {
+        let (free, needed) = (show(free), show(needed));
+        bail!(ProfileError::Space { path: context.storage.clone(), free, needed, remedy: "or " });
+    }
     Ok(())
 }
 
@@ -52,12 +77,7 @@ pub fn open(
     if !is_of_the_hub(&folder, quantisation)? {
         return Ok(options);
     }
-    let named = |quantisation: Option<Quantisation>| {
-        let name = options.name.clone().or_else(|| name_of(&folder.canonicalize().ok()?));
-        let suffix = quantisation.map_or_else(String::new, |it| format!("-{}", it.name()));
-        context.storage.join(format!("{}{suffix}.gguf", name.unwrap_or_else(|| "model".to_owned())))
-    };
-    let path = named(quantisation);
+    let path = path_of(context, &options, quantisation);
     let mut conversion = Conversion::new(&folder, quantisation, &context.storage)?;
     for remark in &conversion.remarks {
         say(format!("warning: {remark}"));
@@ -79,12 +99,7 @@ pub fn open(
         }
     }
     let exact = quantisation.map(|_| Conversion::new(&folder, None, &context.storage)).transpose()?;
-    let needed = conversion.bytes() + exact.as_ref().map_or(0, Conversion::bytes);
-    let free = free_bytes(&context.storage)?;
-    if free < needed {
-        let (free, needed) = (show(free), show(needed));
-        bail!(ProfileError::Space { path: context.storage.clone(), free, needed, remedy: "or " });
-    }
+    check_space(context, &conversion, exact.as_ref())?;
     let also = exact.as_ref().map_or_else(String::new, |exact| {
         format!(", and {} of unquantised weights that it removes again", show(exact.bytes()))
     });

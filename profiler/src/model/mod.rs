@@ -53,7 +53,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use flashplan::internals::container::{Container, Written};
+use flashplan::internals::container::{self, Container, Written};
 use flashplan::internals::model::gguf::model_name;
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::model::tokenizer::TokenizerData;
@@ -64,7 +64,7 @@ use plans::model::{KvLoss, ModelProvenance};
 use plans::size;
 
 use crate::device::storage::free_bytes;
-use crate::{Context, ProfileError, Stopped, folder};
+use crate::{Context, ProfileError, Stopped, folder, outputs};
 use budget::Speed;
 pub use budget::{Estimate, Job};
 use consume::Consumption;
@@ -165,13 +165,7 @@ impl Profile {
     /// # Errors
     /// Those of the model's files, too little space, and [`Stopped`].
     pub fn prepare(context: &Context, options: &ModelOptions) -> anyhow::Result<Self> {
-        let path = model_file(&options.model)?;
-        let mut source = SourceModel::open(&path).map_err(|error| anyhow!(error.of_file(&path)))?;
-        if let Some(activation) = options.activation {
-            source = with_activation(source, activation)?;
-        }
-        // of a model in several files the first, whichever was named
-        let path = source.gguf().files().next().map_or(path, |(first, ..)| first.to_owned());
+        let (path, source) = open(options)?;
         let tokenizer_data =
             source.tokenizer_data().map_err(|error| anyhow!("{}: {error}", path.display()))?;
         let name = name_of(options, &path)?;
@@ -184,7 +178,7 @@ impl Profile {
             Some(path) => Texts::from_file(path)?,
         };
         let elsewhere = disk(&path)? != disk(&context.storage)?;
-        let weights = options.weights.or((elsewhere || options.consume).then_some(Weights::Container));
+        let weights = weights_of(options, elsewhere);
         let menu = Menu::new(&source, options.down, weights, options.gate_levels)?;
         let own_file = weights == Some(Weights::OwnFile);
         if own_file && !menu.index {
@@ -217,7 +211,7 @@ impl Profile {
                  with it, and nothing else can use it",
                 path.display()
             ),
-            (_, true) => consume::check_file_system(&path)?,
+            (_, true) => consume::check(&path, &source)?,
             _ => {}
         }
         let fingerprint = match &noted {
@@ -225,6 +219,8 @@ impl Profile {
             None => fingerprint::of(context, &source)?,
         };
         let container = context.storage.join(container_file(&name, menu.index));
+        let own: Vec<_> = source.gguf().files().map(|(file, ..)| ("the model itself", file)).collect();
+        plans::file::writable(&container, container::OUTPUT, &own)?;
         let other = folder::of_another_model(&context.out.join(MODEL), &container, &fingerprint);
         match other {
             Some(other) if !options.replace => bail!(
@@ -249,7 +245,7 @@ impl Profile {
         let key = format!(
             "{} {KEPT} {} {fingerprint} {calibration} {held_out} {name} {} {:?} {} {:?} {stored:?} {:?} {} {routes:?} {}",
             env!("CARGO_PKG_VERSION"),
-            flashplan::internals::container::VERSION,
+            container::VERSION,
             context.quick,
             menu.down,
             context.storage.display(),
@@ -413,14 +409,16 @@ impl Profile {
         };
         let model = findings.model()?;
         let tables = [
-            ("neurons.csv", table::neurons_csv(&swept.orders, menu.slice_neurons)?),
-            ("reuse.csv", table::reuse_csv(&model)?),
+            ("neurons.csv", outputs::NEURONS, table::neurons_csv(&swept.orders, menu.slice_neurons)?),
+            ("reuse.csv", outputs::REUSE, table::reuse_csv(&model)?),
         ];
-        for (name, bytes) in tables {
-            work.deliver(&context.out.join(name), |path| plans::file::write_bytes(path, &bytes))?;
+        for (name, kind, bytes) in tables {
+            work.deliver(&context.out.join(name), kind, |path| plans::file::write_bytes(path, kind, &bytes))?;
         }
         let model_toml = context.out.join(MODEL);
-        work.deliver(&model_toml, |path| plans::file::write(&model, path).map(|_| ()))?;
+        work.deliver(&model_toml, plans::file::kind::<plans::Model>(), |path| {
+            plans::file::write(&model, path).map(|_| ())
+        })?;
         let levels = (model.levels.iter())
             .map(|level| {
                 let requested = level.layers.iter().map(|layer| layer.active_predicted_fraction).sum::<f64>();
@@ -650,6 +648,48 @@ fn given_back_bytes(context: &Context, path: &Path, source: &SourceModel<'_>) ->
     Ok((1..source.config().layers()).map(of_layer).sum())
 }
 
+/// Opens the model; of one in several files the path is the first's, whichever was named.
+fn open(options: &ModelOptions) -> anyhow::Result<(PathBuf, SourceModel<'static>)> {
+    let path = model_file(&options.model)?;
+    let mut source = SourceModel::open(&path).map_err(|error| anyhow!(error.of_file(&path)))?;
+    if let Some(activation) = options.activation {
+        source = with_activation(source, activation)?;
+    }
+    let path = source.gguf().files().next().map_or(path, |(first, ..)| first.to_owned());
+    Ok((path, source))
+}
+
+/// Where weights are to be read from, of a model that may stand on another disk than the one that is measured.
+fn weights_of(options: &ModelOptions, elsewhere: bool) -> Option<Weights> {
+    options.weights.or((elsewhere || options.consume).then_some(Weights::Container))
+}
+
+/// Opens the model and refuses a disk without room for its container. The finished parts, whose size depends on the machine's speed,
+/// are counted by [`Profile::prepare`].
+///
+/// # Errors
+/// Those of the model's files, and too little space.
+pub fn check(context: &Context, options: &ModelOptions) -> anyhow::Result<()> {
+    let (path, source) = open(options)?;
+    let elsewhere = disk(&path)? != disk(&context.storage)?;
+    let menu = Menu::new(&source, options.down, weights_of(options, elsewhere), options.gate_levels)?;
+    let given_back = if options.consume { given_back_bytes(context, &path, &source)? } else { 0 };
+    let container = budget::container_bytes(&source, &menu).saturating_sub(given_back);
+    check_free(&context.storage, free_bytes(&context.storage)?, container)
+}
+
+fn check_free(path: &Path, free: u64, needed: u64) -> anyhow::Result<()> {
+    if free < needed {
+        bail!(ProfileError::Space {
+            path: path.to_owned(),
+            free: size::show(free),
+            needed: size::show(needed),
+            remedy: "or ",
+        });
+    }
+    Ok(())
+}
+
 /// Refuses before the first byte if container and finished parts will not fit.
 fn check_space(
     context: &Context,
@@ -666,15 +706,5 @@ fn check_space(
     } else {
         vec![(&context.storage, storage_free, container), (&context.out, out_free, parts)]
     };
-    for (path, free, needed) in needs {
-        if free < needed {
-            bail!(ProfileError::Space {
-                path: path.clone(),
-                free: size::show(free),
-                needed: size::show(needed),
-                remedy: "or ",
-            });
-        }
-    }
-    Ok(())
+    needs.into_iter().try_for_each(|(path, free, needed)| check_free(path, free, needed))
 }

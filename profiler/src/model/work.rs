@@ -11,6 +11,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use plans::output_file::OutputKind;
 
 use crate::ProfileError;
 
@@ -112,11 +113,12 @@ impl FinishedParts {
     pub fn deliver(
         &self,
         to: &Path,
+        kind: OutputKind,
         write: impl FnOnce(&Path) -> Result<(), plans::ContractError>,
     ) -> Result<(), ProfileError> {
         let here = self.folder.join(to.file_name().unwrap_or_default());
         write(&here)?;
-        plans::output_file::deliver(&here, to).map_err(|source| ProfileError::Io {
+        plans::output_file::deliver(&here, to, kind).map_err(|source| ProfileError::Io {
             action: "write",
             path: to.to_owned(),
             source,

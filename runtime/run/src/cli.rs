@@ -1,6 +1,6 @@
 //! The command line of `run`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Parser;
@@ -9,7 +9,8 @@ use flashplan::internals::engine::{EngineExt as _, container, contract};
 use flashplan::internals::machine::forget_read_ahead;
 use flashplan::internals::recording::{Recording, Routing};
 use flashplan::{Engine, Model, Plan, Sampler, Sampling, StopHandle};
-use plans::size;
+use plans::output_file::OutputKind;
+use plans::{Calibration, size};
 
 use super::chat::{TEMPLATE_BYTES_MAX, Template, TemplateError};
 use super::current::CurrentRates;
@@ -268,23 +269,39 @@ impl Cli {
         file.or(self.prompt.as_deref().map(Source::text))
     }
 
-    /// Whether every file that is to be written can be: known before the work, not after it.
+    /// Whether every file that is to be written can be, without an input or another output in its place: known before the work.
     fn check_outputs(&self) -> Result<(), Failure> {
-        for file in
-            [&self.report, &self.logits, &self.logits_prefill, &self.calibration_out].into_iter().flatten()
-        {
-            writable(file)?;
+        let picture = self.report.as_deref().and_then(tokens::picture_path);
+        if picture.is_some() && picture == self.report {
+            let report = picture.unwrap_or_default();
+            return Err(failure(format!(
+                "{} is where the picture goes; name the report .csv",
+                report.display()
+            )));
         }
-        if let Some(report) = &self.report
-            && let Some(picture) = tokens::picture_path(report)
-        {
-            if picture == *report {
-                return Err(failure(format!(
-                    "{} is where the picture goes; name the report .csv",
-                    report.display()
-                )));
-            }
-            writable(&picture)?;
+        let inputs = [
+            ("the plan of this run", &self.plan),
+            ("the model of this run", &self.model),
+            ("the file of --prompt-file", &self.prompt_file),
+            ("the file of --score", &self.score),
+            ("the file of --source", &self.source),
+            ("the file of --template", &self.template),
+            ("the file of --api-key-file", &self.api_key_file),
+            ("the file of --routes", &self.routes),
+        ];
+        let mut taken: Vec<(&str, &Path)> = Vec::new();
+        taken.extend(inputs.iter().filter_map(|&(name, path)| Some((name, path.as_deref()?))));
+        let outputs = [
+            ("where --report goes", &self.report, tokens::TABLE),
+            ("where the picture of --report goes", &picture, OutputKind::PICTURE),
+            ("where --logits goes", &self.logits, logits::ARRAY),
+            ("where --logits-prefill goes", &self.logits_prefill, logits::ARRAY),
+            ("where --calibration-out goes", &self.calibration_out, plans::file::kind::<Calibration>()),
+        ];
+        for (name, path, kind) in &outputs {
+            let Some(path) = path else { continue };
+            plans::file::writable(path, *kind, &taken).map_err(failure)?;
+            taken.push((name, path));
         }
         Ok(())
     }
@@ -326,12 +343,4 @@ impl Cli {
             None => Err(failure("the prompt has no tokens; give one with --prompt")),
         }
     }
-}
-
-/// Whether a file can be made there.
-fn writable(file: &std::path::Path) -> Result<(), Failure> {
-    if file.is_dir() {
-        return Err(failure(format!("{} is a folder; name a file inside it", file.display())));
-    }
-    plans::file::writable(file).map_err(failure)
 }

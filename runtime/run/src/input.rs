@@ -212,7 +212,7 @@ pub(super) fn read(
         let scored = scored.map(Pieces::open).transpose()?;
         Ok(Inputs { plan, model, text, scored })
     };
-    terminal::interrupt::heeding(|| stop.is_stopped(), work).unwrap_or(Err(Failure::Stopped))
+    terminal::interrupt::heeding(|| stop.is_stopped(), work)?
 }
 
 #[cfg(test)]

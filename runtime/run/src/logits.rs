@@ -3,12 +3,19 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use plans::output_file::OutputFile;
+use plans::output_file::{OutputFile, OutputKind};
 use serde::Serialize;
 
 use super::report;
 use super::session::RunningPlan;
 use super::{Failure, failure};
+
+/// Beginning of every file of this format, and the version.
+const MAGIC: &[u8; 8] = b"\x93NUMPY\x01\x00";
+
+/// A file of logits.
+pub(super) const ARRAY: OutputKind =
+    OutputKind { name: "a NumPy array", is_one: |head| head.starts_with(MAGIC) };
 
 #[derive(Serialize)]
 struct Written<'a> {
@@ -64,7 +71,7 @@ struct Array<'a> {
 
 impl<'a> Array<'a> {
     fn create(path: &'a Path, rows: usize, columns: usize) -> Result<Self, Failure> {
-        let file = OutputFile::create(path).map_err(|error| says(path, &error))?;
+        let file = OutputFile::create(path, ARRAY).map_err(|error| says(path, &error))?;
         let mut array = Self { path, file };
         let mut header =
             format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
@@ -72,7 +79,7 @@ impl<'a> Array<'a> {
         let padding = (10 + header.len() + 1).next_multiple_of(64) - (10 + header.len() + 1);
         header.extend(std::iter::repeat_n(' ', padding));
         header.push('\n');
-        array.write(b"\x93NUMPY\x01\x00")?;
+        array.write(MAGIC)?;
         array.write(&(header.len() as u16).to_le_bytes())?;
         array.write(header.as_bytes())?;
         Ok(array)

@@ -40,6 +40,7 @@ use flashplan::internals::machine::keep_small;
 use flashplan::{Error, StopHandle};
 
 use cli::Cli;
+use terminal::interrupt::Left;
 
 /// Why a run ends without having done everything.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,15 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<Left> for Failure {
+    fn from(left: Left) -> Self {
+        match left {
+            Left::Stopped => Self::Stopped,
+            no_thread @ Left::NoThread(_) => failure(no_thread),
+        }
+    }
+}
+
 impl Failure {
     /// 2: the plan does not fit this machine or model; 1: any other error, or wrong usage.
     fn exit_code(&self) -> u8 {
@@ -83,6 +93,7 @@ pub(crate) fn failure(error: impl std::fmt::Display) -> Failure {
 /// The whole program: exit code 0 done, 1 error or wrong usage, 2 the plan does not fit this machine or model.
 fn main() -> ExitCode {
     keep_small();
+    terminal::interrupt::survive_the_file_size_limit();
     let cli = match terminal::command::parse::<Cli>() {
         Ok(cli) => cli,
         Err(code) => return code,

@@ -35,7 +35,7 @@ struct Tokens {
 /// Prints the tokens of a text.
 pub(super) fn tokenize(request: TokenizeRequest, json: bool, stop: &StopHandle) -> Result<(), Failure> {
     let work = move || request.tokens();
-    let found = terminal::interrupt::heeding(|| stop.is_stopped(), work).unwrap_or(Err(Failure::Stopped))?;
+    let found = terminal::interrupt::heeding(|| stop.is_stopped(), work)??;
     if json {
         return report::print_json(&found);
     }

@@ -5,9 +5,15 @@ use std::path::{Path, PathBuf};
 
 use flashplan::internals::counters::{Stage, detail};
 
+use plans::output_file::OutputKind;
+
 use super::picture::picture;
 use super::session::{RunningPlan, Step};
 use super::{Failure, failure};
+
+/// The table.
+pub(super) const TABLE: OutputKind =
+    OutputKind { name: "a report on tokens", is_one: |head| head.starts_with(b"position,seconds,") };
 
 /// A column of the report on every token.
 type Column = (&'static str, fn(&Step) -> String);
@@ -46,7 +52,7 @@ const COLUMNS: [Column; 23] = [
 pub(super) fn write(path: &Path, session: &RunningPlan<'_>) -> Result<(), Failure> {
     let RunningPlan { plan, steps, .. } = session;
     let csv = table(steps).map_err(failure)?;
-    plans::file::write_bytes(path, &csv).map_err(failure)?;
+    plans::file::write_bytes(path, TABLE, &csv).map_err(failure)?;
     let Some(picture_path) = picture_path(path) else { return Ok(()) };
     let title = format!(
         "{} under {}, level {}: where the time of a token goes",
@@ -55,7 +61,7 @@ pub(super) fn write(path: &Path, session: &RunningPlan<'_>) -> Result<(), Failur
         plan.quality.level
     );
     let svg = picture(steps, plan.expected.floor.as_ref(), &title).map_err(failure)?;
-    plans::file::write_bytes(&picture_path, svg.as_bytes()).map_err(failure)
+    plans::file::write_bytes(&picture_path, OutputKind::PICTURE, svg.as_bytes()).map_err(failure)
 }
 
 /// Where the picture stands; nowhere where the report goes to a pipe or a device.

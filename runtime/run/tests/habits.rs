@@ -182,3 +182,65 @@ fn tokens_of_nothing_that_has_a_tokenizer_are_refused() {
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
 }
+
+#[test]
+fn no_output_takes_the_place_of_an_input_or_of_another_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::copy(PLAN, at("plan.toml")).unwrap();
+    std::fs::copy(fixture("oxide-dense"), at("model.gguf")).unwrap();
+    std::fs::write(at("prompt.txt"), "Once").unwrap();
+    std::fs::write(at("drawing.svg"), "<svg/>").unwrap();
+    let all = || -> Vec<Vec<u8>> {
+        ["plan.toml", "model.gguf", "prompt.txt", "drawing.svg"]
+            .map(|name| std::fs::read(at(name)).unwrap())
+            .into()
+    };
+    let before = all();
+    let (plan, model, prompt, drawing) =
+        (at("plan.toml"), at("model.gguf"), at("prompt.txt"), at("drawing.csv"));
+    for (arguments, message) in [
+        (&["--logits", &model][..], "model.gguf: it is the model of this run; name another file"),
+        (&["--logits-prefill", &plan], "plan.toml: it is the plan of this run"),
+        (&["--report", &plan], "plan.toml: it is the plan of this run"),
+        (
+            &["--report", &drawing],
+            "drawing.svg: the file that is there is not a picture of ours, and would be lost",
+        ),
+        (&["--report", &prompt], "prompt.txt: it is the file of --prompt-file"),
+        (&["--logits", &at("a"), "--logits-prefill", &at("a")], "a: it is where --logits goes"),
+        (&["--logits", &fixture("oxide-moe")], "oxide-moe.gguf: the file that is there is not a NumPy array"),
+        (&["--bench", "--calibration-out", &plan], "plan.toml: it is the plan of this run"),
+    ] {
+        let prompt = if arguments[0] == "--bench" { &[][..] } else { &["--prompt-file", &prompt] };
+        let output =
+            run(&["--plan", &plan, "--model", &model]).args(prompt).args(arguments).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.starts_with("error: cannot write ") && said.contains(message), "{arguments:?}: {said}");
+        assert!(all() == before, "{arguments:?}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
+}
+
+#[test]
+fn memory_that_is_refused_is_never_taken_for_a_stop() {
+    let model = fixture("oxide-dense");
+    let mut told = 0;
+    // from too little for a process to enough for all of it
+    for kibibytes in (4_000..40_000).step_by(1_500) {
+        let output = Command::new("sh")
+            .args([
+                "-c",
+                "ulimit -v $1 && exec \"$0\" --model \"$2\" --tokenize a",
+                env!("CARGO_BIN_EXE_run"),
+            ])
+            .args([&kibibytes.to_string(), &model])
+            .output()
+            .unwrap();
+        let said = text(&output.stderr);
+        assert!(!said.contains("stopped on request"), "{kibibytes}: {said}");
+        told += usize::from(said.contains("raise the limit on address space (`ulimit -v`)"));
+    }
+    assert!(told > 0, "no limit was between a process and its thread");
+}

@@ -46,7 +46,7 @@ pub(crate) use index::{SLICE_WORDS, part_checksum};
 pub use index::{SliceSums, Source, SourceFile};
 pub use read::{Container, ContainerError};
 pub use write::{
-    Contents, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
+    Contents, LevelSource, OUTPUT, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
     down_formats, has_down_rows, requantised_down, stored_down_format, write, write_index,
 };
 

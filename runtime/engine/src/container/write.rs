@@ -7,6 +7,7 @@ use std::path::Path;
 
 use plans::PAGE_BYTES;
 use plans::model::LevelKind;
+use plans::output_file::{OutputKind, deliver};
 use rayon::prelude::*;
 
 use super::{
@@ -130,6 +131,9 @@ impl WrittenLayers for () {
     }
 }
 
+/// A container or an index as an output. Whoever has one written says which files it may replace.
+pub const OUTPUT: OutputKind = OutputKind { name: "a container", is_one: |_| true };
+
 /// All that a container is made of.
 #[derive(Debug)]
 pub struct Contents<'a> {
@@ -172,7 +176,7 @@ pub fn write(
     check_orders(contents.source, contents.orders)?;
     let count = contents.orders.len();
     let written = write_part(part, contents, layers, progress)
-        .and_then(|written| plans::output_file::deliver(part, path).map(|()| written));
+        .and_then(|written| deliver(part, path, OUTPUT).map(|()| written));
     let needed = (0..count).any(|layer| layers.given_back(layer));
     if !needed && written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
         // the first error is reported; a second one about a missing file would add nothing
@@ -343,7 +347,7 @@ pub fn write_index(
 ) -> io::Result<Written> {
     check_orders(contents.source, contents.orders)?;
     let written = write_index_part(part, contents, progress)
-        .and_then(|written| plans::output_file::deliver(part, path).map(|()| written));
+        .and_then(|written| deliver(part, path, OUTPUT).map(|()| written));
     if written.is_err() {
         // the first error is reported; a second one about a missing file would add nothing
         let _gone = fs::remove_file(part);

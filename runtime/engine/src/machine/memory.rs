@@ -18,7 +18,7 @@ pub(super) fn ram(root: &Path) -> Result<(u64, u64), MachineError> {
 }
 
 /// The memory that a process holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Resident pages now: anonymous, of files, shared (`VmRSS`).
     pub resident_bytes: u64,

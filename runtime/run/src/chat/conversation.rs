@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use plans::output_file::OutputKind;
 use plans::page_cache;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -13,6 +14,18 @@ use crate::input::bounded_file;
 const SCHEMA: u32 = 1;
 /// Bytes of a conversation's file besides its texts, which may be twice as long as those that a context has room for: reasoning is kept, too.
 const FILE_BYTES: usize = 64 << 10;
+
+/// The file.
+const SAVED: OutputKind = OutputKind {
+    name: "a saved conversation",
+    is_one: |head| {
+        let has = |key: &[u8]| head.windows(key.len()).any(|bytes| bytes == key);
+        head.trim_ascii_start().starts_with(b"{")
+            && has(b"\"schema\"")
+            && has(b"\"model\"")
+            && has(b"\"messages\"")
+    },
+};
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,7 +127,8 @@ impl Conversation {
     /// Writes the conversation, whole or not at all.
     pub(crate) fn save(&self, path: &Path) -> Result<(), String> {
         let json = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
-        plans::file::write_bytes(path, format!("{json}\n").as_bytes()).map_err(|error| error.to_string())
+        plans::file::write_bytes(path, SAVED, format!("{json}\n").as_bytes())
+            .map_err(|error| error.to_string())
     }
 
     /// Reads a conversation back and checks that it is one, which may fit into a context of so many tokens.
