@@ -24,8 +24,8 @@ pub struct Facts {
     pub cores: usize,
     /// Bytes that the process may lock; `None`: all.
     pub lockable_bytes: Option<u64>,
-    /// Whether a ring can be made, or the system's words against it.
-    pub io_uring: Result<(), String>,
+    /// Whether a ring can be made, or the kind of the system's refusal and its words.
+    pub io_uring: Result<(), (io::ErrorKind, String)>,
     /// `kernel.io_uring_disabled`: 0 allowed, 1 for some, 2 for nobody; older kernels have none.
     pub io_uring_disabled: Option<u32>,
     /// Whether a file there can be read past the page cache, or the system's words against it.
@@ -69,7 +69,7 @@ impl Facts {
             ram_bytes: machine.ram_bytes,
             cores: machine.allowed.len(),
             lockable_bytes: machine.lockable_bytes,
-            io_uring: ring.map(drop).map_err(says),
+            io_uring: ring.map(drop).map_err(|error| (error.kind(), says(error))),
             io_uring_disabled: number("/proc/sys/kernel/io_uring_disabled"),
             direct: flash::open(file.path(), true).map(drop).map_err(says),
             huge_pages: std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok(),
@@ -101,8 +101,12 @@ impl Facts {
     }
 
     fn uring(&self) -> Finding {
+        let refused = self.io_uring.as_ref().err();
         let remedy = match self.io_uring_disabled {
             Some(1 | 2) => "sudo sysctl kernel.io_uring_disabled=0",
+            _ if refused.is_some_and(|(kind, _)| *kind == io::ErrorKind::OutOfMemory) => {
+                "its rings are locked memory: raise the limit on that, as above; without it reads go through pread"
+            }
             _ => {
                 "a container's seccomp profile or an old kernel refuses it: start the container with \
                  --security-opt seccomp=unconfined, or use Linux 5.6 or later; without it reads go through pread"
@@ -110,8 +114,8 @@ impl Facts {
         };
         Finding {
             name: "io_uring",
-            found: self.io_uring.as_ref().err().map_or("works".to_owned(), |why| format!("refused: {why}")),
-            remedy: self.io_uring.is_err().then(|| remedy.to_owned()),
+            found: refused.map_or("works".to_owned(), |(_, why)| format!("refused: {why}")),
+            remedy: refused.map(|_| remedy.to_owned()),
         }
     }
 
@@ -241,14 +245,17 @@ mod tests {
     #[test]
     fn each_fault_is_told_alone_with_the_command_that_mends_it() {
         let refused = || Err("Operation not permitted".to_owned());
+        let no_ring = |kind: io::ErrorKind| Err((kind, kind.to_string()));
+        let (forbidden, full) = (io::ErrorKind::PermissionDenied, io::ErrorKind::OutOfMemory);
         for (facts, name, words) in [
             (Facts { lockable_bytes: Some(8 << 20), ..good() }, "locked memory", "memlock=unlimited"),
             (
-                Facts { io_uring: refused(), io_uring_disabled: Some(2), ..good() },
+                Facts { io_uring: no_ring(forbidden), io_uring_disabled: Some(2), ..good() },
                 "io_uring",
                 "sysctl kernel.io_uring_disabled=0",
             ),
-            (Facts { io_uring: refused(), ..good() }, "io_uring", "seccomp=unconfined"),
+            (Facts { io_uring: no_ring(forbidden), ..good() }, "io_uring", "seccomp=unconfined"),
+            (Facts { io_uring: no_ring(full), ..good() }, "io_uring", "rings are locked memory"),
             (Facts { direct: refused(), ..good() }, "direct reads", "--storage DIR"),
             (
                 Facts { huge_pages: Some("always madvise [never]".to_owned()), ..good() },

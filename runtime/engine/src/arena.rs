@@ -53,7 +53,10 @@ impl Align {
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
     /// The mapping itself was refused.
-    #[error("cannot take {bytes} bytes of memory at start: {why}; plan with a lower memory limit")]
+    #[error(
+        "cannot take {bytes} bytes of memory at start: {why}; raise the limit on address space (`ulimit -v`) if there is one, or plan \
+         with a lower memory limit"
+    )]
     Map {
         /// Bytes of the mapping, in whole pages.
         bytes: u64,

@@ -31,7 +31,9 @@ pub enum PoolError {
         why: io::Error,
     },
     /// The system gave no thread.
-    #[error("cannot start a thread on core {core}: {why}")]
+    #[error(
+        "cannot start a thread on core {core}: {why}; raise the limit on address space (`ulimit -v`) or on processes (`ulimit -u`)"
+    )]
     Spawn {
         /// The core it was to run on.
         core: u32,

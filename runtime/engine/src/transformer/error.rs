@@ -43,7 +43,10 @@ pub enum TransformerError {
         source: std::io::Error,
     },
     /// The plan reads through `io_uring`, and the kernel or the container that this process is in does not let it.
-    #[error("io_uring is refused here: {source}; plan with a device profile made here")]
+    #[error(
+        "io_uring is refused here: {source}; {}plan with a device profile made here",
+        more_locked(source)
+    )]
     Refused {
         /// The system's reason.
         source: std::io::Error,
@@ -77,6 +80,14 @@ pub enum TransformerError {
     /// A stop was requested.
     #[error("stopped on request")]
     Stopped,
+}
+
+/// The first remedy where a ring has no memory: its pages are locked.
+fn more_locked(refused: &std::io::Error) -> &'static str {
+    match refused.kind() {
+        std::io::ErrorKind::OutOfMemory => "raise the limit on locked memory (`ulimit -l`), or ",
+        _ => "",
+    }
 }
 
 impl From<FeedForwardError> for TransformerError {

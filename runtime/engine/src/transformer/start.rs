@@ -20,7 +20,7 @@ use crate::flash::{self, Files, Flash, Gather};
 use crate::kv::{KeyValues, stored_in};
 use crate::level::Level;
 use crate::neurons::{LayerNeurons, Shape, Slots};
-use crate::pool::Pool;
+use crate::pool::{Pool, PoolError};
 use crate::recurrent::States;
 use crate::rotary::Rotary;
 use crate::stage::Traffic;
@@ -54,6 +54,9 @@ impl Transformer {
         let device =
             flash::open_backend(r.backend, open()?, r.direct, depth, requests, &plan.decode.io_cores)
                 .map_err(|source| match r.backend {
+                    Backend::Pread if source.kind() == std::io::ErrorKind::WouldBlock => {
+                        PoolError::Spawn { core: plan.decode.io_cores[0], why: source }.into()
+                    }
                     Backend::Pread => {
                         plan_error("decode.io_cores", format!("cannot be used for reading: {source}"))
                     }
