@@ -106,7 +106,7 @@ const TABLE: OutputKind =
 /// Whether both files can be written into a folder by a command with these inputs.
 ///
 /// # Errors
-/// Those of [`file::writable`].
+/// As [`file::writable`].
 pub fn writable(folder: &Path, inputs: InputFiles<'_>) -> Result<(), ContractError> {
     file::writable(&folder.join("frontier.csv"), TABLE, inputs)?;
     file::writable(&folder.join("frontier.svg"), OutputKind::PICTURE, inputs)

@@ -45,11 +45,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// What `--smt` writes.
+/// The file of `--smt`.
 const PROBLEM: OutputKind =
     OutputKind { name: "a problem in SMT-LIB", is_one: |head| head.starts_with(b"(set-logic QF_LIA)") };
 
-/// Whether the files that are to be written can be, without an input or another output in their place.
+/// Whether each output can be written, in place of no input and no other output.
 fn check_outputs(cli: &Cli) -> Result<(), ContractError> {
     let mut taken = inputs_of(cli);
     plans::file::writable(&cli.output, plans::file::kind::<Plan>(), &taken)?;

@@ -1,4 +1,4 @@
-//! A checksum of a file's figures, by which a changed digit is noticed.
+//! A checksum of a file's figures, which exposes a changed digit.
 //!
 //! ```toml
 //! [integrity]
@@ -25,7 +25,7 @@ const COMMENT: &str = "# A hash of all keys and values: one that has changed is 
 /// The checksum of a file, compared with its figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Integrity {
-    /// The figures are those that were written.
+    /// The checksum fits the figures.
     Right,
     /// Somebody says that they were changed by hand.
     Void,

@@ -113,7 +113,7 @@ pub enum ContractError {
         /// The fault, and the values that would be right.
         problem: String,
     },
-    /// Figures that are not those that were written.
+    /// Figures that do not fit their checksum.
     #[error(
         "{path}: its figures are not those that `{command}` wrote, for their checksum is another: make the {kind} again, or, if they \
          were changed by hand, write checksum = \"void\" below [integrity]"

@@ -1,4 +1,4 @@
-//! Output files: never half written, and never in the place of something else.
+//! Output files: never half written, and never in place of another file.
 //!
 //! | what stands at the path | what happens |
 //! |---|---|
@@ -209,7 +209,7 @@ pub fn write(path: &Path, kind: OutputKind, bytes: &[u8]) -> io::Result<()> {
 /// is changed, and no pipe is waited for.
 ///
 /// # Errors
-/// Those of [`OutputFile::create`]; and one of the inputs at this path.
+/// As [`OutputFile::create`]; and one of the inputs at this path.
 pub fn writable(path: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::Result<()> {
     match place(path)? {
         PathKind::File { target, mode } => {
@@ -229,7 +229,7 @@ pub fn is_special(path: &Path) -> bool {
 /// Gives a complete file, which stands elsewhere on the disk, the name `to`: as an output file of the same bytes.
 ///
 /// # Errors
-/// Those of [`OutputFile::create`]; `from` is still there then.
+/// As [`OutputFile::create`]; `from` is still there then.
 pub fn deliver(from: &Path, to: &Path, kind: OutputKind) -> io::Result<()> {
     if let PathKind::File { target, mode } = place(to)? {
         replaceable(&target, kind, &[])?;
@@ -281,7 +281,7 @@ fn place(path: &Path) -> io::Result<PathKind> {
     Err(io::Error::other("its symbolic links go round in a circle"))
 }
 
-/// Refuses a target in whose place an output of this kind must not come: one of the inputs, or a file of another kind.
+/// Refuses a target that an output of this kind must not replace: an input, or a file of another kind.
 fn replaceable(target: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::Result<()> {
     let refused = |why: String| Err(io::Error::new(ErrorKind::AlreadyExists, why));
     if let Some((name, _)) = inputs.iter().find(|(_, input)| same_file(target, input)) {

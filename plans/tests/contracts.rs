@@ -66,7 +66,7 @@ fn writing_is_stable_and_leaves_no_other_file() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the temporary file is gone");
 }
 
-/// What a file of a kind says about its figures when it is read, with a part of its text replaced.
+/// Reads a file of a kind with a part of its text replaced.
 fn changed<T: Contract>(text: &str, from: &str, to: &str) -> Result<Integrity, String> {
     assert!(text.contains(from), "{from}");
     let folder = tempfile::tempdir().unwrap();

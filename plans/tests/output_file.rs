@@ -12,7 +12,7 @@ use plans::file;
 use plans::output_file::{self, OutputFile, OutputKind};
 use plans::{Device, Plan};
 
-/// A kind to which every file belongs.
+/// A kind that every file has.
 const ANY: OutputKind = OutputKind { name: "anything", is_one: |_| true };
 
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {

@@ -178,7 +178,7 @@ impl Arguments {
 }
 
 impl Arguments {
-    /// Whether the folders take files, and the files to be written are in the place of no others.
+    /// Whether the folders take files, and no output replaces another file.
     fn check_outputs(&self) -> Result<(), ProfileError> {
         let (mut inputs, mut files): (Vec<(&str, &Path)>, _) = (Vec::new(), Vec::new());
         if let Some(Source::Path(model)) = &self.model {

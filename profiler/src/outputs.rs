@@ -1,4 +1,4 @@
-//! The files that a profile writes into the folder of `--out`, and how those of an earlier profile are known.
+//! The files that a profile writes into the folder of `--out`, and how an earlier profile's files are recognised.
 
 use std::path::Path;
 

@@ -52,8 +52,8 @@ fn end_at_once() {
     std::process::exit(ENDED);
 }
 
-/// Makes the limit on the size of files (`ulimit -f`) an error of the write that exceeds it: without this the system ends the
-/// process, and leaves a half file. Where the system refuses this, nothing else changes.
+/// Turns the signal of a file above `ulimit -f` into an error of that write. The signal would end the process and leave half a
+/// file. A system that refuses the handler keeps that behaviour.
 pub fn survive_the_file_size_limit() {
     let _heard = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }

@@ -39,12 +39,13 @@ impl From<&Metadata> for Stamp {
 }
 
 impl Hub {
-    /// Removes files of the model from the cache whose bytes are not those of their checksum any more, and gives their paths in the
-    /// repository: [`Hub::fetch`] fetches them again. A file is read only if it has changed since its checksum was last right. `go_on`
-    /// is told the bytes that were read, and says whether to go on.
+    /// Removes damaged files of the model from the cache, and returns their paths in the repository. [`Hub::fetch`] fetches them again.
+    ///
+    /// A file is read only if it has changed since its checksum was last right. `go_on` gets the bytes read so far, and says
+    /// whether to go on.
     ///
     /// # Errors
-    /// Those of the disk, and [`HubError::Stopped`].
+    /// A file that cannot be read or removed, and [`HubError::Stopped`].
     pub fn discard_damaged<'m>(
         &self,
         model: &'m Model,

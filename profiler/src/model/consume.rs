@@ -86,10 +86,10 @@ pub fn noted_fingerprint(model: &Path, source: &SourceModel<'_>) -> anyhow::Resu
     }
 }
 
-/// Whether the model can be consumed: each of its files has one name, and the file system takes bytes back out of the middle of a file.
+/// Whether the model can be consumed. Each of its files must have one name, on a file system that frees bytes inside a file.
 ///
 /// # Errors
-/// The first file for which it cannot, with what to do.
+/// The first file that cannot be consumed, with the remedy.
 pub fn check(model: &Path, source: &SourceModel<'_>) -> anyhow::Result<()> {
     source.gguf().files().try_for_each(|(path, ..)| check_names(path))?;
     let folder = model.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));

@@ -22,11 +22,11 @@ use crate::{Context, ProfileError, Stopped};
 /// Tokens of held-out text on which what quantising loses is measured; a quarter of them where it is quick.
 const HELD_OUT_TOKENS: usize = 2048;
 
-/// Opens the model, or the folder that it is to be made from, and closes it again: what cannot be opened, or has no room on the
-/// disk, is refused before anything is waited for.
+/// Opens and closes the model, or its folder, and compares free space with the files to be written. A fault is known so before
+/// anything is waited for.
 ///
 /// # Errors
-/// Those of the folder or file, and too little space.
+/// A fault of the folder or file, and too little space.
 pub fn check(
     context: &Context,
     options: &ModelOptions,
@@ -51,7 +51,7 @@ fn path_of(context: &Context, options: &ModelOptions, quantisation: Option<Quant
     context.storage.join(format!("{}{suffix}.gguf", name.unwrap_or_else(|| "model".to_owned())))
 }
 
-/// Refuses before the first byte if a conversion, and that of the exact weights beside it, will not fit.
+/// Refuses a disk without room for a conversion and for the exact weights beside it.
 fn check_space(context: &Context, conversion: &Conversion, exact: Option<&Conversion>) -> anyhow::Result<()> {
     let needed = conversion.bytes() + exact.map_or(0, Conversion::bytes);
     let free = free_bytes(&context.storage)?;

@@ -664,11 +664,11 @@ fn weights_of(options: &ModelOptions, elsewhere: bool) -> Option<Weights> {
     options.weights.or((elsewhere || options.consume).then_some(Weights::Container))
 }
 
-/// Opens the model and refuses a disk without room for its container. The finished parts, whose size depends on the machine's speed,
-/// are counted by [`Profile::prepare`].
+/// Opens the model and refuses a disk without room for its container. [`Profile::prepare`] adds the finished parts: their size
+/// depends on the machine's speed.
 ///
 /// # Errors
-/// Those of the model's files, and too little space.
+/// A fault of the model's files, and too little space.
 pub fn check(context: &Context, options: &ModelOptions) -> anyhow::Result<()> {
     let (path, source) = open(options)?;
     let elsewhere = disk(&path)? != disk(&context.storage)?;

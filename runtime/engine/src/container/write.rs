@@ -131,7 +131,7 @@ impl WrittenLayers for () {
     }
 }
 
-/// A container or an index as an output. Whoever has one written says which files it may replace.
+/// A container or an index as an output. The caller decides which files it may replace.
 pub const OUTPUT: OutputKind = OutputKind { name: "a container", is_one: |_| true };
 
 /// All that a container is made of.

@@ -29,7 +29,7 @@ use super::{Buffer, Completion, Files, Flash, FlashCounters, ReadRequest, explai
 const REGION_BYTES_MAX: usize = 1 << 30;
 /// Wait between two attempts to get memory of the kernel.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Time for which the kernel may refuse requests while it has none that could give memory back.
+/// Longest time of refusals while no read is in flight that could give memory back.
 const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 
 /// A ring over files.
