@@ -142,8 +142,7 @@ impl<'t> Windows<'t> {
             && let Some(mut text) = self.text.take()
         {
             let work = move || (text.next(), text);
-            let read = terminal::interrupt::heeding(|| stop.is_stopped(), work);
-            let (piece, text) = read.ok_or(Failure::Stopped)?;
+            let (piece, text) = terminal::interrupt::heeding(|| stop.is_stopped(), work)?;
             let Some(piece) = piece? else { break };
             self.text = Some(text);
             let tokens = match self.read {

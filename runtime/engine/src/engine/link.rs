@@ -147,7 +147,12 @@ impl Link {
         let thread = thread::Builder::new()
             .name("engine".to_owned())
             .spawn(work)
-            .map_err(|source| Error::Machine { source: Box::new(source) })?;
+            .map_err(|why| Error::Machine {
+                source: format!(
+                    "cannot start the engine's thread: {why}; raise the limit on address space (`ulimit -v`) or on processes (`ulimit -u`)"
+                )
+                .into(),
+            })?;
         let mut link = Self { commands: Some(commands), replies, thread: Some(thread), abandon };
         match link.reply() {
             Reply::Started(facts) => Ok((link, facts?)),
