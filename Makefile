@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive soak golden smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive soak golden golden-calls smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -278,6 +278,12 @@ golden: ## goldens of every architecture and format (fixtures/golden/architectur
 	$(GOLDEN)/venv/bin/python fixtures/golden/unigram.py
 	$(GOLDEN)/venv/bin/python fixtures/golden/rules.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST) \
 	  $(if $(LLAMA_LIB),--library '$(abspath $(LLAMA_LIB))')
+
+# the cases of llama.cpp's own tests as data, with the formats of their templates
+golden-calls: setup ## expected calls and reasoning out of llama.cpp's tests, in fixtures/golden/calls.json; first make golden
+	$(GOLDEN)/venv/bin/python fixtures/golden/calls.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST)/vendor/llama.cpp --out $(GOLDEN)/calls.json
+	CASES='$(abspath $(GOLDEN)/calls.json)' TEMPLATES='$(abspath $(GOLDEN)/$(LLAMA_SDIST)/vendor/llama.cpp/models/templates)' \
+	  $(CARGO) test --locked -p run --bin run -- --ignored the_cases_have_the_formats
 
 # the model comes in a Python package; llama.cpp's library and its llama-bench are built elsewhere
 smollm2: build ## SmolLM2-135M beside llama.cpp in four formats: LLAMA_LIB=folder of libllama.so, LLAMA_BENCH=path

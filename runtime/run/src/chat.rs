@@ -40,10 +40,13 @@ use super::reasoning::{Channel, Parts};
 use super::report::{self, About};
 use super::session::RunningPlan;
 use super::sessions::Sessions;
+use super::steering::Steering;
 use super::turn::{self, Answered, Turn};
 use super::{Failure, failure};
 
-pub(crate) use self::template::{Prompt, SOURCE_BYTES_MAX as TEMPLATE_BYTES_MAX, Template, TemplateError};
+pub(crate) use self::template::{
+    Prompt, SOURCE_BYTES_MAX as TEMPLATE_BYTES_MAX, Scene, Template, TemplateError,
+};
 
 /// A remedy for a context that is too small leaves room for so many tokens more.
 const MORE_TOKENS: usize = 512;
@@ -105,6 +108,8 @@ struct Chat<'c, 'engine> {
     cli: &'c Cli,
     sampler: Sampler,
     conversation: Conversation,
+    /// How much the model reasons.
+    steering: Steering,
     held: Held,
     sessions: Option<Sessions>,
     screen: Screen,
@@ -140,6 +145,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             cli,
             sampler,
             conversation,
+            steering: Steering::default(),
             held,
             sessions,
             screen,
@@ -212,7 +218,8 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             return Err(too_long(format!("{bytes} bytes"), bytes / TOKEN_BYTES));
         }
         let tokenizer = self.session.tokenizer();
-        let prompt = self.template.prompt(tokenizer, &conversation.messages, answer);
+        let scene = Scene { steering: Some(&self.steering), ..Scene::of(&conversation.messages, answer) };
+        let prompt = self.template.prompt(tokenizer, scene);
         let prompt = prompt.map_err(|error| error.to_string())?;
         match prompt.tokens.len() {
             0 => {
@@ -238,7 +245,14 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             ControlFlow::Continue(())
         };
         let most = self.cli.count.unwrap_or(usize::MAX);
-        let turn = Turn { reasons: Some(prompt.reasons), most, marks: None };
+        let turn = Turn {
+            reasons: Some(prompt.reasons),
+            named: prompt.named,
+            tags: prompt.tags,
+            reasoning_most: self.steering.budget,
+            most,
+            marks: None,
+        };
         prompt.tokens.iter().for_each(|&token| self.sampler.saw(token));
         let mut choose = |_: Option<&Parts>, logits: &[f32]| Ok(Some(self.sampler.sample(logits)));
         let read = turn::read(self.session, &mut self.held, self.sessions.as_mut(), &prompt.tokens)?;
@@ -298,6 +312,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
                     .map_or("The system message is taken away.", |_| "The system message is set.");
                 self.change(self.conversation.with_system(text.as_deref())).map(|()| said.to_owned())
             }
+            Command::Think(steering) => self.think(steering),
             Command::Exit => Ok(String::new()),
         })
     }
@@ -315,6 +330,25 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         self.sampler = Sampler::new(self.cli.sampling()).map_err(|error| error.to_string())?;
         self.conversation = conversation;
         Ok(())
+    }
+
+    /// Has the model reason more or less from the next answer on, if its template takes that.
+    fn think(&mut self, steering: Steering) -> Result<String, String> {
+        let before = std::mem::replace(&mut self.steering, steering);
+        match self.prompt(&Conversation::new("").with_said("Hello"), true) {
+            Err(refusal) => {
+                self.steering = before;
+                Err(refusal)
+            }
+            Ok(Prompt { unread, .. }) if !unread.is_empty() => {
+                self.steering = before;
+                Err("the chat template cannot tell this model how much to reason; /think off and /think TOKENS work with every model".to_owned())
+            }
+            Ok(Prompt { tags: None, .. }) if !self.template.source().contains("<|channel|>") => {
+                Ok("This model's template says nothing of reasoning, so nothing changes.".to_owned())
+            }
+            Ok(_) => Ok("Set from the next answer on.".to_owned()),
+        }
     }
 
     fn save(&self, path: &Path) -> Result<String, String> {

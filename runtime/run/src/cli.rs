@@ -99,6 +99,9 @@ pub(crate) struct Cli {
     /// A file whose first line is the key that clients must send; required for addresses that others can reach
     #[arg(long, value_name = "FILE", requires = "serve", help_heading = "Server")]
     pub(super) api_key_file: Option<PathBuf>,
+    /// Refuse requests that name another model; without this any name means the one that is served
+    #[arg(long, requires = "serve", help_heading = "Server")]
+    pub(super) strict_model: bool,
 
     /// Print the perplexity of a text, under the plan and dense; - reads standard input
     #[arg(long, value_name = "FILE", help_heading = "Instead of generating",

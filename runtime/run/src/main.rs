@@ -6,7 +6,8 @@
 //! * `session` decodes tokens and measures each; `current` holds the rates that the probe found.
 //! * `generate` continues a prompt: `output` is its text, `ended` why it stopped.
 //! * `chat` and `serve` hold conversations. A `turn` is one answer, `held` the tokens that a sequence already has,
-//!   `sessions` their keys and values on disk; `reasoning` separates thinking from the answer.
+//!   `sessions` their keys and values on disk; `reasoning` separates thinking from the answer, `steering`
+//!   says how much of it there is.
 //! * `score`, `logits`, `bench` (with `calibration`) and `tokenize` do other things than generate.
 //! * `figures` sums up a run, with the lower bound in `floor`; `report` prints it, `tokens` and `picture` write it as CSV and SVG.
 
@@ -30,6 +31,7 @@ mod score;
 mod serve;
 mod session;
 mod sessions;
+mod steering;
 mod tokenize;
 mod tokens;
 mod turn;

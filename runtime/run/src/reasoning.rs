@@ -32,14 +32,40 @@ pub(crate) fn opens(token: &str) -> bool {
 }
 
 /// The two ends of reasoning in text.
-const TAGS: [(&str, &str); 4] = [
+pub(crate) type Tags = (&'static str, &'static str);
+
+/// All that are known.
+const TAGS: [Tags; 9] = [
     ("<think>", "</think>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),
+    ("<think:opensource>", "</think:opensource>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     ("[THINK]", "[/THINK]"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought", "<channel|>"),
 ];
+/// The tags between which a text's end has begun to reason.
+pub(crate) fn opened_by(text: &str) -> Option<Tags> {
+    TAGS.into_iter().find(|(open, _)| text.ends_with(open))
+}
+
+/// The tags of reasoning that a template speaks of.
+pub(crate) fn taught_by(template: &str) -> Option<Tags> {
+    TAGS.into_iter().find(|(open, close)| template.contains(open) && template.contains(close))
+}
+
+/// What ends harmony's reasoning and begins its answer.
+const TO_FINAL: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
+
 /// The token that the last of them begins with.
 const CHANNEL: &str = "<|channel>";
+
+/// What a model of harmony's kind begins with that goes on with the name of whom it speaks to.
+const RECIPIENT: &str = "to=";
+/// Between two messages of the same part.
+const GAP: &str = "\n\n";
 
 /// Harmony's marks, which some files have as pieces of text.
 const MARKS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
@@ -58,6 +84,10 @@ pub(crate) struct Parts {
     /// Whether calls of tools are told apart, and who speaks to whom in the message that comes.
     calls: bool,
     speaks: String,
+    /// Whether the prompt ends with the name of who speaks, behind which the answer may go on.
+    named: bool,
+    /// Whether the model has said something to itself, and to the user.
+    spoke: [bool; 2],
 }
 
 /// The place in an answer.
@@ -81,7 +111,20 @@ impl Parts {
     /// Of an answer that begins in its reasoning or before it.
     pub(crate) fn new(reasons: bool) -> Self {
         let at = if reasons { At::Inside } else { At::Beginning };
-        Self { at, held: String::new(), begun: false, calls: false, speaks: String::new() }
+        Self {
+            at,
+            held: String::new(),
+            begun: false,
+            calls: false,
+            speaks: String::new(),
+            named: false,
+            spoke: [false; 2],
+        }
+    }
+
+    /// Of an answer to a prompt that ends with the name of who speaks.
+    pub(crate) fn with_name(self, named: bool) -> Self {
+        Self { named, ..self }
     }
 
     /// The same, with messages to tools told apart.
@@ -97,6 +140,15 @@ impl Parts {
             At::Inside | At::Channel(Channel::Reasoning | Channel::Call) | At::Name | At::Between => {
                 NextText::Elsewhere
             }
+        }
+    }
+
+    /// What ends the reasoning in which the model is, if it is in any, of a model that has such tags.
+    pub(crate) fn closing(&self, tags: Option<Tags>) -> Option<String> {
+        match self.at {
+            At::Inside => tags.map(|(_, close)| format!("\n{close}\n\n")),
+            At::Channel(Channel::Reasoning) => Some(TO_FINAL.to_owned()),
+            _ => None,
         }
     }
 
@@ -116,21 +168,28 @@ impl Parts {
             }
             "<|message|>" => {
                 let channel = self.held.split_whitespace().next().unwrap_or_default();
-                let part = if self.at == At::Name && channel != "final" {
-                    Channel::Reasoning
-                } else {
-                    Channel::Answer
-                };
+                let thinks = self.at == At::Name && channel == "analysis";
                 let header = std::mem::take(&mut self.speaks) + " " + &std::mem::take(&mut self.held);
-                let mut words = header.split_whitespace();
-                match words.find_map(|word| word.strip_prefix("to=functions.")).filter(|_| self.calls) {
-                    Some(tool) => {
+                let to = header.split_whitespace().find_map(|word| word.strip_prefix(RECIPIENT));
+                match (to, to.and_then(|to| to.strip_prefix("functions."))) {
+                    (_, Some(tool)) if self.calls => {
                         self.go(At::Channel(Channel::Call));
                         out(Channel::Call, &format!("{tool}\n"));
                     }
-                    None => self.go(At::Channel(part)),
+                    // what it says to a tool that there is not
+                    (_, Some(_)) | (Some("self" | "python" | "browser" | "container"), _) => {
+                        self.go(At::Channel(Channel::Reasoning));
+                    }
+                    (Some(to), _) if to.contains('.') => self.go(At::Channel(Channel::Reasoning)),
+                    _ if thinks => self.go(At::Channel(Channel::Reasoning)),
+                    // what it is about to do, it tells the user
+                    _ => self.go(At::Channel(Channel::Answer)),
                 }
             }
+            // Solar's messages
+            "<|think|>" => self.go(At::Channel(Channel::Reasoning)),
+            "<|content|>" | "<|tool_calls|>" => self.go(At::Channel(Channel::Answer)),
+            "<|begin|>" => self.go(At::Between),
             "<|end|>" | "<|start|>" if matches!(self.at, At::Channel(_) | At::Name | At::Between) => {
                 self.go(At::Between);
             }
@@ -156,10 +215,22 @@ impl Parts {
                 At::Answer => return self.say_all(Channel::Answer, &mut out),
                 At::Beginning => {
                     let held = self.held.trim_start();
+                    if self.named && (held.starts_with(RECIPIENT) || RECIPIENT.starts_with(held)) {
+                        if held.len() < RECIPIENT.len() {
+                            return;
+                        }
+                        self.at = At::Between;
+                        continue;
+                    }
+                    let begins = |tag: &str| tag.starts_with(held);
                     if let Some((first, _)) = TAGS.iter().find(|(first, _)| held.starts_with(first)) {
                         self.held = held[first.len()..].to_owned();
                         self.go(At::Inside);
-                    } else if TAGS.iter().any(|(first, _)| first.starts_with(held)) {
+                    } else if let Some((_, last)) = TAGS.iter().find(|(_, last)| held.starts_with(last)) {
+                        // nothing was thought
+                        self.held = held[last.len()..].to_owned();
+                        self.go(At::Answer);
+                    } else if TAGS.iter().any(|(first, last)| begins(first) || begins(last)) {
                         return;
                     } else {
                         self.go(At::Answer);
@@ -208,6 +279,11 @@ impl Parts {
         let text = &self.held[..bytes];
         let text = if self.begun { text } else { text.trim_start() };
         if !text.is_empty() {
+            let spoke = &mut self.spoke[usize::from(part == Channel::Answer)];
+            if !self.begun && *spoke && part != Channel::Call {
+                out(part, GAP);
+            }
+            *spoke |= part != Channel::Call;
             self.begun = true;
             out(part, text);
         }
@@ -323,7 +399,7 @@ mod tests {
                 parts.text(": 1}", &mut out);
                 parts.finish(&mut out);
                 let call = if calls { "look\n{\"a\": 1}" } else { "" };
-                let reasoning = if calls { "I look." } else { "I look.{\"a\": 1}" };
+                let reasoning = if calls { "I look." } else { "I look.\n\n{\"a\": 1}" };
                 assert_eq!(told, [reasoning, "", call], "{header}");
             }
         }

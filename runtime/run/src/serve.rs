@@ -6,7 +6,7 @@
 //! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses`, `anthropic` and
 //! `embeddings`. An `answer` goes
 //! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
-//! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text, and a call that must be is `forced`. The texts that end it are in `stops`,
+//! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text; what must be is `enforced`. The texts that end it are in `stops`,
 //! what the operator sees in `metrics` and `log`.
 
 mod answer;
@@ -15,15 +15,18 @@ mod budget;
 mod calls;
 mod connections;
 mod embeddings;
-mod forced;
+mod enforced;
 mod grammar;
 mod http;
+mod keys;
 mod likelihood;
 mod literal;
 mod log;
 mod mailbox;
 mod metrics;
+mod ollama;
 mod openai;
+mod questions;
 mod queue;
 mod request;
 mod responses;
@@ -31,6 +34,7 @@ mod schema;
 mod seat;
 mod share;
 mod stops;
+mod store;
 mod teller;
 mod tools;
 mod typed;
@@ -42,28 +46,33 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::vec::IntoIter;
 
 use flashplan::internals::counters::detail;
 use flashplan::internals::draft::draft;
 use flashplan::internals::machine::footprint;
 use flashplan::{Sampler, Sampling, StopHandle};
 use plans::size::show;
+use serde_json::{Value, json};
 
 use self::budget::{Budget, Charge, RESERVED, Shares, TEXT_COPIES};
+use self::calls::grammar as call_grammar;
 use self::calls::{Calls, Format};
 use self::embeddings::Embedding;
+use self::enforced::Enforced;
 use self::grammar::Grammar;
-use self::http::{Door, Limits, Site};
+use self::http::{About, Door, Limits, Site};
 use self::likelihood::Likelihood;
 use self::log::{End, Log};
 use self::mailbox::Speaker;
 use self::metrics::Metrics;
+use self::questions::Question;
 use self::queue::Queue;
 use self::request::{AnswerRequest, Ask, Input, Options, Refusal};
 use self::seat::{AnswerFigures, Answering, Found, Seat};
 use self::tools::Tools;
 use super::chat::conversation::{Call, Message, Role};
-use super::chat::{Prompt, Template, TemplateError};
+use super::chat::{Prompt, Scene, Template, TemplateError};
 use super::cli::Cli;
 use super::ended::Ended;
 use super::reasoning::Channel;
@@ -110,12 +119,14 @@ struct Job {
 /// Messages about an answer as it comes.
 #[derive(Debug)]
 enum Told {
-    /// It begins, after so many tokens.
-    Begins { prompt: usize },
+    /// It begins, after so many tokens; what was asked for in vain.
+    Begins { prompt: usize, ignored: Vec<String> },
     /// More of a choice, and the likelihoods of the tokens that made it.
     Text { choice: usize, part: Channel, text: String, likelihoods: Vec<Likelihood> },
     /// The next text's embedding.
     Vector(Vec<f32>),
+    /// All that a question asked for.
+    Said(Value),
     /// A tool is called.
     Call { choice: usize, call: Call },
     /// A choice is over; it may have been cut off, or ended by a text.
@@ -153,8 +164,14 @@ pub(super) fn serve(
             "--serve {address} lets everyone in who can reach this machine: give --api-key-file FILE, or listen on 127.0.0.1"
         )));
     }
-    if let Err(why) = &template {
-        terminal::say(format_args!("note: /v1/chat/completions is refused: {why}"));
+    match &template {
+        Err(why) => terminal::say(format_args!("note: /v1/chat/completions is refused: {why}")),
+        Ok(template) if Format::of(template.source()).is_none() && template.source().contains("tool") => {
+            terminal::say(
+                "note: tools are refused: the calls that this chat template teaches are not understood",
+            );
+        }
+        Ok(_) => {}
     }
     let shares = Arc::new(Shares::of(left_for_clients(session)?).map_err(failure)?);
     let metrics = Arc::new(Metrics::new(session.plan));
@@ -162,6 +179,8 @@ pub(super) fn serve(
     let log = if cli.json { Log::Json } else { Log::Text };
     let site = Site {
         model: session.model.name().to_owned(),
+        is_strict: cli.strict_model,
+        about: about(session, &template),
         key,
         asked: Arc::clone(&queue),
         context: session.context(),
@@ -187,6 +206,7 @@ pub(super) fn serve(
         draws: 0,
         began,
     };
+    desk.metrics.done(desk.session)?;
     let ended = desk.work(&queue, stop);
     queue.close();
     door.close();
@@ -206,6 +226,19 @@ fn left_for_clients(session: &RunningPlan<'_>) -> Result<u64, Failure> {
     let held = footprint(None).map_err(failure)?;
     let held = held.resident_bytes + held.page_table_bytes + UNPLANNED_BYTES;
     Ok(session.plan.memory.limit_bytes.saturating_sub(held))
+}
+
+/// What clients may want to know of the model.
+fn about(session: &RunningPlan<'_>, template: &Result<Template, TemplateError>) -> About {
+    let tokenizer = session.tokenizer();
+    let name = |token: Option<u32>| token.and_then(|token| tokenizer.special(token)).map(str::to_owned);
+    About {
+        context: session.context(),
+        sequences: session.sequences(),
+        template: template.as_ref().ok().map(|template| template.source().to_owned()),
+        beginning: name(tokenizer.bos()),
+        end: name(tokenizer.eos()),
+    }
 }
 
 /// The key of a file's first line.
@@ -249,12 +282,22 @@ struct Desk<'d, 'engine> {
 
 /// A request made ready for the engine.
 struct Prepared {
+    /// The prompt at hand, and those after it.
     prompt: Vec<u32>,
+    rest: IntoIter<Vec<u32>>,
+    /// Whether the answer repeats the prompt.
+    echo: bool,
+    /// Tokens of the prompt that are prefilled: all, or none where the likelihood of each is told. These are decoded, so that likelihoods
+    /// are those of `--score`, to the bit.
+    read: usize,
+    tells_prompt: bool,
+    /// What was asked for in vain.
+    ignored: Vec<String>,
     turn: Turn,
     /// Of the first choice; each one after it has the next seed.
     sampling: Sampling,
-    /// Grammar that each choice is held to, and the charge for it.
-    grammar: Option<(Grammar, Charge)>,
+    /// What each choice must be, and the charge for it.
+    enforced: Option<(Enforced, Charge)>,
     /// Bytes of text that the answer's charge has room for, in each choice.
     text_room: usize,
     /// The reader that tells calls of tools from text, where there are any tools.
@@ -263,13 +306,29 @@ struct Prepared {
     embedding: Option<Embedding>,
 }
 
+impl Prepared {
+    /// Tokens of all prompts.
+    fn tokens(&self) -> usize {
+        self.prompt.len() + self.rest.as_slice().iter().map(Vec::len).sum::<usize>()
+    }
+
+    /// Goes on with the next prompt, if there is one.
+    fn next(&mut self) -> bool {
+        let Some(prompt) = self.rest.next() else { return false };
+        self.read = if self.tells_prompt { 0 } else { prompt.len() };
+        self.prompt = prompt;
+        true
+    }
+}
+
 /// How an answer calls tools.
 #[derive(Default)]
 struct Calling {
-    /// Of the call that must be.
-    grammar: Option<(Grammar, Charge)>,
+    enforced: Option<(Enforced, Charge)>,
     calls: Option<Calls>,
     marks: Option<&'static [&'static str]>,
+    /// Whether the prompt has begun a call.
+    is_forced: bool,
 }
 
 impl<'engine> Desk<'_, 'engine> {
@@ -277,6 +336,9 @@ impl<'engine> Desk<'_, 'engine> {
         loop {
             self.free()?;
             queue.sweep();
+            while let Some(job) = queue.take_question() {
+                self.say(&job);
+            }
             let answers = self.seats.iter().any(Seat::writes);
             let mut read = Duration::ZERO;
             while self.seats.iter().any(|seat| seat.answering.is_none()) {
@@ -331,8 +393,65 @@ impl<'engine> Desk<'_, 'engine> {
         Ok(())
     }
 
+    /// Answers a question that needs no seat.
+    fn say(&self, job: &Job) {
+        let Ask::Question(question) = &job.request.ask else { return };
+        let making = self.room.take(self.prompt_bytes(job)).map_err(|short| short.refusal("the prompt"));
+        let told = making.and_then(|_making| self.said(question)).map_or_else(Told::Failed, Told::Said);
+        // who is no longer there is told nothing
+        job.told.send(told).ok();
+    }
+
+    /// What a question asks for.
+    fn said(&self, question: &Question) -> Result<Value, Refusal> {
+        let (tokenizer, context) = (self.session.tokenizer(), self.session.context());
+        Ok(match question {
+            Question::Tokens { text, with_beginning, with_special, with_pieces } => {
+                let mut tokens = if *with_special {
+                    tokenizer.encode_rendered(text, &[])
+                } else {
+                    tokenizer.encode(text, false)
+                };
+                if *with_beginning && tokenizer.adds_bos() {
+                    tokens.splice(0..0, tokenizer.bos());
+                }
+                let piece = |&token: &u32| tokenizer.piece(token).unwrap_or_default();
+                let pieces = with_pieces.then(|| tokens.iter().map(piece).collect());
+                questions::told(&tokens, pieces, context)
+            }
+            Question::Text(tokens) => {
+                if let Some(token) = tokens.iter().find(|&&token| token as usize >= tokenizer.vocabulary()) {
+                    let most = tokenizer.vocabulary() - 1;
+                    return Err(Refusal::invalid(
+                        Some("tokens"),
+                        format!("there is no token {token}; they go to {most}"),
+                    ));
+                }
+                let bytes: Vec<u8> =
+                    tokens.iter().flat_map(|&token| tokenizer.piece(token).unwrap_or_default()).collect();
+                let text = String::from_utf8_lossy(&bytes);
+                json!({ "content": text, "prompt": text })
+            }
+            Question::Prompt(request) | Question::Count(request) => {
+                let Ask::Conversation(messages) = &request.ask else { return Ok(Value::Null) };
+                let prompt = self.conversation(messages, request, &mut Calling::default())?;
+                if let Question::Count(_) = question {
+                    json!({ "input_tokens": prompt.tokens.len() })
+                } else {
+                    let piece = |&token: &u32| tokenizer.piece(token).unwrap_or_default();
+                    let bytes: Vec<u8> = prompt.tokens.iter().flat_map(piece).collect();
+                    json!({ "prompt": String::from_utf8_lossy(&bytes) })
+                }
+            }
+        })
+    }
+
     /// Gives a request a free seat, with what is there of its prompt.
     fn begin(&mut self, job: Job, stop: &StopHandle) -> Result<(), Failure> {
+        if let Ask::Question(_) = &job.request.ask {
+            self.say(&job);
+            return Ok(());
+        }
         let mut prepared = match self.prepare(&job) {
             Ok(prepared) => prepared,
             Err(refusal) => {
@@ -343,11 +462,12 @@ impl<'engine> Desk<'_, 'engine> {
         };
         self.answers += 1;
         self.draws += job.request.options.choices as u64;
-        job.told.send(Told::Begins { prompt: prepared.prompt.len() }).ok();
+        let (prompt, ignored) = (prepared.tokens(), std::mem::take(&mut prepared.ignored));
+        job.told.send(Told::Begins { prompt, ignored }).ok();
         let began = Instant::now();
         let embedding = prepared.embedding.take();
         let wanted = || !job.told.is_closed() && !stop.is_stopped();
-        let (at, cached) = match self.place(&prepared.prompt, embedding.is_some(), &wanted) {
+        let (at, cached) = match self.place(&prepared.prompt[..prepared.read], embedding.is_some(), &wanted) {
             Ok(placed) => placed,
             Err(failure) => {
                 job.told.send(Told::Failed(Refusal::broken(failure.to_string()))).ok();
@@ -356,12 +476,21 @@ impl<'engine> Desk<'_, 'engine> {
         };
         let seat = &mut self.seats[at];
         let texts = embedding.as_ref().map_or(0, Embedding::tokens);
-        let usage = Usage { prompt: prepared.prompt.len() + texts, cached, answer: 0 };
+        let usage = Usage { prompt: prompt + texts, cached, answer: 0 };
         let work = AnswerFigures { usage, ..AnswerFigures::default() };
         let (number, after) = (self.answers, Vec::new());
         seat.taken = number;
-        seat.answering =
-            Some(Answering { job, prepared, number, began, work, embedding, after, choice: None });
+        seat.answering = Some(Answering {
+            job,
+            prepared,
+            number,
+            began,
+            work,
+            embedding,
+            after,
+            answered: 0,
+            choice: None,
+        });
         Ok(())
     }
 
@@ -427,11 +556,16 @@ impl<'engine> Desk<'_, 'engine> {
         if stop.is_stopped() {
             return self.end(at).map(|()| Duration::ZERO);
         }
-        let prompt = &answering.prepared.prompt;
+        let prompt = &answering.prepared.prompt[..answering.prepared.read];
         let mut add =
             answering.embedding.as_mut().map(|embedding| move |hidden: &[f32]| embedding.add(hidden));
         let hidden = add.as_mut().map(|add| add as &mut turn::Hear<'_>);
-        let time = match turn::read_some(self.session, at, &mut seat.held, prompt, others_wait, hidden) {
+        let read = if prompt.is_empty() {
+            Ok(Duration::ZERO)
+        } else {
+            turn::read_some(self.session, at, &mut seat.held, prompt, others_wait, hidden)
+        };
+        let time = match read {
             Ok(time) => time,
             Err(Failure::Stopped) => return self.end(at).map(|()| Duration::ZERO),
             Err(failure) => return Err(self.fail(failure)),
@@ -446,7 +580,8 @@ impl<'engine> Desk<'_, 'engine> {
             if answering.job.request.options.choices > 1 {
                 answering.after = self.session.last_logits().to_vec();
             }
-            self.choose(at, 0)?;
+            let index = answering.answered;
+            self.choose(at, index)?;
         }
         Ok(time)
     }
@@ -460,7 +595,9 @@ impl<'engine> Desk<'_, 'engine> {
         // who is no longer there is told nothing
         answering.job.told.send(Told::Vector(vector)).ok();
         match next {
-            Some(tokens) => answering.prepared.prompt = tokens,
+            Some(tokens) => {
+                (answering.prepared.read, answering.prepared.prompt) = (tokens.len(), tokens);
+            }
             None => {
                 answering.work.done = true;
                 return self.end(at);
@@ -474,12 +611,14 @@ impl<'engine> Desk<'_, 'engine> {
         let seat = &mut self.seats[at];
         let Some(answering) = &mut seat.answering else { return Ok(()) };
         // all begin where the first one does
-        let prompt = answering.prepared.prompt.len();
+        let prompt = answering.prepared.read;
         let kept = self.session.forget(at, prompt)?;
         debug_assert_eq!(kept, prompt, "where a prompt ended, its sequence can go back to");
         seat.held.truncate(kept);
         answering.choice = Some(answering.begin(index, self.session.tokenizer(), self.began, &self.room)?);
-        self.go_on(at, (index == 0).then_some(0))
+        // where nothing was read, the first token is repeated, whatever the logits
+        let first = index.is_multiple_of(answering.job.request.options.choices) && prompt > 0;
+        self.go_on(at, first.then_some(0))
     }
 
     /// Chooses the next token of an answer by a row of the engine's logits, or by those after its prompt; where that is its end,
@@ -508,8 +647,20 @@ impl<'engine> Desk<'_, 'engine> {
         let index = choice.index;
         let (tokens, whole) = choice.end(ended);
         answering.work.usage.answer += tokens;
-        if whole && index + 1 < answering.job.request.options.choices {
+        let of_each = answering.job.request.options.choices;
+        if whole && !(index + 1).is_multiple_of(of_each) {
             return self.choose(at, index + 1);
+        }
+        if whole && answering.prepared.next() {
+            answering.answered = index + 1;
+            let Seat { held, answering: Some(Answering { prepared, job, .. }), .. } = &mut self.seats[at]
+            else {
+                return Ok(());
+            };
+            let wanted = || !job.told.is_closed();
+            let prompt = &prepared.prompt[..prepared.read];
+            turn::open(self.session, at, held, self.sessions.as_mut(), prompt, &wanted)?;
+            return Ok(());
         }
         answering.work.done = whole;
         self.end(at)
@@ -650,20 +801,28 @@ impl<'engine> Desk<'_, 'engine> {
     /// Bytes of memory for making a request's prompt ready, at most.
     fn prompt_bytes(&self, job: &Job) -> usize {
         let encoded = |text: &str| self.session.tokenizer().encode_bytes(text);
+        let of_inputs = |inputs: &[Input]| -> usize {
+            let of_input = |input: &Input| match input {
+                Input::Text(text) => encoded(text),
+                Input::Tokens(_) => 0,
+            };
+            inputs.iter().map(of_input).sum()
+        };
+        let of_conversation = |messages: &[Message]| -> usize {
+            let of_message = |message: &Message| {
+                encoded(&message.content) + message.reasoning.as_deref().map_or(0, encoded)
+            };
+            messages.iter().map(of_message).sum()
+        };
         let of_texts: usize = match &job.request.ask {
-            Ask::Conversation(messages) => messages
-                .iter()
-                .map(|message| encoded(&message.content) + message.reasoning.as_deref().map_or(0, encoded))
-                .sum(),
-            Ask::Text(text) => encoded(text),
-            Ask::Tokens(_) => 0,
-            Ask::Embeddings { inputs, .. } => {
-                let of_input = |input: &Input| match input {
-                    Input::Text(text) => encoded(text),
-                    Input::Tokens(_) => 0,
-                };
-                inputs.iter().map(of_input).sum()
-            }
+            Ask::Conversation(messages) => of_conversation(messages),
+            Ask::Prompts(inputs) | Ask::Embeddings { inputs, .. } => of_inputs(inputs),
+            Ask::Question(Question::Prompt(request) | Question::Count(request)) => match &request.ask {
+                Ask::Conversation(messages) => of_conversation(messages),
+                _ => 0,
+            },
+            Ask::Question(Question::Tokens { text, .. }) => encoded(text),
+            Ask::Question(Question::Text(_)) => 0,
         };
         let copies = if job.request.tools.is_some() { TOOLS_COPIES } else { PROMPT_COPIES };
         of_texts + copies * job.held.bytes()
@@ -679,41 +838,56 @@ impl<'engine> Desk<'_, 'engine> {
             return self.prepare_embeddings(job, inputs, *dimensions, making);
         }
         let mut calling = Calling::default();
-        let (tokens, reasons) = match &request.ask {
-            Ask::Conversation(messages) => {
-                let prompt = self.conversation(messages, request.tools.as_ref(), &mut calling)?;
-                (prompt.tokens, Some(prompt.reasons).filter(|_| calling.grammar.is_none()))
-            }
-            Ask::Text(text) => (tokenizer.encode(text, tokenizer.adds_bos()), None),
-            Ask::Tokens(tokens) => (tokens.clone(), None),
-            Ask::Embeddings { .. } => unreachable!("they were prepared"),
+        let mut turn = Turn {
+            reasons: None,
+            named: false,
+            tags: None,
+            reasoning_most: request.steering.budget,
+            most: request.options.max_tokens.unwrap_or(usize::MAX),
+            marks: None,
         };
+        let (prompts, ignored, param) = match &request.ask {
+            Ask::Conversation(messages) => {
+                let prompt = self.conversation(messages, request, &mut calling)?;
+                (turn.reasons, turn.named, turn.tags) = (Some(prompt.reasons), prompt.named, prompt.tags);
+                turn.reasons = turn.reasons.filter(|_| !calling.is_forced);
+                (vec![prompt.tokens], prompt.unread, "messages")
+            }
+            Ask::Prompts(inputs) => {
+                let tokens = |input: &Input| match input {
+                    Input::Text(text) => tokenizer.encode(text, tokenizer.adds_bos()),
+                    Input::Tokens(tokens) => tokens.clone(),
+                };
+                (inputs.iter().map(tokens).collect(), Vec::new(), "prompt")
+            }
+            Ask::Embeddings { .. } | Ask::Question(_) => unreachable!("they were prepared or answered"),
+        };
+        turn.marks = calling.marks;
         drop(making);
-        if let Some(token) = tokens.iter().find(|&&token| token as usize >= self.session.vocabulary()) {
-            let most = self.session.vocabulary() - 1;
-            return Err(Refusal::invalid(
-                Some("prompt"),
-                format!("there is no token {token}; they go to {most}"),
-            ));
-        }
-        if tokens.is_empty() {
-            return Err(Refusal::invalid(Some("prompt"), "the prompt has no tokens; say something"));
-        }
         let context = self.session.context();
-        if tokens.len() >= context {
-            let message = format!(
-                "the prompt has {} tokens, and the plan's context has room for {context} with the answer; say it shorter, or plan with a larger --context",
-                tokens.len()
-            );
-            return Err(Refusal::invalid(None, message));
+        for tokens in &prompts {
+            if let Some(token) = tokens.iter().find(|&&token| token as usize >= self.session.vocabulary()) {
+                let most = self.session.vocabulary() - 1;
+                return Err(Refusal::invalid(
+                    Some(param),
+                    format!("there is no token {token}; they go to {most}"),
+                ));
+            }
+            if tokens.is_empty() {
+                return Err(Refusal::invalid(Some(param), "the prompt has no tokens; say something"));
+            }
+            if tokens.len() >= context {
+                return Err(Refusal::too_long(param, tokens.len(), context));
+            }
         }
         let options = &request.options;
-        let most = options.max_tokens.unwrap_or(usize::MAX);
         let told = options.likelihoods.map_or(0, |top| 1 + top);
-        let room = most.min(context - tokens.len() + 1);
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let echoed = if options.echo { longest } else { 0 };
+        let room = echoed + turn.most.min(context - longest + 1);
         // who answers beside it may ask for as many
         let likelihoods = LIKELIHOODS / self.seats.len().max(1);
-        if options.choices * room * told > likelihoods {
+        if prompts.len() * options.choices * room * told > likelihoods {
             let message = format!(
                 "{} answers of up to {room} tokens with {told} likelihoods each are more than the {likelihoods} that are kept at once; set a smaller `max_tokens`, or ask for fewer",
                 options.choices
@@ -728,22 +902,40 @@ impl<'engine> Desk<'_, 'engine> {
         let sampling = self.sampling(options);
         Sampler::new(sampling.clone()).map_err(|error| Refusal::invalid(None, error.to_string()))?;
         let refused = |error: String| Refusal::invalid(Some("response_format"), error);
-        let grammar = match &options.schema {
-            None => calling.grammar,
-            Some(schema) => {
+        let enforced = match &options.schema {
+            // beside tools it has been enforced with them
+            Some(schema) if calling.calls.is_none() => {
                 let json = schema::grammar(schema).map_err(refused)?;
-                Some(self.grammar(format!("start: {json}"), &[]).map_err(refused)?)
+                let (grammar, charge) = self.grammar(format!("start: {json}"), &[]).map_err(refused)?;
+                Some((Enforced::Answer(grammar), charge))
             }
+            _ => calling.enforced,
         };
         let text_room = TEXT_BYTES.0 * room + TEXT_BYTES.1;
         let arguments = if request.tools.is_some() { ARGUMENT_BYTES * room } else { 0 };
         let choice = TEXT_COPIES * text_room + LIKELIHOOD_BYTES * told * room + arguments;
-        let bytes = options.choices * choice + 3 * (job.held.bytes() + size_of_val(&tokens[..]));
-        let what = || format!("`n` {} of an answer of up to {room} tokens", options.choices);
+        let choices = prompts.len() * options.choices;
+        let tokens: usize = prompts.iter().map(Vec::len).sum();
+        let bytes = choices * choice + 3 * (job.held.bytes() + tokens * size_of::<u32>());
+        let what = || format!("`n` {choices} of an answer of up to {room} tokens");
         job.told.charge(self.room.take(bytes).map_err(|short| short.refusal(&what()))?);
-        let turn = Turn { reasons, most, marks: calling.marks };
-        let calls = calling.calls;
-        Ok(Prepared { prompt: tokens, turn, sampling, grammar, text_room, calls, embedding: None })
+        let mut prompts = prompts.into_iter();
+        let prompt = prompts.next().unwrap_or_default();
+        let tells_prompt = options.echo && options.likelihoods.is_some();
+        Ok(Prepared {
+            read: if tells_prompt { 0 } else { prompt.len() },
+            prompt,
+            rest: prompts,
+            echo: options.echo,
+            tells_prompt,
+            ignored,
+            turn,
+            sampling,
+            enforced,
+            text_room,
+            calls: calling.calls,
+            embedding: None,
+        })
     }
 
     /// The tokens of texts that become a vector each.
@@ -788,10 +980,22 @@ impl<'engine> Desk<'_, 'engine> {
         let bytes = embedding.bytes_max + (3 * size_of::<u32>() * tokens) as u64;
         job.told.charge(self.charged("the vectors", bytes).map_err(refused)?);
         Ok(Prepared {
+            read: texts.last().map_or(0, Vec::len),
             prompt: texts.pop().unwrap_or_default(),
-            turn: Turn { reasons: None, most: 0, marks: None },
+            rest: Vec::new().into_iter(),
+            echo: false,
+            tells_prompt: false,
+            ignored: Vec::new(),
+            turn: Turn {
+                reasons: None,
+                named: false,
+                tags: None,
+                reasoning_most: None,
+                most: 0,
+                marks: None,
+            },
             sampling: self.sampling.clone(),
-            grammar: None,
+            enforced: None,
             text_room: 0,
             calls: None,
             embedding: Some(embedding),
@@ -817,9 +1021,10 @@ impl<'engine> Desk<'_, 'engine> {
     fn conversation(
         &self,
         messages: &[Message],
-        tools: Option<&Tools>,
+        request: &AnswerRequest,
         calling: &mut Calling,
     ) -> Result<Prompt, Refusal> {
+        let tools = request.tools.as_ref();
         let tokenizer = self.session.tokenizer();
         let refused = |error: &TemplateError| Refusal::invalid(Some("messages"), error.to_string());
         let template = self.template.as_ref().map_err(refused)?;
@@ -833,25 +1038,60 @@ impl<'engine> Desk<'_, 'engine> {
         let written = |calls: &[Call]| format.and_then(|format| format.written(calls));
         let numbered = format.map(|format| calls::numbered(format, messages));
         let messages = numbered.as_deref().unwrap_or(messages);
-        let prompt = template.prompt_with(tokenizer, messages, &described, &written, true);
-        let mut prompt = prompt.map_err(|error| refused(&error))?;
-        let (Some(tools), Some(format)) = (tools, format) else { return Ok(prompt) };
-        let refused = |error: String| Refusal::invalid(Some("tools"), error);
-        let forced = tools.forced(format).map_err(refused)?;
-        let name = forced.as_ref().map(|(name, _)| name.clone().unwrap_or_default());
-        if let (Some((_, lark)), Some(name)) = (forced, &name) {
-            let thought = if prompt.reasons { format.after_reasoning() } else { "" };
-            let prefix = format!("{thought}{}", format.prefix(name));
-            prompt.tokens.extend(tokenizer.encode_rendered(&prefix, &[]));
-            calling.grammar = Some(self.grammar(lark, format.inner_marks()).map_err(refused)?);
+        let steering = Some(&request.steering);
+        let scene = Scene { messages, tools: &described, written: &written, steering, answer: true };
+        let mut prompt = template.prompt(tokenizer, scene).map_err(|error| refused(&error))?;
+        if let Some(prefill) = &request.prefill {
+            // an answer that has begun is behind its reasoning
+            let close = prompt.tags.filter(|_| prompt.reasons);
+            let close = close.map_or_else(String::new, |(_, close)| format!("\n{close}\n\n"));
+            let text = format!("{close}{prefill}");
+            prompt.tokens.extend(tokenizer.encode_rendered(&text, &[close.len()..text.len()]));
+            prompt.reasons = false;
         }
-        calling.marks = Some(format.marks());
-        calling.calls = Some(Calls::new(format, Arc::clone(&tools.all), name));
+        let (Some(tools), Some(format)) = (tools, format) else { return Ok(prompt) };
+        calling.is_forced = tools.must_call();
+        calling.enforced =
+            self.enforced(tools, format, request.options.schema.as_ref(), calling.is_forced)?;
+        if calling.is_forced {
+            let thought = prompt.tags.filter(|_| prompt.reasons).map(|(_, close)| format!("\n{close}\n\n"));
+            let prefix = thought.unwrap_or_default() + format.open();
+            prompt.tokens.extend(tokenizer.encode_rendered(&prefix, &[]));
+        }
+        calling.marks = Some(format.marks);
+        calling.calls = Some(Calls::new(format, Arc::clone(&tools.callable), calling.is_forced));
         Ok(prompt)
+    }
+
+    /// What an answer with tools must be: a call where there must be one, what a schema says or a call where there is one, and otherwise
+    /// calls as they should be, from what begins them on. Where no tool is strict, nothing need be enforced of these.
+    fn enforced(
+        &self,
+        tools: &Tools,
+        format: &'static Format,
+        schema: Option<&Value>,
+        is_forced: bool,
+    ) -> Result<Option<(Enforced, Charge)>, Refusal> {
+        let (callable, several) = (&tools.callable[..], tools.parallel && !is_forced);
+        if let Some(schema) = schema.filter(|_| !is_forced) {
+            let refused = |error: String| Refusal::invalid(Some("response_format"), error);
+            let lark =
+                call_grammar::of_schema_or_calls(schema, format, callable, several).map_err(refused)?;
+            let (grammar, charge) = self.grammar(lark, format.marks).map_err(refused)?;
+            return Ok(Some((Enforced::Answer(grammar), charge)));
+        }
+        let is_strict = is_forced || callable.iter().any(|tool| tool.strict);
+        let lark = call_grammar::of_calls(format, callable, several, is_forced);
+        match lark.and_then(|lark| self.grammar(lark, format.marks)) {
+            Ok((grammar, charge)) => Ok(Some((Enforced::calls(grammar, is_strict), charge))),
+            Err(_) if !is_strict => Ok(None),
+            Err(error) => Err(Refusal::invalid(Some("tools"), error)),
+        }
     }
 
     /// A grammar, if there is room for it, with the charge for it. Some tokens that steer the model may be part of its text.
     fn grammar(&self, lark: String, marks: &'static [&'static str]) -> Result<(Grammar, Charge), String> {
+        // the one that begins anew for each choice or call, and the one that goes on
         let charge = self.charged("its grammar", grammar::bytes_max(&lark))?;
         Ok((Grammar::new(lark, marks)?, charge))
     }

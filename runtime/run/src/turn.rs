@@ -1,5 +1,6 @@
 //! One answer to one prompt, in a sequence that keeps what it holds from one to the next.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use flashplan::{TextStream, Tokenizer};
 use super::Failure;
 use super::ended::Ended;
 use super::held::Held;
-use super::reasoning::{Channel, Parts};
+use super::reasoning::{Channel, Parts, Tags};
 use super::session::RunningPlan;
 use super::sessions::Sessions;
 
@@ -20,6 +21,12 @@ const PREFILLED_AT_ONCE: usize = 256;
 pub(super) struct Turn {
     /// Whether the prompt ends in the middle of the model's reasoning; `None` where no part of the text is.
     pub(super) reasons: Option<bool>,
+    /// Whether the prompt ends with the name of who speaks, behind which the answer may go on.
+    pub(super) named: bool,
+    /// The tags between which the model reasons.
+    pub(super) tags: Option<Tags>,
+    /// Tokens of reasoning, at most: it is closed then.
+    pub(super) reasoning_most: Option<usize>,
     /// Tokens of the answer, at most.
     pub(super) most: usize,
     /// Where calls of tools are told apart: the tokens that steer the model and are part of their text.
@@ -143,7 +150,10 @@ pub(super) fn write(
             Err(Failure::Stopped) => break Ended::Interrupt,
             Err(failure) => return Err(failure),
         }
-        next = choose(writing.parts(), session.last_logits())?;
+        next = match writing.ordained() {
+            Some(token) => Some(token),
+            None => choose(writing.parts(), session.last_logits())?,
+        };
     };
     Ok(writing.finish(ended, show))
 }
@@ -156,6 +166,9 @@ pub(super) struct Writing<'t> {
     parts: Option<Parts>,
     letters: TextStream<'t>,
     tokens: usize,
+    /// Tokens of reasoning, and those that end it before the model would.
+    reasoned: usize,
+    closing: VecDeque<u32>,
     /// Whether nobody listens any more.
     broken: bool,
 }
@@ -163,8 +176,47 @@ pub(super) struct Writing<'t> {
 impl<'t> Writing<'t> {
     /// Nothing has been said yet.
     pub(super) fn new(tokenizer: &'t Tokenizer, turn: Turn) -> Self {
-        let parts = turn.reasons.map(|reasons| Parts::new(reasons).with_calls(turn.marks.is_some()));
-        Self { tokenizer, turn, parts, letters: tokenizer.stream(), tokens: 0, broken: false }
+        let parts = turn
+            .reasons
+            .map(|reasons| Parts::new(reasons).with_calls(turn.marks.is_some()).with_name(turn.named));
+        let letters = tokenizer.stream();
+        Self {
+            tokenizer,
+            turn,
+            parts,
+            letters,
+            tokens: 0,
+            reasoned: 0,
+            closing: VecDeque::new(),
+            broken: false,
+        }
+    }
+
+    /// The next token, where none is chosen: the model has reasoned for as long as it may.
+    pub(super) fn ordained(&mut self) -> Option<u32> {
+        if let Some(most) = self.turn.reasoning_most
+            && self.closing.is_empty()
+            && let Some(closing) = self.parts.as_ref().and_then(|parts| parts.closing(self.turn.tags))
+        {
+            self.reasoned += 1;
+            if self.reasoned > most {
+                self.closing = self.tokenizer.encode_rendered(&closing, &[]).into();
+            }
+        }
+        self.closing.pop_front()
+    }
+
+    /// Whether there are as many tokens as there may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.tokens >= self.turn.most
+    }
+
+    /// Shows a token of the prompt as if it was of the answer.
+    pub(super) fn echo(&mut self, token: u32, show: &mut dyn FnMut(Channel, &str) -> ControlFlow<()>) {
+        let text = self.letters.push(token);
+        if !self.broken && !text.is_empty() {
+            self.broken = show(Channel::Answer, &text).is_break();
+        }
     }
 
     /// The parts of the text so far.

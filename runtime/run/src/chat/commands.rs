@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use terminal::Rows;
 
+use crate::steering::{EFFORTS, Steering};
+
 /// A line of the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry {
@@ -24,11 +26,13 @@ pub(super) enum Command {
     Plan,
     /// Another system message; none takes it away.
     System(Option<String>),
+    /// How much the model reasons.
+    Think(Steering),
     Exit,
 }
 
 /// Every command and what it does.
-const COMMANDS: [(&str, &str); 8] = [
+const COMMANDS: [(&str, &str); 9] = [
     ("/help", "this list"),
     ("/reset", "begin anew, with the same system message"),
     ("/save FILE", "write the conversation"),
@@ -36,6 +40,10 @@ const COMMANDS: [(&str, &str); 8] = [
     ("/stats", "what there was so far, and of the last answer what was planned beside what happened"),
     ("/plan", "the plan that runs"),
     ("/system TEXT", "set the system message; without TEXT, take it away"),
+    (
+        "/think HOW",
+        "reason before an answer: on, off, an effort such as low or high, or at most so many tokens",
+    ),
     ("/exit", "end, as Ctrl-D does"),
 ];
 
@@ -79,10 +87,12 @@ pub(super) fn parse(line: &str) -> Result<Entry, String> {
         "stats" => Command::Stats,
         "plan" => Command::Plan,
         "system" => Command::System((!argument.is_empty()).then(|| argument.to_owned())),
+        "think" => Command::Think(steering(argument)?),
         "exit" => Command::Exit,
         _ => return Err(format!("there is no command /{name}; /help lists those there are")),
     };
-    let takes = matches!(command, Command::Save(_) | Command::Load(_) | Command::System(_));
+    let takes =
+        matches!(command, Command::Save(_) | Command::Load(_) | Command::System(_) | Command::Think(_));
     if !takes && !argument.is_empty() {
         return Err(format!(
             "/{name} takes nothing after it; a message that begins with / is written with //"
@@ -91,9 +101,37 @@ pub(super) fn parse(line: &str) -> Result<Entry, String> {
     Ok(Entry::Command(command))
 }
 
+/// How much a model is to reason.
+fn steering(how: &str) -> Result<Steering, String> {
+    let mut steering = Steering::default();
+    match how {
+        "" | "on" => steering.enabled = Some(true),
+        "off" => steering.enabled = Some(false),
+        effort if EFFORTS.contains(&effort) => steering.set_effort(effort)?,
+        tokens => steering.set_budget(tokens.parse().map_err(|_| {
+            format!("/think takes on, off, an effort ({}) or a number of tokens", EFFORTS.join(", "))
+        })?),
+    }
+    Ok(steering)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_may_be_told_how_much_to_reason() {
+        let think = |how: &str| match parse(&format!("/think {how}")) {
+            Ok(Entry::Command(Command::Think(steering))) => Ok(steering),
+            Err(why) => Err(why),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(think("off").unwrap().enabled, Some(false));
+        assert_eq!(think("").unwrap().enabled, Some(true));
+        assert_eq!(think("high").unwrap().effort.as_deref(), Some("high"));
+        assert_eq!(think("300").unwrap().budget, Some(300));
+        assert!(think("hard").unwrap_err().contains("on, off, an effort (none, minimal"));
+    }
 
     #[test]
     fn commands_begin_with_a_slash_and_messages_with_anything_else() {
@@ -116,7 +154,7 @@ mod tests {
     #[test]
     fn the_list_has_every_command_that_is_understood() {
         for (usage, _) in COMMANDS {
-            assert!(matches!(parse(usage), Ok(Entry::Command(_))), "{usage}");
+            assert!(matches!(parse(&usage.replace("HOW", "on")), Ok(Entry::Command(_))), "{usage}");
             assert!(help().contains(usage), "{usage}");
         }
         assert_eq!(beginning("/s"), ["/save", "/stats", "/system"]);

@@ -100,6 +100,12 @@ impl Conversation {
         Self { schema: SCHEMA, model: model.to_owned(), messages: Vec::new() }
     }
 
+    /// The conversation after one more message of the user's.
+    pub(crate) fn with_said(mut self, content: &str) -> Self {
+        self.messages.push(Message::new(Role::User, content));
+        self
+    }
+
     /// The system message.
     pub(crate) fn system(&self) -> Option<&str> {
         let first = self.messages.first().filter(|message| message.role == Role::System);

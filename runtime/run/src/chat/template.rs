@@ -5,6 +5,7 @@
 //! strings, lists and dictionaries. A template is somebody else's program: what it may do is counted, which bounds its time
 //! and its memory. What people say is guarded (`guard`).
 
+use std::collections::HashSet;
 use std::error::Error as _;
 use std::ops::Range;
 
@@ -19,6 +20,8 @@ use serde_json::{Value as Json, json};
 
 use super::conversation::{Call, Message, Role};
 use super::guard::{Guard, StandIns};
+use crate::reasoning::{self, Tags};
+use crate::steering::Steering;
 
 /// The longest template; those of today's models have up to 20 KB.
 pub(crate) const SOURCE_BYTES_MAX: usize = 64 << 10;
@@ -40,8 +43,9 @@ const TEXT_BYTES_PER_MESSAGE: usize = 128;
 const STACK_BYTES_PER_FUEL: usize = 1 << 10;
 /// The name under which the environment has it.
 const NAME: &str = "template";
-/// How a text ends after which the model goes on with its reasoning.
-const OPENED: [&str; 3] = ["<think>", "[THINK]", "<|START_THINKING|>"];
+/// Variables that tell a template whether the model reasons, and how much.
+const SWITCHES: [&str; 3] = ["enable_thinking", "thinking", "reasoning_effort"];
+const EFFORTS: [&str; 3] = ["reasoning_effort", "thinking_effort", "reasoning_strength"];
 
 /// Why there are no tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -109,6 +113,8 @@ pub(crate) struct Template {
     guard: Guard,
     bos: String,
     eos: String,
+    /// Variables that it looks at.
+    reads: HashSet<String>,
     /// Whether it takes a call's arguments as they are; some put the text of them together with others, as `DeepSeek`'s.
     takes_objects: bool,
 }
@@ -122,6 +128,32 @@ pub(crate) struct Prompt {
     pub(crate) tokens: Vec<u32>,
     /// Whether the model goes on in the middle of its reasoning.
     pub(crate) reasons: bool,
+    /// Whether it ends with the name of who speaks, behind which the answer may go on.
+    pub(crate) named: bool,
+    /// The tags between which this model reasons, if the template has any.
+    pub(crate) tags: Option<Tags>,
+    /// What was asked for in vain: the template cannot tell the model of it.
+    pub(crate) unread: Vec<String>,
+}
+
+/// A conversation, and all that a template is told with it.
+#[derive(Clone, Copy)]
+pub(crate) struct Scene<'s> {
+    pub(crate) messages: &'s [Message],
+    /// As `OpenAI` describes them: each one the template must tell the model of.
+    pub(crate) tools: &'s [Json],
+    /// How calls are written of which the template knows nothing: they become part of what the model has said.
+    pub(crate) written: &'s Written<'s>,
+    pub(crate) steering: Option<&'s Steering>,
+    /// Whether the model is to answer.
+    pub(crate) answer: bool,
+}
+
+impl<'s> Scene<'s> {
+    /// Messages alone.
+    pub(crate) fn of(messages: &'s [Message], answer: bool) -> Self {
+        Self { messages, tools: &[], written: &|_| None, steering: None, answer }
+    }
 }
 
 impl Template {
@@ -142,9 +174,11 @@ impl Template {
             guard: Guard::new(tokenizer),
             bos: name(tokenizer.bos()).to_owned(),
             eos: name(tokenizer.eos()).to_owned(),
+            reads: HashSet::new(),
             takes_objects: true,
         };
-        template.render(&[Message::new(Role::User, "Hello")], &[], &|_| None, true)?;
+        template.reads = template.environment.get_template(NAME)?.undeclared_variables(false);
+        template.render(Scene::of(&[Message::new(Role::User, "Hello")], true))?;
         if template.source.contains("tool_calls") {
             let arguments = [("a".to_owned(), Json::from(1))].into_iter().collect();
             let call = Call { id: "a1b2c3d4e".to_owned(), name: "f".to_owned(), arguments };
@@ -152,7 +186,7 @@ impl Template {
             let messages = [Message::new(Role::User, "Hello"), called];
             let mut fails = |takes_objects| {
                 template.takes_objects = takes_objects;
-                template.render(&messages, &[], &|_| None, false).is_err()
+                template.render(Scene::of(&messages, false)).is_err()
             };
             // what fails in both ways is told when somebody calls
             template.takes_objects = !fails(true) || fails(false);
@@ -160,41 +194,22 @@ impl Template {
         Ok(template)
     }
 
-    /// The conversation, and with `answer` what makes the model answer it. As in llama.cpp, a model that expects a beginning token
-    /// gets it where the template has none.
-    pub(crate) fn prompt(
-        &self,
-        tokenizer: &Tokenizer,
-        messages: &[Message],
-        answer: bool,
-    ) -> Result<Prompt, TemplateError> {
-        self.prompt_with(tokenizer, messages, &[], &|_| None, answer)
-    }
-
     /// The template itself.
     pub(crate) fn source(&self) -> &str {
         &self.source
     }
 
-    /// A prompt with tools, as `OpenAI` describes them, each of which the template must tell the model of. Calls of which it knows
-    /// nothing become part of what the model has said, as they are written.
-    pub(crate) fn prompt_with(
-        &self,
-        tokenizer: &Tokenizer,
-        messages: &[Message],
-        tools: &[Json],
-        written: &Written<'_>,
-        answer: bool,
-    ) -> Result<Prompt, TemplateError> {
-        let (text, said) = self.render(messages, tools, written, answer)?;
-        if !tools.is_empty() {
+    /// The prompt. As in llama.cpp, a model that expects a beginning token gets it where the template has none.
+    pub(crate) fn prompt(&self, tokenizer: &Tokenizer, scene: Scene<'_>) -> Result<Prompt, TemplateError> {
+        let (text, said) = self.render(scene)?;
+        if !scene.tools.is_empty() {
             // who speaks may name a tool that the template does not; one that fails without tools has need of them
-            let without = self.render(messages, &[], written, answer).unwrap_or_default().0;
+            let without = self.render(Scene { tools: &[], ..scene }).unwrap_or_default().0;
             let told = |tool: &Json| {
                 let name = tool["function"]["name"].as_str().unwrap_or_default();
                 text.matches(name).count() > without.matches(name).count()
             };
-            if !tools.iter().all(told) {
+            if !scene.tools.iter().all(told) {
                 return Err(TemplateError::NoTools);
             }
         }
@@ -206,18 +221,53 @@ impl Template {
         }
         let end = text.trim_end();
         let touched = said.last().is_some_and(|said| said.end >= end.len());
-        let reasons = answer && !touched && OPENED.iter().any(|opened| end.ends_with(opened));
-        Ok(Prompt { tokens, reasons })
+        let opened = reasoning::opened_by(end).filter(|_| scene.answer && !touched);
+        let tags = opened.or_else(|| reasoning::taught_by(&self.source));
+        let mut reasons = opened.is_some();
+        let off = scene.steering.is_some_and(|steering| steering.enabled == Some(false));
+        if let Some((open, close)) = tags.filter(|_| off && scene.answer) {
+            // a template that does not know how: the reasoning is over before it begins
+            let over = match (reasons, self.reads_any(&SWITCHES)) {
+                (true, _) => format!("\n{close}\n\n"),
+                (false, true) => String::new(),
+                (false, false) => format!("{open}\n\n{close}\n\n"),
+            };
+            tokens.extend(tokenizer.encode_rendered(&over, &[]));
+            reasons = false;
+        }
+        let unread = scene.steering.map(|steering| self.unread(steering)).unwrap_or_default();
+        let named = end.ends_with("<|start|>assistant");
+        Ok(Prompt { tokens, reasons, named, tags, unread })
+    }
+
+    /// A wish as the model knows it: harmony's have three efforts.
+    fn known(&self, name: &str, value: &Json) -> Json {
+        if name != EFFORTS[0] || !self.source.contains("<|channel|>analysis") {
+            return value.clone();
+        }
+        Json::from(match value.as_str() {
+            Some("none" | "minimal") => "low",
+            Some("xhigh" | "max") => "high",
+            _ => return value.clone(),
+        })
+    }
+
+    fn reads_any(&self, names: &[&str]) -> bool {
+        names.iter().any(|&name| self.reads.contains(name))
+    }
+
+    /// Wishes that the template does not look at. A bound on the tokens, and no reasoning at all, are enforced without it.
+    fn unread(&self, steering: &Steering) -> Vec<String> {
+        let effort = steering.effort.as_ref().filter(|_| !self.reads_any(&EFFORTS));
+        let variables = steering.variables.keys().filter(|name| !self.reads.contains(*name));
+        let variables = variables.map(|name| format!("chat_template_kwargs.{name}"));
+        effort.map(|_| "reasoning_effort".to_owned()).into_iter().chain(variables).collect()
     }
 
     /// The text, and the bytes of it that no special token may touch.
-    fn render(
-        &self,
-        messages: &[Message],
-        tools: &[Json],
-        written: &Written<'_>,
-        answer: bool,
-    ) -> Result<(String, Vec<Range<usize>>), TemplateError> {
+    fn render(&self, scene: Scene<'_>) -> Result<(String, Vec<Range<usize>>), TemplateError> {
+        let Scene { messages, tools, written, steering, answer } = scene;
+        let steering = steering.map(Steering::told).unwrap_or_default();
         let knows_calls = self.source.contains("tool_calls");
         let as_text = |message: &Message| match &message.calls[..] {
             calls if knows_calls || calls.is_empty() => Ok(None),
@@ -233,6 +283,7 @@ impl Template {
                     .map(|call| Json::Object(call.arguments.clone()).to_string()),
             )
             .chain(as_text.iter().flatten().flatten().map(|[_, text, _]| text.clone()))
+            .chain(steering.values().map(Json::to_string))
             .collect();
         let said = || {
             let texts = messages.iter().flat_map(|m| [Some(&m.content), m.reasoning.as_ref()]).flatten();
@@ -272,7 +323,9 @@ impl Template {
             Value::from_pairs(pairs)
         };
         let told = if tools.is_empty() { Value::from(()) } else { tools.iter().map(guarded).collect() };
-        let context = Value::from_pairs([
+        let steered = steering.iter().map(|(name, value)| (name.as_str(), guarded(&self.known(name, value))));
+        let documents = std::iter::once(("documents", Value::from(())));
+        let context = Value::from_pairs(documents.chain(steered).chain([
             ("messages", messages.iter().zip(&as_text).map(value).collect()),
             ("add_generation_prompt", Value::from(answer)),
             ("bos_token", Value::from(self.bos.as_str())),
@@ -280,8 +333,7 @@ impl Template {
             ("tools", told.clone()),
             // as SmolLM3's clients name them
             ("xml_tools", told),
-            ("documents", Value::from(())),
-        ]);
+        ]));
         let bytes: usize = said().map(String::len).sum();
         let fuel = FUEL + FUEL_PER_MESSAGE * messages.len() as u64 + FUEL_PER_BYTE * bytes as u64;
         let fuel = fuel.min(FUEL_MAX);

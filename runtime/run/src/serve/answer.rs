@@ -80,7 +80,7 @@ impl Whole {
         loop {
             let told = told.recv().await.unwrap_or_else(|| Told::Failed(Refusal::broken(STOPPING)));
             match told {
-                Told::Begins { .. } => {}
+                Told::Begins { .. } | Told::Said(_) => {}
                 Told::Text { choice, part, text, likelihoods } => {
                     let heard = whole.choice(choice);
                     match part {
@@ -126,15 +126,12 @@ impl Events {
     }
 }
 
-impl Stream for Events {
-    type Item = Result<sse::Event, Infallible>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+impl Events {
+    /// The next event, when it has come; none at the end.
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
         loop {
-            if let Some(Event { name, data }) = self.ready.pop_front() {
-                // the name first, as everybody else writes it
-                let event = name.map_or_else(sse::Event::default, |name| sse::Event::default().event(name));
-                return Poll::Ready(Some(Ok(event.data(data))));
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(event));
             }
             if self.over {
                 return Poll::Ready(None);
@@ -187,5 +184,30 @@ impl Body for WholeBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact((self.json.len() - self.sent) as u64)
+    }
+}
+
+impl Stream for Events {
+    type Item = Result<sse::Event, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_event(context).map(|event| {
+            let Event { name, data } = event?;
+            // the name first, as everybody else writes it
+            let event = name.map_or_else(sse::Event::default, |name| sse::Event::default().event(name));
+            Some(Ok(event.data(data)))
+        })
+    }
+}
+
+/// The same as lines of JSON.
+#[derive(Debug)]
+pub(super) struct Lines(pub(super) Events);
+
+impl Stream for Lines {
+    type Item = Result<String, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_event(context).map(|event| event.map(|event| Ok(event.data + "\n")))
     }
 }

@@ -5,48 +5,29 @@ use std::vec::IntoIter;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use flashplan::internals::pooling::{Pooled, Pooling};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Told;
 use super::answer::{Event, Form, Whole};
-use super::request::{AnswerRequest, Ask, Input, Keys, Options, Refusal};
+use super::keys::{self, Keys, Notes, Served};
+use super::request::{AnswerRequest, Ask, Input, Refusal, inputs};
 
 /// Texts of a request, at most; `OpenAI` takes as many.
 const INPUTS_MAX: usize = 2048;
 /// Bytes that a number takes until its answer is out: itself, its digits, and the room in which their text grows.
 const NUMBER_BYTES: usize = 4 + 3 * 16;
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Inputs {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<u32>),
-    TokenLists(Vec<Vec<u32>>),
-}
-
 /// A request to `/v1/embeddings`.
-pub(super) fn embeddings(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> {
-    let mut keys = Keys::read(body)?;
+pub(super) fn embeddings(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest, Refusal> {
+    let notes = Notes::default();
+    let mut keys = Keys::read(body, &keys::EMBEDDINGS, &notes)?;
     keys.model(served)?;
     let refused = |message: String| Refusal::invalid(Some("input"), message);
     let input: Value = keys
         .take("input")?
         .ok_or_else(|| refused("`input` is missing: of what is the embedding wanted?".to_owned()))?;
-    let inputs: Vec<Input> = match serde_json::from_value(input) {
-        Ok(Inputs::Text(text)) => vec![Input::Text(text)],
-        Ok(Inputs::Texts(texts)) => texts.into_iter().map(Input::Text).collect(),
-        Ok(Inputs::Tokens(tokens)) => vec![Input::Tokens(tokens)],
-        Ok(Inputs::TokenLists(lists)) => lists.into_iter().map(Input::Tokens).collect(),
-        Err(_) => {
-            let message = "`input` is a text, a list of texts, a list of tokens, or a list of such lists";
-            return Err(refused(message.to_owned()));
-        }
-    };
-    if !(1..=INPUTS_MAX).contains(&inputs.len()) {
-        return Err(refused(format!("`input` has {} texts; it has 1 to {INPUTS_MAX}", inputs.len())));
-    }
+    let inputs = inputs(input, "input", INPUTS_MAX)?;
     if inputs.iter().any(Input::is_empty) {
         return Err(refused("`input` has an empty text, which has no embedding; leave it away".to_owned()));
     }
@@ -57,13 +38,12 @@ pub(super) fn embeddings(body: &[u8], served: &str) -> Result<AnswerRequest, Ref
     }
     let dimensions = keys.take("dimensions")?;
     keys.finish()?;
+    let ask = Ask::Embeddings { inputs, dimensions };
     Ok(AnswerRequest {
-        ask: Ask::Embeddings { inputs, dimensions },
-        options: Options::default(),
-        tools: None,
-        stream: false,
         usage: true,
         repeated: json!(format),
+        ignored: notes.names(),
+        ..AnswerRequest::of(ask)
     })
 }
 
@@ -173,7 +153,7 @@ mod tests {
     use super::*;
 
     fn read(body: &Value) -> Result<AnswerRequest, Refusal> {
-        embeddings(body.to_string().as_bytes(), "m")
+        embeddings(body.to_string().as_bytes(), &Served { model: "m", strict: true, stored: None })
     }
 
     #[test]
@@ -203,7 +183,7 @@ mod tests {
             (json!({ "input": [-1] }), "input", "a list of tokens"),
             (json!({ "input": "a", "encoding_format": "int8" }), "encoding_format", "float or base64"),
             (json!({ "input": "a", "dimensions": "many" }), "dimensions", "`dimensions`"),
-            (json!({ "input": "a", "stream": true }), "stream", "unknown"),
+            (json!({ "input": "a", "stream": true }), "stream", "not implemented"),
             (json!({ "input": "a", "model": "n" }), "model", "no model `n`"),
         ] {
             let refusal = read(&body).expect_err("it is refused");

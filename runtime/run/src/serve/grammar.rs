@@ -1,4 +1,4 @@
-//! What an answer must be: a grammar that every token is held against before it is chosen.
+//! A grammar that tokens are held against before they are chosen.
 //!
 //! The grammar is `llguidance`'s, over bytes: its own trie of the whole vocabulary would cost some MiB that no plan has counted.
 //! Tokens are tried in the order of their likelihood, and most often the first one passes. The cost is counted: limits bound the
@@ -77,6 +77,13 @@ impl Grammar {
     /// The grammar at its beginning, for another answer.
     pub(super) fn anew(&self) -> Self {
         Self { matcher: self.matcher.clone(), ..*self }
+    }
+
+    /// Takes text that has come already; whether it may be so.
+    pub(super) fn goes_on_with(&mut self, text: &str) -> bool {
+        let bytes: Vec<u32> = text.bytes().map(u32::from).collect();
+        self.matcher.validate_tokens(&bytes).is_ok_and(|valid| valid == bytes.len())
+            && self.matcher.consume_tokens(&bytes).is_ok()
     }
 
     /// The next token of an answer that has gone so far; `None` if nothing may follow. What the model says to itself is free, but

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{MatchedPath, Path, State};
 use axum::http::{HeaderMap, Request as HttpRequest, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -26,18 +27,23 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::answer::{Events, Form, Head, Whole, WholeBody};
+use super::answer::{Events, Form, Head, Lines, Whole, WholeBody};
 use super::anthropic::{self, Anthropic};
 use super::budget::{Charge, Shares, Short};
+use super::calls;
 use super::connections::{Connections, Patient};
 use super::embeddings::{self, Vectors};
+use super::keys;
 use super::log::Log;
 use super::mailbox::{Listener, mailbox};
 use super::metrics::Metrics;
+use super::ollama::{self, Ollama};
 use super::openai::{self, OpenAi};
+use super::questions;
 use super::queue::{Queue, Refused};
 use super::request::{AnswerRequest, Refusal};
 use super::responses::{self, Responses};
+use super::store::Store;
 use super::{Job, STOPPING, Told, weight};
 
 /// The longest head, and bytes that wait to be sent before an answer is asked for more.
@@ -78,12 +84,18 @@ const LAST: Duration = Duration::from_secs(2);
 
 /// Where Anthropic's clients ask, and are refused in their own words.
 const MESSAGES: &str = "/v1/messages";
+const COUNT: &str = "/v1/messages/count_tokens";
+/// Where Ollama's do.
+const OLLAMA: &str = "/api/";
 
 /// The site that is served: its model's name, key, queue and metrics.
 #[derive(Debug)]
 pub(super) struct Site {
-    /// The model's name.
+    /// The model's name, and whether a request must name it rightly.
     pub(super) model: String,
+    pub(super) is_strict: bool,
+    /// What clients may want to know of the model.
+    pub(super) about: About,
     /// Key that clients must give; `None`: anybody may ask.
     pub(super) key: Option<String>,
     /// To whom requests go.
@@ -99,6 +111,19 @@ pub(super) struct Site {
     pub(super) log: Log,
 }
 
+/// The model, for clients that look before they ask.
+#[derive(Debug, Default)]
+pub(super) struct About {
+    /// Tokens of a context.
+    pub(super) context: usize,
+    /// Answers at once.
+    pub(super) sequences: usize,
+    pub(super) template: Option<String>,
+    /// Names of the tokens that begin and end a text.
+    pub(super) beginning: Option<String>,
+    pub(super) end: Option<String>,
+}
+
 /// A site with what its handlers share.
 #[derive(Debug)]
 struct Served {
@@ -107,6 +132,8 @@ struct Served {
     began: u64,
     answers: AtomicU64,
     limits: Limits,
+    /// Conversations that responses have ended.
+    store: Arc<Store>,
 }
 
 type Shared = Arc<Served>;
@@ -138,7 +165,8 @@ impl Door {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
         let (stop, stopped) = oneshot::channel();
         let (began, answers) = (now().as_secs(), AtomicU64::new(0));
-        let served = Served { site, address, began, answers, limits };
+        let store = Arc::new(Store::new(Arc::clone(&site.shares)));
+        let served = Served { site, address, began, answers, limits, store };
         let speak = move || {
             runtime.block_on(accept(listener, Arc::new(served), stopped));
             runtime.shutdown_timeout(LAST);
@@ -227,6 +255,16 @@ fn router(served: Shared) -> Router {
         .route("/v1/responses", post(responses))
         .route("/v1/embeddings", post(vectors))
         .route(MESSAGES, post(messages))
+        .route(COUNT, post(count))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/apply-template", post(template))
+        .route("/props", get(props))
+        .route("/api/chat", post(ollama_chat))
+        .route("/api/generate", post(ollama_generate))
+        .route("/api/tags", get(ollama_tags))
+        .route("/api/show", post(ollama_show))
+        .route("/api/version", get(ollama_version))
         .route("/metrics", get(metrics))
         .route("/health", get(health))
         .fallback(nothing)
@@ -249,29 +287,25 @@ impl IntoResponse for Refusal {
 
 /// Lets in who may ask. A page in a browser that is not ours may not, whatever name it gave this machine.
 async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: Next) -> Response {
-    let anthropic = request.uri().path() == MESSAGES;
+    let path = request.uri().path();
+    let (anthropic, ollama) = (path.starts_with(MESSAGES), path.starts_with(OLLAMA));
     let (method, route) = (request.method().clone(), request.extensions().get::<MatchedPath>().cloned());
     let response = match admitted(&served, request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => {
-            served.site.metrics.refused();
-            refusal.into_response()
-        }
+        Err(refusal) => refusal.into_response(),
     };
-    if let Some(refusal) = response.extensions().get::<Refusal>() {
-        served.site.log.refused(&method, route.as_ref().map(MatchedPath::as_str), refusal);
-    }
-    match response.extensions().get::<Refusal>() {
-        Some(refusal) if anthropic => {
-            let (body, status) = (axum::Json(anthropic::refusal(refusal)), response.status());
-            let (mut parts, body) = (status, body).into_response().into_parts();
-            parts.headers.extend(
-                response.headers().get(header::RETRY_AFTER).map(|after| (header::RETRY_AFTER, after.clone())),
-            );
-            Response::from_parts(parts, body)
-        }
-        _ => response,
-    }
+    let Some(refusal) = response.extensions().get::<Refusal>() else { return response };
+    served.site.metrics.refused();
+    served.site.log.refused(&method, route.as_ref().map(MatchedPath::as_str), refusal);
+    let written = match (anthropic, ollama) {
+        (true, _) => anthropic::refusal(refusal),
+        (_, true) => ollama::refusal(refusal),
+        _ => return response,
+    };
+    let (mut parts, body) = (response.status(), axum::Json(written)).into_response().into_parts();
+    let after = response.headers().get(header::RETRY_AFTER);
+    parts.headers.extend(after.map(|after| (header::RETRY_AFTER, after.clone())));
+    Response::from_parts(parts, body)
 }
 
 fn admitted(served: &Served, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
@@ -279,7 +313,8 @@ fn admitted(served: &Served, path: &str, headers: &HeaderMap) -> Result<(), Refu
     if let Some(key) = &served.site.key
         && !matches!(path, "/" | "/v1" | "/health")
     {
-        let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        let bearer = text(header::AUTHORIZATION).and_then(|value| value.split_once(' '));
+        let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key);
         let given = bearer.or(headers.get("x-api-key").and_then(|key| key.to_str().ok())).unwrap_or_default();
         // hashes are compared in constant time
         if blake3::hash(given.trim().as_bytes()) != blake3::hash(key.as_bytes()) {
@@ -293,8 +328,13 @@ fn admitted(served: &Served, path: &str, headers: &HeaderMap) -> Result<(), Refu
             format!("the host `{host}` is not this machine's own name; ask for http://{}", served.address);
         return Err(Refusal::of(403, "permission_error", message));
     }
+    // with a key there may be a proxy before us that speaks TLS
+    let is_own = |origin: &str| {
+        let tls = origin.strip_prefix("https://").filter(|_| served.site.key.is_some());
+        origin.strip_prefix("http://").or(tls) == Some(host)
+    };
     if let Some(origin) = text(header::ORIGIN)
-        && origin.strip_prefix("http://") != Some(host)
+        && !is_own(origin)
     {
         let message = format!("pages of `{origin}` may not ask here; ask from a program");
         return Err(Refusal::of(403, "permission_error", message));
@@ -318,7 +358,7 @@ fn is_loopback(host: &str) -> bool {
 
 async fn nothing(request: HttpRequest<Body>) -> Refusal {
     let message = format!(
-        "there is no {}; there are / (a page), /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/messages, /v1/models, /health and /metrics",
+        "there is no {}; there are / (a page), /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/messages, /v1/models, /tokenize, /detokenize, /apply-template, /props, /api/chat, /api/generate, /api/tags, /api/show, /health and /metrics",
         request.uri().path()
     );
     Refusal::of(404, "not_found_error", message)
@@ -358,7 +398,20 @@ async fn metrics(State(served): State<Shared>) -> Response {
 
 impl Served {
     fn model(&self) -> Value {
-        json!({ "id": self.site.model, "object": "model", "created": self.began, "owned_by": "flashplan" })
+        let context = self.site.about.context;
+        json!({
+            "id": self.site.model, "object": "model", "created": self.began, "owned_by": "flashplan", "context_length": context,
+            "max_model_len": context,
+        })
+    }
+
+    /// The model as Ollama lists it.
+    fn listed(&self) -> Value {
+        let since = jiff::Timestamp::from_second(self.began as i64).unwrap_or_default().to_string();
+        json!({
+            "name": self.site.model, "model": self.site.model, "modified_at": since, "size": 0, "digest": "",
+            "details": { "format": "gguf", "family": "", "families": [], "parameter_size": "", "quantization_level": "" },
+        })
     }
 
     /// The longest body that is read: it and what is made of it must fit into their shares.
@@ -384,8 +437,9 @@ impl Served {
         };
         {
             let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
-            let is_json =
-                |kind: &str| kind.split(';').next().unwrap_or_default().trim() == "application/json";
+            let is_json = |kind: &str| {
+                kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+            };
             if !text(header::CONTENT_TYPE).is_some_and(is_json) {
                 return Err(invalid(415, "send `Content-Type: application/json`"));
             }
@@ -433,7 +487,9 @@ impl Served {
             return Err(short.refusal("the request"));
         }
         held.add(self.take(weight.request.saturating_sub(held.bytes())).await?);
-        let request = api.read(&body, &self.site.model)?;
+        let known =
+            keys::Served { model: &self.site.model, strict: self.site.is_strict, stored: Some(&self.store) };
+        let request = api.read(&body, &known)?;
         drop(body);
         held.keep(weight.request);
         request.fits(self.site.context)?;
@@ -459,7 +515,13 @@ async fn models(State(served): State<Shared>) -> Response {
     axum::Json(json!({ "object": "list", "data": [served.model()] })).into_response()
 }
 
-async fn model(State(served): State<Shared>, Path(name): Path<String>) -> Result<Response, Refusal> {
+async fn model(
+    State(served): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Refusal> {
+    let Ok(Path(name)) = name else {
+        return Err(Refusal::of(400, "invalid_request_error", "the path is no text; write it in UTF-8"));
+    };
     if name == served.site.model {
         return Ok(axum::Json(served.model()).into_response());
     }
@@ -490,40 +552,122 @@ async fn messages(State(served): State<Shared>, request: HttpRequest<Body>) -> R
     respond(served, request, Api::Messages).await
 }
 
-async fn respond(served: Shared, request: HttpRequest<Body>, api: Api) -> Response {
-    let metrics = Arc::clone(&served.site.metrics);
-    match answered(served, request, api).await {
-        Ok(response) => response,
-        Err(refusal) => {
-            metrics.refused();
-            refusal.into_response()
-        }
+async fn count(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::Count).await
+}
+
+async fn tokenize(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::Tokenize).await
+}
+
+async fn detokenize(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::Detokenize).await
+}
+
+async fn template(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::Template).await
+}
+
+async fn ollama_chat(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::OllamaChat).await
+}
+
+async fn ollama_generate(State(served): State<Shared>, request: HttpRequest<Body>) -> Response {
+    respond(served, request, Api::OllamaGenerate).await
+}
+
+async fn ollama_tags(State(served): State<Shared>) -> Response {
+    axum::Json(json!({ "models": [served.listed()] })).into_response()
+}
+
+async fn ollama_version() -> Response {
+    axum::Json(json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
+}
+
+/// The model, whatever name it is asked for by.
+async fn ollama_show(State(served): State<Shared>) -> Response {
+    let about = &served.site.about;
+    let template = about.template.as_deref().unwrap_or_default();
+    let mut capabilities = vec!["completion"];
+    if calls::Format::of(template).is_some() {
+        capabilities.push("tools");
     }
+    if crate::reasoning::taught_by(template).is_some() {
+        capabilities.push("thinking");
+    }
+    axum::Json(json!({
+        "template": template, "parameters": "", "license": "", "modelfile": "", "capabilities": capabilities,
+        "details": served.listed()["details"], "modified_at": served.listed()["modified_at"],
+        "model_info": { "general.architecture": "flashplan", "flashplan.context_length": about.context },
+    }))
+    .into_response()
+}
+
+/// As llama.cpp's server tells of itself.
+async fn props(State(served): State<Shared>) -> Response {
+    let about = &served.site.about;
+    axum::Json(json!({
+        "default_generation_settings": { "n_ctx": about.context }, "total_slots": about.sequences, "model_path": served.site.model,
+        "model_alias": served.site.model, "chat_template": about.template, "bos_token": about.beginning, "eos_token": about.end,
+        "modalities": { "vision": false, "audio": false }, "build_info": concat!("flashplan ", env!("CARGO_PKG_VERSION")),
+    }))
+    .into_response()
+}
+
+async fn respond(served: Shared, request: HttpRequest<Body>, api: Api) -> Response {
+    answered(served, request, api).await.unwrap_or_else(IntoResponse::into_response)
 }
 
 /// Asks, waits for the first word, and lets the answer out at once or as it comes.
 async fn answered(served: Shared, request: HttpRequest<Body>, api: Api) -> Result<Response, Refusal> {
-    let (request, held) = served.request(request, api).await?;
+    let (mut request, held) = served.request(request, api).await?;
+    let mut ignored = std::mem::take(&mut request.ignored);
     let number = served.answers.fetch_add(1, Ordering::Relaxed);
     let head = Head {
         id: format!("{}-{:x}{number:04x}", api.prefix(), now().as_micros()),
         created: now().as_secs(),
         model: served.site.model.clone(),
     };
-    let (stream, mut form) = (request.stream, api.form(head, &request));
+    let (stream, mut form) = (request.stream, api.form(head, &request, &served.store));
     let mut told = served.ask(request, held)?;
-    let begins = match told.recv().await {
+    let mut begins = match told.recv().await {
         Some(Told::Failed(refusal)) => return Err(refusal),
         Some(begins) => begins,
         None => return Err(Refusal::broken(STOPPING)),
     };
-    if stream {
-        let alive = KeepAlive::new().interval(ALIVE);
-        return Ok(Sse::new(Events::new(begins, told, form)).keep_alive(alive).into_response());
+    if let Told::Begins { ignored: more, .. } = &mut begins {
+        ignored.append(more);
     }
-    let whole = form.whole(Whole::hear(&mut told).await?);
-    let body = Body::new(WholeBody::new(whole, told));
-    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+    served.site.log.ignored(api.path(), &ignored);
+    let mut response = if let Told::Said(said) = begins {
+        axum::Json(said).into_response()
+    } else if stream && api.is_ollama() {
+        let lines = Body::from_stream(Lines(Events::new(begins, told, form)));
+        ([(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response()
+    } else if stream {
+        let alive = KeepAlive::new().interval(ALIVE);
+        Sse::new(Events::new(begins, told, form)).keep_alive(alive).into_response()
+    } else {
+        let whole = form.whole(Whole::hear(&mut told).await?);
+        let body = Body::new(WholeBody::new(whole, told));
+        ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+    };
+    if let Some(names) = names(&ignored) {
+        response.headers_mut().insert(IGNORED, names);
+    }
+    Ok(response)
+}
+
+/// The header that names keys of a request which change nothing of its answer.
+const IGNORED: &str = "flashplan-ignored";
+/// Its length, at most.
+const IGNORED_BYTES_MAX: usize = 1 << 10;
+
+/// Names as a header takes them.
+fn names(keys: &[String]) -> Option<header::HeaderValue> {
+    let mut text = keys.join(", ").replace(|c: char| !(c.is_ascii_graphic() || c == ' '), "?");
+    text.truncate(IGNORED_BYTES_MAX);
+    header::HeaderValue::from_str(&text).ok().filter(|_| !keys.is_empty())
 }
 
 /// In whose words is asked and answered.
@@ -534,6 +678,12 @@ enum Api {
     Messages,
     Responses,
     Embeddings,
+    OllamaChat,
+    OllamaGenerate,
+    Tokenize,
+    Detokenize,
+    Template,
+    Count,
 }
 
 impl Api {
@@ -544,23 +694,55 @@ impl Api {
             Self::Messages => "msg",
             Self::Responses => "resp",
             Self::Embeddings => "embd",
+            Self::OllamaChat | Self::OllamaGenerate => "gen",
+            Self::Tokenize | Self::Detokenize | Self::Template | Self::Count => "ask",
         }
     }
 
-    fn read(self, body: &[u8], model: &str) -> Result<AnswerRequest, Refusal> {
+    fn path(self) -> &'static str {
         match self {
-            Self::Chat => openai::chat(body, model),
-            Self::Text => openai::completion(body, model),
-            Self::Messages => anthropic::messages(body, model),
-            Self::Responses => responses::response(body, model),
-            Self::Embeddings => embeddings::embeddings(body, model),
+            Self::Chat => "/v1/chat/completions",
+            Self::Text => "/v1/completions",
+            Self::Messages => MESSAGES,
+            Self::Responses => "/v1/responses",
+            Self::Embeddings => "/v1/embeddings",
+            Self::OllamaChat => "/api/chat",
+            Self::OllamaGenerate => "/api/generate",
+            Self::Tokenize => "/tokenize",
+            Self::Detokenize => "/detokenize",
+            Self::Template => "/apply-template",
+            Self::Count => COUNT,
         }
     }
 
-    fn form(self, head: Head, request: &AnswerRequest) -> Box<dyn Form> {
+    fn read(self, body: &[u8], served: &keys::Served<'_>) -> Result<AnswerRequest, Refusal> {
         match self {
-            Self::Messages => Box::new(Anthropic::new(head)),
-            Self::Responses => Box::new(Responses::new(head, request)),
+            Self::Chat => openai::chat(body, served),
+            Self::Text => openai::completion(body, served),
+            Self::Messages => anthropic::messages(body, served),
+            Self::Responses => responses::response(body, served),
+            Self::Embeddings => embeddings::embeddings(body, served),
+            Self::OllamaChat => ollama::chat(body, served),
+            Self::OllamaGenerate => ollama::generate(body, served),
+            Self::Tokenize => questions::tokenize(body, served),
+            Self::Detokenize => questions::detokenize(body, served),
+            Self::Template => questions::template(body, served),
+            Self::Count => questions::count(body, served),
+        }
+    }
+
+    fn is_ollama(self) -> bool {
+        matches!(self, Self::OllamaChat | Self::OllamaGenerate)
+    }
+
+    fn form(self, head: Head, request: &AnswerRequest, store: &Arc<Store>) -> Box<dyn Form> {
+        match self {
+            // questions are answered without a form
+            Self::Tokenize | Self::Detokenize | Self::Template | Self::Count | Self::Messages => {
+                Box::new(Anthropic::new(head))
+            }
+            Self::OllamaChat | Self::OllamaGenerate => Box::new(Ollama::new(head, self == Self::OllamaChat)),
+            Self::Responses => Box::new(Responses::new(head, request, store)),
             Self::Embeddings => Box::new(Vectors::new(head.model, request)),
             Self::Chat | Self::Text => Box::new(OpenAi::new(head, self == Self::Chat, request)),
         }

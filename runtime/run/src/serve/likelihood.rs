@@ -5,10 +5,12 @@ use flashplan::Tokenizer;
 /// Logarithm that stands for an impossible token: JSON has no infinity.
 const LEAST: f32 = -9999.0;
 
-/// A token with its bytes and the natural logarithm of its probability, and the same of the likeliest in its place.
+/// A token with its bytes and the natural logarithm of its probability, and the same of the likeliest in its place. The first token of a
+/// text has none: nothing foretells it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Likelihood {
-    pub(super) token: (Vec<u8>, f32),
+    pub(super) token: Vec<u8>,
+    pub(super) logprob: Option<f32>,
     /// Likeliest first.
     pub(super) top: Vec<(Vec<u8>, f32)>,
 }
@@ -18,7 +20,16 @@ impl Likelihood {
     pub(super) fn of(logits: &[f32], token: u32, top: usize, tokenizer: &Tokenizer) -> Self {
         let (chosen, best) = among(logits, token, top);
         let piece = |(token, logprob)| (tokenizer.piece(token).unwrap_or_default(), logprob);
-        Self { token: piece((token, chosen)), top: best.into_iter().map(piece).collect() }
+        Self {
+            token: piece((token, chosen)).0,
+            logprob: Some(chosen),
+            top: best.into_iter().map(piece).collect(),
+        }
+    }
+
+    /// Of a token that begins a text.
+    pub(super) fn first(token: u32, tokenizer: &Tokenizer) -> Self {
+        Self { token: tokenizer.piece(token).unwrap_or_default(), logprob: None, top: Vec::new() }
     }
 }
 
@@ -37,6 +48,33 @@ fn among(logits: &[f32], token: u32, top: usize) -> (f32, Vec<(u32, f32)>) {
     }
     best.iter_mut().for_each(|(_, logit)| *logit = logprob(*logit));
     (logits.get(token as usize).map_or(LEAST, |&logit| logprob(logit)), best)
+}
+
+/// Characters of a text whose bytes come in pieces that may cut them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Characters {
+    whole: usize,
+    /// The beginning of one.
+    cut: Vec<u8>,
+}
+
+impl Characters {
+    /// Those that are whole, before so many bytes more come.
+    pub(super) fn then(&mut self, bytes: &[u8]) -> usize {
+        let before = self.whole;
+        self.cut.extend_from_slice(bytes);
+        let mut cut = Vec::new();
+        for chunk in self.cut.utf8_chunks() {
+            self.whole += chunk.valid().chars().count();
+            match std::str::from_utf8(chunk.invalid()) {
+                Err(error) if error.error_len().is_none() => cut = chunk.invalid().to_vec(),
+                Err(_) => self.whole += 1,
+                Ok(_) => {}
+            }
+        }
+        self.cut = cut;
+        before
+    }
 }
 
 /// Bytes as text; those of a broken character are told as U+FFFD.
@@ -71,6 +109,14 @@ mod tests {
                 prop_assert!((f64::from(found.1) - expected(sorted.1)).abs() < 1e-4);
             }
         }
+    }
+
+    #[test]
+    fn a_character_that_comes_in_pieces_is_one() {
+        let mut characters = Characters::default();
+        let pieces: [&[u8]; 6] = [b"a", b"\xf0\x9f", b"\xa6\x80", b"b\xff", b"c\xc3", b"\xa9"];
+        assert_eq!(pieces.map(|piece| characters.then(piece)), [0, 1, 1, 2, 4, 5]);
+        assert_eq!(characters.then(b""), 6);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use plans::file::significant;
 use serde_json::{Value, json};
 
 use super::super::session::RunningPlan;
+use super::keys::is_known;
 use super::request::Refusal;
 use super::seat::AnswerFigures;
 
@@ -115,6 +116,23 @@ impl Log {
         self.tell("refusal", refused(method, route, refusal));
     }
 
+    /// Keys of a request were ignored. Those that no interface has are a client's own words.
+    pub(super) fn ignored(self, path: &str, keys: &[String]) {
+        if keys.is_empty() {
+            return;
+        }
+        let known = |key: &String| is_known(key.split('.').next().unwrap_or_default());
+        let mut names: Vec<&str> = keys
+            .iter()
+            .map(|key| if known(key) { key.split('.').next().unwrap_or_default() } else { "other" })
+            .collect();
+        names.dedup();
+        if self == Self::Text {
+            terminal::say(format_args!("[{path}: without effect: {}]", names.join(", ")));
+        }
+        self.tell("ignored", json!({ "path": path, "keys": names }));
+    }
+
     /// It listens no more.
     pub(super) fn stopped(self, answers: u64) {
         self.tell("stopped", json!({ "answers": answers }));
@@ -170,7 +188,7 @@ fn refused(method: &Method, route: Option<&str>, refusal: &Refusal) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::Keys;
+    use super::super::keys::{CHAT, Keys, Notes};
     use super::*;
 
     #[test]
@@ -185,11 +203,14 @@ mod tests {
     #[test]
     fn no_words_of_a_client_are_in_what_is_told_of_a_refusal() {
         let told = |body: &str, method: &str, route: Option<&str>| {
-            let refusal = Keys::read(body.as_bytes()).and_then(Keys::finish).expect_err("a key is left");
+            let notes = Notes::default();
+            let keys = Keys::read(body.as_bytes(), &CHAT, &notes);
+            let refusal = keys.and_then(Keys::finish).expect_err("a key is left");
             refused(&Method::from_bytes(method.as_bytes()).expect("a method"), route, &refusal)
         };
-        let secret = told(r#"{"my secret": 1}"#, "SECRET", None);
+        let secret = told(r#"{"toolss": 1}"#, "SECRET", None);
         assert!(!secret.to_string().to_lowercase().contains("secret"), "{secret}");
+        assert!(!secret.to_string().contains("toolss"), "{secret}");
         assert_eq!(
             (&secret["method"], &secret["path"], &secret["param"]),
             (&json!("other"), &json!("other"), &json!("other"))

@@ -104,21 +104,23 @@ mod tests {
         let budget = Budget::new(100);
         let (speaker, mut listener) = mailbox();
         speaker.charge(budget.take(30).expect("there is room"));
-        speaker.send(Told::Begins { prompt: 1 }).expect("it listens");
+        speaker.send(Told::Begins { prompt: 1, ignored: Vec::new() }).expect("it listens");
         speaker.charge(budget.take(50).expect("there is room"));
-        speaker.send(Told::Begins { prompt: 2 }).expect("it listens");
+        speaker.send(Told::Begins { prompt: 2, ignored: Vec::new() }).expect("it listens");
         assert_eq!((speaker.unread(), budget.free()), (2, 20));
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let heard = runtime.block_on(async { (listener.recv().await, listener.recv().await) });
         assert!(
-            matches!(heard, (Some(Told::Begins { prompt: 1 }), Some(Told::Begins { prompt: 2 }))),
+            matches!(heard, (Some(Told::Begins { prompt: 1, .. }), Some(Told::Begins { prompt: 2, .. }))),
             "{heard:?}"
         );
         drop(speaker.clone());
         assert_eq!((speaker.unread(), budget.free()), (0, 20));
         assert!(!speaker.is_closed());
         drop(listener);
-        assert!(speaker.is_closed() && speaker.send(Told::Begins { prompt: 3 }) == Err(Gone));
+        assert!(
+            speaker.is_closed() && speaker.send(Told::Begins { prompt: 3, ignored: Vec::new() }) == Err(Gone)
+        );
         assert_eq!(budget.free(), 100);
         // one that nobody has heard of is given back as well
         let (speaker, listener) = mailbox();

@@ -2,20 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::super::chat::conversation::{Call, Message, Role};
 use super::super::reasoning::Channel;
+use super::super::steering::Steering;
 use super::answer::{Event, Form, Head, Whole};
-use super::likelihood::{Likelihood, lossy};
-use super::request::{AnswerRequest, Ask, Fields, Keys, Refusal, arguments_of, text_of};
+use super::keys::{self, Fields, Keys, Notes, Served};
+use super::likelihood::{Characters, Likelihood, lossy};
+use super::request::{AnswerRequest, Ask, Refusal, arguments_of, inputs, text_of};
 use super::tools::{Function, Tools};
 use super::{Told, Usage, schema};
 
+/// Prompts of a request, at most.
+const PROMPTS_MAX: usize = 256;
+
 /// A request to `/v1/chat/completions`.
-pub(super) fn chat(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> {
-    let mut keys = Keys::read(body)?;
+pub(super) fn chat(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest, Refusal> {
+    let notes = Notes::default();
+    let mut keys = Keys::read(body, &keys::CHAT, &notes)?;
     keys.model(served)?;
     let said: Vec<Value> = keys.take("messages")?.ok_or_else(|| {
         Refusal::invalid(Some("messages"), "`messages` is missing: what is to be answered?")
@@ -23,12 +29,9 @@ pub(super) fn chat(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> 
     if said.is_empty() {
         return Err(Refusal::invalid(Some("messages"), "`messages` is empty: what is to be answered?"));
     }
-    let mut messages: Vec<Message> = Vec::with_capacity(said.len());
-    for said in said {
-        let said = message(said, &messages)?;
-        messages.push(said);
-    }
+    let messages = said.into_iter().map(|said| message(said, &notes)).collect::<Result<_, _>>()?;
     let mut options = keys.options()?;
+    Keys::some_tokens(&options, "max_tokens")?;
     let (asked, top) =
         (keys.take("logprobs")?.unwrap_or(false), keys.likelihoods("top_logprobs")?.unwrap_or(0));
     if top > 0 && !asked {
@@ -36,36 +39,66 @@ pub(super) fn chat(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> 
         return Err(Refusal::invalid(Some("top_logprobs"), message));
     }
     options.likelihoods = asked.then_some(top);
-    options.schema = keys.take("response_format")?.map_or(Ok(None), schema_of)?;
+    options.schema = schema_of(&mut keys)?;
     let tools = tools_of(&mut keys)?;
-    if tools.is_some() && options.schema.is_some() {
-        let message = "`response_format` beside `tools` is not implemented here; leave one away";
-        return Err(Refusal::invalid(Some("response_format"), message));
-    }
+    let steering = steering_of(&mut keys)?;
     let (stream, usage) = keys.stream()?;
     keys.finish()?;
+    let ask = Ask::Conversation(messages);
     Ok(AnswerRequest {
-        ask: Ask::Conversation(messages),
         options,
         tools,
+        steering,
         stream,
         usage,
-        repeated: Value::Null,
+        ignored: notes.names(),
+        ..AnswerRequest::of(ask)
     })
 }
 
+/// How much the model reasons, in the words of several servers; the most exact one counts.
+fn steering_of(keys: &mut Keys<'_>) -> Result<Steering, Refusal> {
+    let mut steering = Steering::default();
+    if let Some(enabled) = keys.take("enable_thinking")? {
+        steering.enabled = Some(enabled);
+    }
+    let wrong = |key: &str, message: String| Refusal::invalid(Some(key), format!("`{key}`: {message}"));
+    if let Some(effort) = keys.take::<String>("reasoning_effort")? {
+        steering.set_effort(&effort).map_err(|message| wrong("reasoning_effort", message))?;
+    }
+    if let Some(mut reasoning) = keys.fields("reasoning")? {
+        if let Some(enabled) = reasoning.take("enabled")? {
+            steering.enabled = Some(enabled);
+        }
+        if let Some(effort) = reasoning.take::<String>("effort")? {
+            steering.set_effort(&effort).map_err(|message| wrong("reasoning", message))?;
+        }
+        if let Some(tokens) = reasoning.take("max_tokens")? {
+            steering.set_budget(tokens);
+        }
+        reasoning.refuse(&["exclude"])?;
+        reasoning.finish()?;
+    }
+    if let Some(tokens) = keys.take("thinking_budget")? {
+        steering.set_budget(tokens);
+    }
+    if let Some(variables) = keys.take("chat_template_kwargs")? {
+        steering.set_variables(variables).map_err(|message| wrong("chat_template_kwargs", message))?;
+    }
+    Ok(steering)
+}
+
 /// The tools that the model may call; none where it may not.
-fn tools_of(keys: &mut Keys) -> Result<Option<Tools>, Refusal> {
+fn tools_of(keys: &mut Keys<'_>) -> Result<Option<Tools>, Refusal> {
     Tools::of_keys(keys, tool, |choice| {
-        let mut function = Fields::new(choice.must("function")?, "tool_choice", "its function")?;
+        let mut function = choice.inner("function", "its function")?;
         let name = function.must("name")?;
-        function.finish()?;
+        function.finish_all()?;
         Ok(name)
     })
 }
 
-fn tool(tool: Value) -> Result<Function, Refusal> {
-    let mut tool = Fields::new(tool, "tools", "a tool")?;
+fn tool(mut tool: Fields<'_>) -> Result<Option<Function>, Refusal> {
     match tool.must::<String>("type")?.as_str() {
         "function" => {}
         kind => {
@@ -74,52 +107,40 @@ fn tool(tool: Value) -> Result<Function, Refusal> {
             return Err(Refusal::invalid(Some("tools"), message));
         }
     }
-    let function = Function::read(Fields::new(tool.must("function")?, "tools", "a tool's function")?)?;
+    let function = Function::read(tool.inner("function", "a tool's function")?)?;
     tool.finish()?;
-    Ok(function)
+    Ok(Some(function))
 }
 
-/// Form that an answer must have.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ResponseFormat {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    json_schema: Option<JsonSchema>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonSchema {
-    #[serde(default, rename = "name")]
-    _name: Option<String>,
-    #[serde(default, rename = "description")]
-    _description: Option<String>,
-    // it is enforced either way
-    #[serde(default, rename = "strict")]
-    _strict: Option<bool>,
-    schema: Value,
-}
-
-/// The schema that is asked for.
-fn schema_of(format: ResponseFormat) -> Result<Option<Value>, Refusal> {
-    match (format.kind.as_str(), format.json_schema) {
-        ("text", None) => Ok(None),
-        ("json_object", None) => Ok(Some(schema::any_object())),
-        ("json_schema", Some(JsonSchema { schema, .. })) => Ok(Some(schema)),
-        (kind, _) => {
+/// The schema that `response_format` asks for.
+fn schema_of(keys: &mut Keys<'_>) -> Result<Option<Value>, Refusal> {
+    let Some(mut format) = keys.fields("response_format")? else { return Ok(None) };
+    let kind: String = format.must("type")?;
+    let schema = match kind.as_str() {
+        "text" => None,
+        "json_object" => Some(format.take("schema")?.unwrap_or_else(schema::any_object)),
+        "json_schema" => {
+            let mut schema = format.inner("json_schema", "the format")?;
+            // a name is for people, and a schema is enforced either way
+            schema.without_effect(&["name", "description", "strict"]);
+            let enforced = schema.must("schema")?;
+            schema.finish()?;
+            Some(enforced)
+        }
+        kind => {
             let message = format!(
                 "`response_format` of type `{kind}` is not implemented here: text, json_object and json_schema with its `json_schema` are"
             );
-            Err(Refusal::invalid(Some("response_format"), message))
+            return Err(Refusal::invalid(Some("response_format"), message));
         }
-    }
+    };
+    format.finish()?;
+    Ok(schema)
 }
 
-/// A message, after others.
-fn message(said: Value, before: &[Message]) -> Result<Message, Refusal> {
-    let mut said = Fields::new(said, "messages", "a message")?;
+/// A message.
+fn message(said: Value, notes: &Notes) -> Result<Message, Refusal> {
+    let mut said = Fields::new(said, "messages", "a message", notes)?;
     let role = match said.must::<String>("role")?.as_str() {
         "system" | "developer" => Role::System,
         "user" => Role::User,
@@ -132,32 +153,31 @@ fn message(said: Value, before: &[Message]) -> Result<Message, Refusal> {
             ));
         }
     };
-    let content = text_of(said.take("content")?, "messages", &["text"])?;
+    let content = text_of(said.take("content")?, "messages", &["text", "refusal"], notes)?;
     let wrong = |message: &str| Refusal::invalid(Some("messages"), message);
     let answers: Option<String> = said.take("tool_call_id")?;
     if (role == Role::Tool) != answers.is_some() {
         return Err(wrong("`tool_call_id` belongs to each message of the role tool, and to no other"));
     }
-    if let Some(id) = &answers
-        && let Some(name) = said.take::<String>("name")?
-        && before.iter().flat_map(|message| &message.calls).any(|call| call.id == *id && call.name != name)
-    {
-        return Err(wrong("`name` of a message of the role tool is not that of the call that it answers"));
-    }
     let calls: Vec<Value> = said.take("tool_calls")?.unwrap_or_default();
-    let calls: Vec<Call> = calls.into_iter().map(call).collect::<Result<_, _>>()?;
+    let calls: Vec<Call> = calls.into_iter().map(|called| call(called, notes)).collect::<Result<_, _>>()?;
     if !calls.is_empty() && role != Role::Assistant {
         return Err(wrong("`tool_calls` belong to messages of the role assistant"));
     }
-    let reasoning = said.take("reasoning_content")?;
-    said.empty("annotations");
+    // as different servers call it
+    let reasoning: Option<String> = match said.take("reasoning_content")? {
+        None => said.take("reasoning")?,
+        given => given,
+    };
+    let reasoning = reasoning.filter(|reasoning| !reasoning.is_empty());
+    said.without_effect(&["annotations", "reasoning"]);
     said.finish()?;
     Ok(Message { reasoning, calls, answers, ..Message::new(role, content) })
 }
 
 /// A call of a tool as clients tell of it.
-fn call(called: Value) -> Result<Call, Refusal> {
-    let mut called = Fields::new(called, "messages", "a call")?;
+fn call(called: Value, notes: &Notes) -> Result<Call, Refusal> {
+    let mut called = Fields::new(called, "messages", "a call", notes)?;
     match called.take::<String>("type")?.as_deref() {
         None | Some("function") => {}
         Some(kind) => {
@@ -168,7 +188,7 @@ fn call(called: Value) -> Result<Call, Refusal> {
     // where it stood in a stream
     called.without_effect(&["index"]);
     let id = called.must("id")?;
-    let mut function = Fields::new(called.must("function")?, "messages", "a call's function")?;
+    let mut function = called.inner("function", "a call's function")?;
     called.finish()?;
     let name = function.must("name")?;
     let arguments = arguments_of(&function.must::<String>("arguments")?, "messages")?;
@@ -176,35 +196,23 @@ fn call(called: Value) -> Result<Call, Refusal> {
     Ok(Call { id, name, arguments })
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum TextPrompt {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<u32>),
-}
-
 /// A request to `/v1/completions`.
-pub(super) fn completion(body: &[u8], served: &str) -> Result<AnswerRequest, Refusal> {
-    let mut keys = Keys::read(body)?;
+pub(super) fn completion(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest, Refusal> {
+    let notes = Notes::default();
+    let mut keys = Keys::read(body, &keys::COMPLETIONS, &notes)?;
     keys.model(served)?;
-    let ask = match keys.take("prompt")? {
-        None => return Err(Refusal::invalid(Some("prompt"), "`prompt` is missing: what is to go on?")),
-        Some(TextPrompt::Text(text)) => Ask::Text(text),
-        Some(TextPrompt::Texts(texts)) => match <[String; 1]>::try_from(texts) {
-            Ok([text]) => Ask::Text(text),
-            Err(texts) => {
-                let message = format!("`prompt` has {} texts, and one at a time is answered", texts.len());
-                return Err(Refusal::invalid(Some("prompt"), message));
-            }
-        },
-        Some(TextPrompt::Tokens(tokens)) => Ask::Tokens(tokens),
-    };
+    let missing = || Refusal::invalid(Some("prompt"), "`prompt` is missing: what is to go on?");
+    let prompts = inputs(keys.take("prompt")?.ok_or_else(missing)?, "prompt", PROMPTS_MAX)?;
     let mut options = keys.options()?;
+    options.echo = keys.take("echo")?.unwrap_or(false);
+    // chat completions have it so
+    keys.forget("logprobs", &Value::Bool(false));
     options.likelihoods = keys.likelihoods("logprobs")?;
+    options.schema = schema_of(&mut keys)?;
     let (stream, usage) = keys.stream()?;
     keys.finish()?;
-    Ok(AnswerRequest { ask, options, tools: None, stream, usage, repeated: Value::Null })
+    let ask = Ask::Prompts(prompts);
+    Ok(AnswerRequest { options, stream, usage, ignored: notes.names(), ..AnswerRequest::of(ask) })
 }
 
 /// How an answer is written: in which of the two forms, and what has been told of each choice.
@@ -216,7 +224,7 @@ pub(super) struct OpenAi {
     usage: bool,
     /// Whether likelihoods are told, and characters of each choice's tokens of which they were.
     likelihoods: bool,
-    offsets: Vec<usize>,
+    offsets: Vec<Characters>,
     /// Calls of each choice.
     calls: Vec<usize>,
 }
@@ -269,8 +277,8 @@ struct TextChoice<'a> {
 #[derive(Serialize)]
 struct TextLikelihoods {
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
-    top_logprobs: Vec<BTreeMap<String, f32>>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     text_offset: Vec<usize>,
 }
 
@@ -299,9 +307,10 @@ fn used(usage: Usage) -> Value {
 impl OpenAi {
     /// An answer to such a request.
     pub(super) fn new(head: Head, chat: bool, request: &AnswerRequest) -> Self {
-        let choices = request.options.choices.max(1);
+        let prompts = if let Ask::Prompts(prompts) = &request.ask { prompts.len() } else { 1 };
+        let choices = prompts * request.options.choices.max(1);
         let likelihoods = request.options.likelihoods.is_some();
-        let (offsets, calls) = (vec![0; choices], vec![0; choices]);
+        let (offsets, calls) = (vec![Characters::default(); choices], vec![0; choices]);
         Self { head, chat, usage: request.usage, likelihoods, offsets, calls }
     }
 
@@ -313,15 +322,15 @@ impl OpenAi {
     }
 
     fn chat_likelihoods<'a>(&self, likelihoods: &'a [Likelihood]) -> Option<ChatLikelihoods<'a>> {
-        let one = |(token, logprob): &'a (Vec<u8>, f32), top| ChatLikelihood {
+        let one = |token: &'a [u8], logprob: f32, top| ChatLikelihood {
             token: lossy(token),
-            logprob: *logprob,
+            logprob,
             bytes: token,
             top_logprobs: top,
         };
         let content = likelihoods.iter().map(|told| {
-            let top = told.top.iter().map(|other| one(other, None)).collect();
-            one(&told.token, Some(top))
+            let top = told.top.iter().map(|(token, logprob)| one(token, *logprob, None)).collect();
+            one(&told.token, told.logprob.unwrap_or_default(), Some(top))
         });
         self.likelihoods.then(|| ChatLikelihoods { content: content.collect() })
     }
@@ -333,13 +342,20 @@ impl OpenAi {
             top_logprobs: Vec::new(),
             text_offset: Vec::new(),
         };
-        for Likelihood { token: (token, logprob), top } in likelihoods {
-            let token = lossy(token);
-            all.text_offset.push(self.offsets[choice]);
-            self.offsets[choice] += token.chars().count();
+        for Likelihood { token: bytes, logprob, top } in likelihoods {
+            let token = lossy(bytes);
+            all.text_offset.push(self.offsets[choice].then(bytes));
+            // of tokens that are the same text the one that was chosen counts, and then the likeliest
+            let mut told = BTreeMap::new();
+            if let Some(logprob) = logprob.filter(|_| !top.is_empty()) {
+                told.insert(token.clone(), logprob);
+            }
+            for (token, logprob) in top {
+                told.entry(lossy(token)).or_insert(*logprob);
+            }
             all.tokens.push(token);
             all.token_logprobs.push(*logprob);
-            all.top_logprobs.push(top.iter().map(|(token, logprob)| (lossy(token), *logprob)).collect());
+            all.top_logprobs.push(logprob.map(|_| told));
         }
         self.likelihoods.then_some(all)
     }
@@ -371,7 +387,7 @@ impl Form for OpenAi {
             Told::Begins { .. } if self.chat => (0..self.offsets.len())
                 .map(|choice| self.piece(choice, json!({ "role": "assistant", "content": "" }), &[], None))
                 .collect(),
-            Told::Begins { .. } | Told::Vector(_) => Vec::new(),
+            Told::Begins { .. } | Told::Vector(_) | Told::Said(_) => Vec::new(),
             Told::Text { choice, part, text, likelihoods } => {
                 let key = match part {
                     Channel::Answer | Channel::Call => "content",
@@ -435,10 +451,14 @@ impl Form for OpenAi {
 
 #[cfg(test)]
 mod tests {
+    use super::super::request::Input;
+    use super::super::tools::ToolChoice;
     use super::*;
 
+    const SERVED: Served<'static> = Served { model: "m", strict: true, stored: None };
+
     fn refused(body: &Value) -> String {
-        let refusal = chat(body.to_string().as_bytes(), "m").expect_err("it is refused");
+        let refusal = chat(body.to_string().as_bytes(), &SERVED).expect_err("it is refused");
         assert_eq!(refusal.json()["error"]["message"], refusal.message.as_str());
         refusal.message
     }
@@ -460,7 +480,7 @@ mod tests {
                 { "role": "developer", "content": "Be short." },
                 { "role": "user", "content": [{ "type": "text", "text": "Hi" }, { "type": "text", "text": "!" }] },
                 { "role": "assistant", "content": "Hello", "reasoning_content": "greet" },
-                { "role": "user", "content": "Again", "name": null },
+                { "role": "user", "content": "Again", "name": "ann" },
                 { "role": "assistant", "content": null, "refusal": null, "audio": null, "annotations": [], "tool_calls": [{
                     "id": "1", "type": "function", "index": 0, "function": { "name": "f", "arguments": "" } }] },
                 { "role": "tool", "content": [{ "type": "text", "text": "no", "cache_control": { "type": "ephemeral" } }],
@@ -470,9 +490,10 @@ mod tests {
             "stream": true, "stream_options": { "include_usage": true },
             "n": 2, "presence_penalty": 0.5, "frequency_penalty": -1, "logit_bias": { "17": -100 }, "tools": [],
             "response_format": { "type": "text" }, "user": "someone", "logprobs": true, "top_logprobs": 3,
-            "store": false, "service_tier": "auto", "metadata": { "a": "b" }, "max_completion_tokens": 5,
+            "store": true, "service_tier": "auto", "metadata": { "a": "b" }, "max_completion_tokens": 5, "colour": "red",
+            "reasoning_effort": "low",
         });
-        let request = chat(body.to_string().as_bytes(), "m").unwrap();
+        let request = chat(body.to_string().as_bytes(), &SERVED).unwrap();
         let Ask::Conversation(messages) = &request.ask else { panic!("{request:?}") };
         assert_eq!(messages[1], Message::new(Role::User, "Hi!"));
         assert_eq!(messages[2].reasoning.as_deref(), Some("greet"));
@@ -481,6 +502,19 @@ mod tests {
         assert_eq!((options.temperature, options.seed, options.max_tokens), (Some(0.5), Some(7), Some(5)));
         assert_eq!((options.presence_penalty, options.frequency_penalty), (Some(0.5), Some(-1.0)));
         assert_eq!((options.choices, options.likelihoods), (2, Some(3)));
+        assert_eq!(request.steering.effort.as_deref(), Some("low"));
+        let ignored = [
+            "colour",
+            "messages.audio",
+            "messages.cache_control",
+            "messages.name",
+            "metadata",
+            "service_tier",
+            "store",
+            "user",
+        ];
+        assert!(request.ignored.iter().all(|key| ignored.contains(&key.as_str())), "{:?}", request.ignored);
+        assert!(request.ignored.iter().any(|key| key == "messages.name"), "{:?}", request.ignored);
         assert_eq!((options.logit_bias, options.stop), (vec![(17, -100.0)], vec!["x".to_owned()]));
     }
 
@@ -497,17 +531,16 @@ mod tests {
             (json!({ "tools": [{}] }), "`tools`: a tool has no `type`"),
             (json!({ "tools": [{ "type": "retrieval" }] }), "a tool of type `retrieval` is not implemented"),
             (tool(json!({ "name": "a b" })), "a tool is called `a b`"),
-            (tool(json!({ "name": "a", "strict": true })), "`strict` is implemented only where"),
             (json!({ "tool_choice": "required" }), "`tool_choice` without `tools`"),
             (json!({ "tool_choice": "maybe" }), "`tool_choice` is `maybe`"),
             (
                 json!({ "response_format": { "type": "xml" } }),
                 "`response_format` of type `xml` is not implemented",
             ),
-            (json!({ "response_format": { "type": "json_schema" } }), "with its `json_schema`"),
+            (json!({ "response_format": { "type": "json_schema" } }), "has no `json_schema`"),
             (
                 json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "a" } } }),
-                "missing field `schema`",
+                "has no `schema`",
             ),
             (json!({ "logprobs": true, "top_logprobs": 21 }), "`top_logprobs` is 21; it is 0 to 20"),
             (json!({ "top_logprobs": 2 }), "`top_logprobs` without `logprobs` says nothing"),
@@ -519,7 +552,9 @@ mod tests {
             (json!({ "temperature": "hot" }), "`temperature`: invalid type"),
             (json!({ "max_tokens": 0 }), "`max_tokens` is 0"),
             (json!({ "stop": [""] }), "`stop` has up to 16 texts"),
-            (json!({ "stream_options": {} }), "without `stream` says nothing"),
+            (json!({ "reasoning_effort": "much" }), "the effort is `much`"),
+            (json!({ "chat_template_kwargs": { "messages": [] } }), "`messages` is set by the server"),
+            (json!({ "grammar": "root" }), "`grammar` is not implemented"),
             (json!({ "model": "gpt" }), "there is no model `gpt` here; name `m`"),
             (json!({ "messages": [] }), "`messages` is empty"),
             (
@@ -551,43 +586,24 @@ mod tests {
             text.as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
             user(json!({ "content": [text] }))
         };
-        // nothing inside of anything is passed over either
+        // keys inside that would change the answer
         for (extra, words) in [
-            (user(json!({ "name": "ann" })), "`name` of a message is not implemented"),
-            (user(json!({ "colour": "red" })), "`colour` of a message is not implemented"),
-            (user(json!({ "refusal": "no" })), "`refusal` of a message is not implemented"),
-            (user(json!({ "annotations": [1] })), "`annotations` of a message is not implemented"),
+            (
+                user(json!({ "function_call": { "name": "f" } })),
+                "`function_call` of a message is not implemented",
+            ),
+            (user(json!({ "prefix": true })), "`prefix` of a message is not implemented"),
             (user(json!({ "content": 7 })), "the content is neither a text nor a list"),
             (user(json!({ "content": ["a"] })), "a part of the content is no object"),
-            (part(json!({ "colour": "red" })), "`colour` of a part of the content is not implemented"),
-            (part(json!({ "annotations": [1] })), "`annotations` of a part of the content"),
+            (part(json!({ "type": "file" })), "content of type `file`"),
             (json!({ "messages": ["a"] }), "a message is no object"),
-            (
-                json!({ "messages": [
-                    { "role": "assistant", "tool_calls": [{ "id": "1", "function": function }] },
-                    { "role": "tool", "content": "", "tool_call_id": "1", "name": "g" },
-                ] }),
-                "`name` of a message of the role tool is not that of the call",
-            ),
-            (called(json!({ "id": "1", "function": function, "colour": 1 })), "`colour` of a call is"),
             (called(json!({ "id": "1", "type": "custom", "function": function })), "a call of type `custom`"),
             (called(json!({ "function": function })), "a call has no `id`"),
-            (
-                called(json!({ "id": "1", "function": { "name": "f", "arguments": "", "colour": 1 } })),
-                "`colour` of a call's function",
-            ),
-            (
-                json!({ "tools": [{ "type": "function", "function": { "name": "f" }, "colour": 1 }] }),
-                "`colour` of a tool is",
-            ),
-            (tool(json!({ "name": "f", "colour": 1 })), "`colour` of a tool's function is"),
-            (json!({ "tool_choice": { "type": "allowed_tools" } }), "`tool_choice` is `allowed_tools`"),
+            (json!({ "tool_choice": { "type": "allowed_tools" } }), "has no `mode`"),
             (
                 json!({ "tool_choice": { "type": "function", "function": { "name": "f", "colour": 1 } } }),
                 "`colour` of its function is",
             ),
-            (json!({ "store": true }), "`store` is not implemented"),
-            (json!({ "service_tier": "flex" }), "`service_tier` is not implemented"),
             (json!({ "max_tokens": 3, "max_completion_tokens": 4 }), "`max_completion_tokens` differ"),
             (json!({ "max_tokens": "many", "max_completion_tokens": 4 }), "`max_tokens`: invalid type"),
         ] {
@@ -595,17 +611,48 @@ mod tests {
             assert!(said.contains(words), "{extra}: {said}");
         }
         for body in ["", "[]", "{", "{\"messages\":1}"] {
-            assert!(chat(body.as_bytes(), "m").is_err(), "{body}");
+            assert!(chat(body.as_bytes(), &SERVED).is_err(), "{body}");
         }
     }
 
     #[test]
-    fn a_prompt_is_one_text_or_tokens() {
-        let read = |prompt: Value| completion(json!({ "prompt": prompt }).to_string().as_bytes(), "m");
-        assert_eq!(read(json!("a")).unwrap().ask, Ask::Text("a".to_owned()));
-        assert_eq!(read(json!(["a"])).unwrap().ask, Ask::Text("a".to_owned()));
-        assert_eq!(read(json!([1, 2])).unwrap().ask, Ask::Tokens(vec![1, 2]));
-        assert!(read(json!(["a", "b"])).unwrap_err().message.contains("one at a time"));
-        assert!(read(json!([-1])).is_err());
+    fn prompts_are_texts_or_tokens_one_or_several() {
+        let read = |prompt: Value| {
+            let asked = completion(json!({ "prompt": prompt }).to_string().as_bytes(), &SERVED)?;
+            let Ask::Prompts(prompts) = asked.ask else { panic!("no prompts") };
+            Ok::<_, Refusal>(prompts)
+        };
+        let text = |text: &str| Input::Text(text.to_owned());
+        assert_eq!(read(json!("a")).unwrap(), [text("a")]);
+        assert_eq!(read(json!(["a", "b"])).unwrap(), [text("a"), text("b")]);
+        assert_eq!(read(json!([1, 2])).unwrap(), [Input::Tokens(vec![1, 2])]);
+        assert_eq!(read(json!([[1], [2]])).unwrap(), [Input::Tokens(vec![1]), Input::Tokens(vec![2])]);
+        for wrong in [json!([-1]), json!({}), json!(7)] {
+            assert!(read(wrong).unwrap_err().message.contains("a list of tokens, or a list of such lists"));
+        }
+    }
+
+    #[test]
+    fn what_means_no_limit_is_none_and_any_model_is_the_one_that_is_served() {
+        let asked = asks(
+            json!({ "max_tokens": -1, "seed": -1, "top_k": -1, "model": "gpt-4", "stream_options": {} }),
+        );
+        let served = Served { model: "m", strict: false, stored: None };
+        let request = chat(asked.to_string().as_bytes(), &served).unwrap();
+        let options = request.options;
+        assert_eq!((options.max_tokens, options.seed, options.top_k), (None, None, Some(0)));
+        assert_eq!(request.ignored, ["model", "stream_options"]);
+    }
+
+    #[test]
+    fn some_of_the_tools_may_be_called() {
+        let function = |name: &str| json!({ "type": "function", "function": { "name": name } });
+        let asked = asks(json!({
+            "tools": [function("a.b"), function("c"), function("d")],
+            "tool_choice": { "type": "allowed_tools", "allowed_tools": { "mode": "required", "tools": [function("c"), function("d")] } },
+        }));
+        let tools = chat(asked.to_string().as_bytes(), &SERVED).unwrap().tools.unwrap();
+        let names: Vec<&str> = tools.callable.iter().map(|tool| tool.name.as_str()).collect();
+        assert_eq!((names, tools.choice, tools.described().len()), (vec!["c", "d"], ToolChoice::Required, 3));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Job;
 use super::metrics::Metrics;
+use super::request::Ask;
 
 /// Who is asked first is first; who hangs up gives up his place.
 #[derive(Debug)]
@@ -63,6 +64,15 @@ impl Queue {
         job
     }
 
+    /// The next question that needs no sequence, wherever it waits.
+    pub(super) fn take_question(&self) -> Option<Job> {
+        let mut waiting = self.swept();
+        let at = waiting.jobs.iter().position(|job| matches!(job.request.ask, Ask::Question(_)))?;
+        let job = waiting.jobs.remove(at);
+        self.metrics.waiting(waiting.jobs.len());
+        job
+    }
+
     /// Lets those go who have hung up.
     pub(super) fn sweep(&self) {
         drop(self.swept());
@@ -103,20 +113,12 @@ mod tests {
     use super::super::budget::Budget;
     use super::super::http::tests::metrics;
     use super::super::mailbox::{Listener, mailbox};
-    use super::super::request::{AnswerRequest, Ask, Options};
+    use super::super::request::{AnswerRequest, Input};
     use super::*;
-    use serde_json::Value;
 
     fn job(said: &str) -> (Job, Listener) {
         let (told, heard) = mailbox();
-        let request = AnswerRequest {
-            ask: Ask::Text(said.to_owned()),
-            options: Options::default(),
-            tools: None,
-            stream: false,
-            usage: false,
-            repeated: Value::Null,
-        };
+        let request = AnswerRequest::of(Ask::Prompts(vec![Input::Text(said.to_owned())]));
         let held = Budget::new(1).take(1).expect("there is room");
         (Job { request, told, held }, heard)
     }
@@ -142,7 +144,10 @@ mod tests {
         drop(heard);
         queue.put(third).unwrap();
         waits(2);
-        assert_eq!(said(&queue.take(Duration::ZERO).unwrap()), &Ask::Text("2".to_owned()));
+        assert_eq!(
+            said(&queue.take(Duration::ZERO).unwrap()),
+            &Ask::Prompts(vec![Input::Text("2".to_owned())])
+        );
         drop(third_heard);
         queue.sweep();
         waits(0);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::vec::IntoIter;
 
 use flashplan::{Sampler, Tokenizer};
 
@@ -12,8 +13,9 @@ use super::super::sessions::Keeping;
 use super::super::turn::Writing;
 use super::super::{Failure, failure};
 use super::budget::Budget;
+use super::calls::Calls;
 use super::embeddings::Embedding;
-use super::grammar::Grammar;
+use super::enforced::Enforced;
 use super::likelihood::Likelihood;
 use super::stops::Stops;
 use super::teller::Teller;
@@ -93,6 +95,8 @@ pub(super) struct Answering<'t> {
     pub(super) embedding: Option<Embedding>,
     /// The logits after the prompt, for the choices after the first.
     pub(super) after: Vec<f32>,
+    /// Choices of the prompts before.
+    pub(super) answered: usize,
     /// The choice that is being written; none while the prompt is read.
     pub(super) choice: Option<AnswerChoice<'t>>,
 }
@@ -115,8 +119,12 @@ pub(super) struct AnswerChoice<'t> {
     pub(super) index: usize,
     writing: Writing<'t>,
     sampler: Sampler,
-    grammar: Option<Grammar>,
+    enforced: Option<Enforced>,
     teller: Teller,
+    /// Tokens of the prompt that the answer repeats.
+    echo: IntoIter<u32>,
+    /// Whether the next of them is the first token that the model sees.
+    begins: bool,
     /// Chosen and told, and not decoded yet.
     pub(super) next: u32,
 }
@@ -153,7 +161,7 @@ impl<'t> Answering<'t> {
             chosen: Vec::new(),
             stops: Stops::new(request.options.stop.clone()),
             calls: prepared.calls.clone(),
-            parallel: request.tools.as_ref().is_none_or(|tools| tools.parallel),
+            parallel: request.tools.as_ref().is_none_or(|tools| tools.parallel && !tools.must_call()),
             number: call.wrapping_add(self.number),
             called: 0,
             stopped: false,
@@ -163,14 +171,47 @@ impl<'t> Answering<'t> {
             index,
             writing: Writing::new(tokenizer, prepared.turn),
             sampler,
-            grammar: prepared.grammar.as_ref().map(|(grammar, _)| grammar.anew()),
+            enforced: prepared.enforced.as_ref().map(|(enforced, _)| enforced.anew()),
             teller,
+            echo: Vec::new().into_iter(),
+            begins: false,
             next: 0,
-        })
+        }
+        .repeating(prepared))
     }
 }
 
 impl AnswerChoice<'_> {
+    /// The same with what it repeats of the prompt: at once what was read, and then token by token what follows.
+    fn repeating(mut self, prepared: &Prepared) -> Self {
+        let (read, rest) = prepared.prompt.split_at(prepared.read);
+        let teller = &mut self.teller;
+        for &token in read.iter().filter(|_| prepared.echo) {
+            self.writing.echo(token, &mut |part, text| teller.show(part, text));
+        }
+        self.echo = rest.to_vec().into_iter();
+        self.begins = prepared.read == 0;
+        self
+    }
+
+    /// Repeats a token of the prompt; whether there was one.
+    fn repeat(&mut self, logits: &[f32], top: Option<usize>, tokenizer: &Tokenizer) -> bool {
+        let Some(token) = self.echo.next() else { return false };
+        let begins = std::mem::take(&mut self.begins);
+        let likelihood = |top| {
+            if begins {
+                Likelihood::first(token, tokenizer)
+            } else {
+                Likelihood::of(logits, token, top, tokenizer)
+            }
+        };
+        let teller = &mut self.teller;
+        teller.chosen.extend(top.map(likelihood));
+        self.writing.echo(token, &mut |part, text| teller.show(part, text));
+        self.next = token;
+        true
+    }
+
     /// Chooses a token of logits and tells what it says; why the choice is over, if it is: the token to decode is `next` otherwise.
     /// `top` likelihoods are told with it.
     ///
@@ -183,10 +224,21 @@ impl AnswerChoice<'_> {
         room: bool,
         tokenizer: &Tokenizer,
     ) -> Result<Option<Ended>, Failure> {
+        if self.repeat(logits, top, tokenizer) {
+            return Ok(None);
+        }
+        if self.writing.is_full() {
+            return Ok(Some(Ended::Length));
+        }
+        let ordained = self.writing.ordained();
         let parts: Option<&Parts> = self.writing.parts();
-        let token = match &mut self.grammar {
-            Some(grammar) => grammar.choose(&mut self.sampler, logits, tokenizer, parts).map_err(failure)?,
-            None => Some(self.sampler.sample(logits)),
+        let opened = self.teller.calls.as_ref().and_then(Calls::opened);
+        let token = match (ordained, &mut self.enforced) {
+            (Some(token), _) => Some(token),
+            (None, Some(enforced)) => {
+                enforced.choose(&mut self.sampler, logits, tokenizer, parts, opened).map_err(failure)?
+            }
+            (None, None) => Some(self.sampler.sample(logits)),
         };
         if let Some(token) = token
             && let Some(top) = top

@@ -7,13 +7,11 @@ use super::super::chat::conversation::Call;
 use super::super::reasoning::Channel;
 use super::Told;
 use super::budget::{Budget, TEXT_COPIES};
-use super::calls::{Calls, Piece};
+use super::calls::{Calls, ID, Piece};
 use super::likelihood::Likelihood;
 use super::mailbox::Speaker;
 use super::stops::Stops;
 
-/// Characters of a call's number: Mistral's templates take no other.
-const ID: usize = 9;
 /// Messages that a client may leave unread before what follows is joined to longer ones, which take less memory.
 const UNREAD: usize = 32;
 /// Bytes of text, and likelihoods, of such a message.
@@ -78,9 +76,12 @@ impl Teller {
         }
     }
 
-    /// Sends all that was told, at the end of the choice.
+    /// Sends all that was told, at the end of the choice, and likelihoods of tokens that made no text.
     pub(super) fn end(&mut self) {
         // who has gone is told nothing
+        if !self.chosen.is_empty() {
+            let _ = self.send(Channel::Answer, String::new());
+        }
         let _ = self.flush();
     }
 

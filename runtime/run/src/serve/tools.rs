@@ -1,26 +1,24 @@
-//! The tools of a request: what the model is told of, and the grammar of a call that must be.
+//! The tools of a request: those that the model is told of, and those that it may call.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::calls::Format;
-use super::request::{Fields, Keys, Refusal};
-use super::{forced, typed};
+use super::keys::{Fields, Keys};
+use super::request::Refusal;
+use super::typed;
 
 /// Tools of a request, and bytes of a name, at most.
-const TOOLS_MAX: usize = 64;
-const NAME_BYTES_MAX: usize = 64;
+const TOOLS_MAX: usize = 512;
+const NAME_BYTES_MAX: usize = 128;
 
 /// Which calls an answer has.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ToolChoice {
     /// Those that the model wants.
     Auto,
-    /// One, of any tool.
+    /// One, of any tool that it may call.
     Required,
-    /// One, of this tool.
-    Named(String),
 }
 
 impl ToolChoice {
@@ -36,7 +34,8 @@ impl ToolChoice {
 
     /// Of what is no choice.
     fn unknown(choice: &str) -> Refusal {
-        let message = format!("`tool_choice` is `{choice}`; it is none, auto, required or a function");
+        let message =
+            format!("`tool_choice` is `{choice}`; it is none, auto, required, a function, or allowed_tools");
         Refusal::invalid(Some("tool_choice"), message)
     }
 }
@@ -44,7 +43,10 @@ impl ToolChoice {
 /// The tools of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tools {
-    pub(super) all: Arc<[Function]>,
+    /// Those that the model is told of.
+    all: Vec<Function>,
+    /// Those that it may call.
+    pub(super) callable: Arc<[Function]>,
     pub(super) choice: ToolChoice,
     /// Whether there may be several calls.
     pub(super) parallel: bool,
@@ -56,42 +58,69 @@ pub(super) struct Function {
     pub(super) name: String,
     pub(super) description: Option<String>,
     pub(super) parameters: Option<Map<String, Value>>,
-    pub(super) strict: Option<bool>,
+    /// Whether its arguments must be as the parameters say.
+    pub(super) strict: bool,
 }
 
 impl Tools {
     /// Of the keys `tools`, `tool_choice` and `parallel_tool_calls` of `OpenAI`'s endpoints; `None` where nothing may be called. The
-    /// endpoints differ in how they write a tool, and the name in a choice of one.
-    pub(super) fn of_keys(
-        keys: &mut Keys,
-        function: impl Fn(Value) -> Result<Function, Refusal>,
-        name: impl FnOnce(&mut Fields) -> Result<String, Refusal>,
+    /// endpoints differ in how they write a tool, which may be several or none, and the name in a choice of one.
+    pub(super) fn of_keys<F: IntoIterator<Item = Function>>(
+        keys: &mut Keys<'_>,
+        function: impl Fn(Fields<'_>) -> Result<F, Refusal>,
+        name: impl Fn(&mut Fields<'_>) -> Result<String, Refusal>,
     ) -> Result<Option<Self>, Refusal> {
         let tools: Vec<Value> = keys.take("tools")?.unwrap_or_default();
         let choice: Option<Value> = keys.take("tool_choice")?;
         let parallel = keys.take("parallel_tool_calls")?.unwrap_or(true);
-        let all: Vec<Function> = tools.into_iter().map(function).collect::<Result<_, _>>()?;
-        let choice = match choice {
-            None => Some(ToolChoice::Auto),
-            Some(Value::String(word)) => ToolChoice::of_word(&word)?,
+        let mut all = Vec::new();
+        for tool in tools {
+            all.extend(function(Fields::new(tool, "tools", "a tool", keys.notes)?)?);
+        }
+        let (choice, allowed) = match choice {
+            None => (Some(ToolChoice::Auto), None),
+            Some(Value::String(word)) => (ToolChoice::of_word(&word)?, None),
             Some(choice) => {
-                let mut choice = Fields::new(choice, "tool_choice", "the choice")?;
+                let mut choice = Fields::new(choice, "tool_choice", "the choice", keys.notes)?;
                 match choice.must::<String>("type")?.as_str() {
-                    "function" => {}
+                    "function" => {
+                        let name = name(&mut choice)?;
+                        choice.finish_all()?;
+                        (Some(ToolChoice::Required), Some(vec![name]))
+                    }
+                    "allowed_tools" => {
+                        // chat completions have them one level deeper
+                        let mut allowed = match choice.take::<Value>("allowed_tools")? {
+                            Some(inner) => {
+                                choice.finish_all()?;
+                                Fields::new(inner, "tool_choice", "`allowed_tools`", keys.notes)?
+                            }
+                            None => choice,
+                        };
+                        let mode = ToolChoice::of_word(&allowed.must::<String>("mode")?)?;
+                        let tools: Vec<Value> = allowed.must("tools")?;
+                        allowed.finish_all()?;
+                        let named = |tool: Value| {
+                            let mut tool = Fields::new(tool, "tool_choice", "an allowed tool", keys.notes)?;
+                            match tool.must::<String>("type")?.as_str() {
+                                "function" => name(&mut tool),
+                                kind => Err(ToolChoice::unknown(kind)),
+                            }
+                        };
+                        (mode, Some(tools.into_iter().map(named).collect::<Result<_, _>>()?))
+                    }
                     kind => return Err(ToolChoice::unknown(kind)),
                 }
-                let name = name(&mut choice)?;
-                choice.finish()?;
-                Some(ToolChoice::Named(name))
             }
         };
-        choice.map_or(Ok(None), |choice| Self::new(all, choice, parallel))
+        choice.map_or(Ok(None), |choice| Self::new(all, choice, allowed.as_deref(), parallel))
     }
 
-    /// Tools with names that can be told apart, of which the choice is one; `None` where there are none.
+    /// Tools with names that can be told apart, of which the model may call the `allowed` ones; `None` where there are none.
     pub(super) fn new(
         all: Vec<Function>,
         choice: ToolChoice,
+        allowed: Option<&[String]>,
         parallel: bool,
     ) -> Result<Option<Self>, Refusal> {
         let wrong = |message: String| Err(Refusal::invalid(Some("tools"), message));
@@ -106,28 +135,30 @@ impl Tools {
         if all.len() > TOOLS_MAX {
             return wrong(format!("`tools` has {} tools, and {TOOLS_MAX} are the most", all.len()));
         }
-        for (i, Function { name, strict, .. }) in all.iter().enumerate() {
-            let plain = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+        for (i, Function { name, .. }) in all.iter().enumerate() {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
             if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(plain) {
                 return wrong(format!(
-                    "a tool is called `{name}`; names have 1 to {NAME_BYTES_MAX} letters, digits, `_` and `-`"
+                    "a tool is called `{name}`; names have 1 to {NAME_BYTES_MAX} letters, digits, `_`, `-` and `.`"
                 ));
             }
             if all[..i].iter().any(|other| other.name == *name) {
                 return wrong(format!("two tools are called `{name}`; name each once"));
             }
-            if *strict == Some(true) && choice == ToolChoice::Auto {
-                return wrong(
-                    "`strict` is implemented only where `tool_choice` is `required` or names a function; leave it away".to_owned(),
-                );
-            }
         }
-        if let ToolChoice::Named(name) = &choice
-            && !all.iter().any(|tool| tool.name == *name)
+        if let Some(name) =
+            allowed.into_iter().flatten().find(|name| !all.iter().any(|tool| tool.name == **name))
         {
             return wrong(format!("`tool_choice` names `{name}`, and there is no such tool"));
         }
-        Ok(Some(Self { all: all.into(), choice, parallel }))
+        let may = |tool: &&Function| allowed.is_none_or(|names| names.contains(&tool.name));
+        let callable = all.iter().filter(may).cloned().collect();
+        Ok(Some(Self { all, callable, choice, parallel }))
+    }
+
+    /// Whether the answer is a call.
+    pub(super) fn must_call(&self) -> bool {
+        self.choice == ToolChoice::Required
     }
 
     /// Descriptions of the tools, as templates take them.
@@ -140,30 +171,16 @@ impl Tools {
         };
         self.all.iter().map(described).collect()
     }
-
-    /// Where there must be a call: of which tool, if it is known, and the grammar of it after the format's prefix.
-    ///
-    /// # Errors
-    /// A sentence, if it cannot be enforced.
-    pub(super) fn forced(&self, format: Format) -> Result<Option<(Option<String>, String)>, String> {
-        let asked: Vec<&Function> = match &self.choice {
-            ToolChoice::Auto => return Ok(None),
-            ToolChoice::Required => self.all.iter().collect(),
-            ToolChoice::Named(name) => self.all.iter().filter(|tool| tool.name == *name).collect(),
-        };
-        let name = if asked.len() == 1 { Some(asked[0].name.clone()) } else { None };
-        Ok(Some((name, forced::grammar(format, &asked)?)))
-    }
 }
 
 impl Function {
     /// A function as `OpenAI`'s clients write it.
-    pub(super) fn read(mut fields: Fields) -> Result<Self, Refusal> {
+    pub(super) fn read(mut fields: Fields<'_>) -> Result<Self, Refusal> {
         let function = Self {
             name: fields.must("name")?,
             description: fields.take("description")?,
             parameters: fields.take("parameters")?,
-            strict: fields.take("strict")?,
+            strict: fields.take("strict")?.unwrap_or(false),
         };
         fields.finish()?;
         Ok(function)

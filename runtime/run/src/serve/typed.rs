@@ -30,6 +30,18 @@ pub(super) fn value(text: &str, name: &str, parameters: &Map<String, Value>) -> 
     parsed.or_else(|| if kinds == TEXT { None } else { read() }).unwrap_or_else(|| Value::from(text))
 }
 
+/// Whether an argument may be a list or an object, which some formats write as tags.
+pub(super) fn takes_tags(name: &str, parameters: &Map<String, Value>) -> bool {
+    let schema = parameters.get("properties").and_then(|properties| properties.get(name));
+    let kinds = schema.map_or(ANY, |schema| kinds(schema, parameters, 0));
+    kinds & (LIST | OBJECT) != 0 && (kinds & TEXT == 0 || kinds == ANY)
+}
+
+/// A value by what it looks like.
+pub(super) fn guessed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
+}
+
 /// Which kind a value is of; a whole number is a number, too.
 fn kind(value: &Value) -> u8 {
     match value {

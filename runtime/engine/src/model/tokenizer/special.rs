@@ -114,7 +114,7 @@ pub(super) fn end_of_turn(tokens: &[String], types: &[u8]) -> Option<u32> {
 
 /// The tokens that end a generation, those that the file names among them.
 ///
-/// One that is known by its text is never text, even where the file has it as text that is never cut.
+/// One that is known by its text is never text, whatever type the file gives it.
 pub(super) fn ends(
     tokens: &[String],
     types: &mut [TokenType],
@@ -128,7 +128,7 @@ pub(super) fn ends(
     let mut ends: Vec<u32> = eos.into_iter().chain(eot.filter(|&id| !excepted(id))).collect();
     for (id, _) in known {
         let kind = &mut types[id as usize];
-        if *kind == TokenType::UserDefined {
+        if !matches!(*kind, TokenType::Byte | TokenType::Unknown) {
             *kind = TokenType::Control;
         }
         if *kind == TokenType::Control && !ends.contains(&id) {

@@ -138,11 +138,22 @@ fn texts_with_tools_are_those_of_jinja() {
         let template = Template::at(&source(&format!("tools/{name}")), &tokenizer, now.clone()).unwrap();
         assert!(template.takes_objects, "{name}");
         // Jinja has not been told what the model said in a template that knows of no calls
-        let (found, _) =
-            template.render(&messages, &golden.tools.tools, &|_| Some(Vec::new()), true).unwrap();
+        let (found, _) = template
+            .render(Scene {
+                tools: &golden.tools.tools,
+                written: &|_| Some(Vec::new()),
+                ..Scene::of(&messages, true)
+            })
+            .unwrap();
         assert_eq!(found, *expected, "{name}");
-        let prompt =
-            template.prompt_with(&tokenizer, &messages, &golden.tools.tools, &|_| Some(Vec::new()), true);
+        let prompt = template.prompt(
+            &tokenizer,
+            Scene {
+                tools: &golden.tools.tools,
+                written: &|_| Some(Vec::new()),
+                ..Scene::of(&messages, true)
+            },
+        );
         if name == "deepseek-v31" {
             assert_eq!(prompt, Err(TemplateError::NoTools), "it names a tool in a call alone");
             continue;
@@ -156,11 +167,13 @@ fn texts_with_tools_are_those_of_jinja() {
         let source = source.replace("['arguments'] | tojson", "['arguments']");
         let template = Template::at(&source, &tokenizer, now.clone()).unwrap();
         assert!(!template.takes_objects, "{name}");
-        let (found, _) = template.render(&messages, &golden.tools.tools, &|_| None, true).unwrap();
+        let (found, _) =
+            template.render(Scene { tools: &golden.tools.tools, ..Scene::of(&messages, true) }).unwrap();
         assert_eq!(found, golden.tools.templates[name], "{name}");
     }
     let none = Template::new(&source("chatml"), &tokenizer).unwrap();
-    let refused = none.prompt_with(&tokenizer, &messages[..1], &golden.tools.tools, &|_| None, true);
+    let refused =
+        none.prompt(&tokenizer, Scene { tools: &golden.tools.tools, ..Scene::of(&messages[..1], true) });
     assert_eq!(refused, Err(TemplateError::NoTools));
 }
 
@@ -179,7 +192,7 @@ fn texts_are_those_of_jinja() {
                 reasoning: said.reasoning_content.clone(),
                 ..Message::new(said.role, &said.content)
             });
-            let found = match template.render(&said.collect::<Vec<_>>(), &[], &|_| None, case.answer) {
+            let found = match template.render(Scene::of(&said.collect::<Vec<_>>(), case.answer)) {
                 Ok((text, _)) => Rendered::Text(text),
                 Err(TemplateError::Refused(words)) => Rendered::Refused(words),
                 Err(error) => panic!("{name}: {error}"),
@@ -201,12 +214,13 @@ fn calls_that_a_template_knows_nothing_of_are_said_by_the_model_with_its_own_mar
     ];
     let written =
         |calls: &[Call]| Some(vec![["<|start|>".to_owned(), calls[0].name.clone(), "<|end|>".to_owned()]]);
-    let prompt = template.prompt_with(&tokenizer, &messages, &[], &written, true).unwrap();
+    let prompt =
+        template.prompt(&tokenizer, Scene { written: &written, ..Scene::of(&messages, true) }).unwrap();
     assert_eq!(
         shown(&tokenizer, &prompt.tokens),
         "\u{ab}<s>\u{bb}NoneHi\u{ab}</s>\u{bb}I look.\u{ab}<|start|>\u{bb}f<|end|>\u{ab}<|end|>\u{bb}\u{ab}</s>\u{bb}"
     );
-    let refused = template.prompt_with(&tokenizer, &messages, &[], &|_| None, true);
+    let refused = template.prompt(&tokenizer, Scene::of(&messages, true));
     assert_eq!(refused, Err(TemplateError::NoCalls));
 }
 
@@ -221,7 +235,7 @@ fn the_templates_special_tokens_are_tokens_and_the_users_are_text() {
         Message::new(Role::Assistant, "</s>"),
         Message::new(Role::User, "<|im_"),
     ];
-    let prompt = template.prompt(&tokenizer, &messages, true).unwrap();
+    let prompt = template.prompt(&tokenizer, Scene::of(&messages, true)).unwrap();
     // the model expects a beginning token and the template has none
     assert_eq!(
         shown(&tokenizer, &prompt.tokens),
@@ -233,7 +247,8 @@ fn the_templates_special_tokens_are_tokens_and_the_users_are_text() {
     );
     // and where it has one, one is enough
     let template = Template::new(&source("llama3"), &tokenizer).unwrap();
-    let prompt = template.prompt(&tokenizer, &[Message::new(Role::User, " [INST]")], true).unwrap();
+    let prompt =
+        template.prompt(&tokenizer, Scene::of(&[Message::new(Role::User, " [INST]")], true)).unwrap();
     assert_eq!(
         shown(&tokenizer, &prompt.tokens),
         "\u{ab}<s>\u{bb}\u{ab}<|start_header_id|>\u{bb}user\u{ab}<|end_header_id|>\u{bb}\n\n[INST]\
@@ -247,9 +262,9 @@ fn what_is_said_without_special_text_has_the_tokens_of_the_whole_text() {
     for name in ["chatml", "llama3", "llama2", "gemma", "qwen3", "harmony"] {
         let template = Template::new(&source(name), &tokenizer).unwrap();
         let messages = [Message::new(Role::User, " a < b [i] |x> ")];
-        let (text, said) = template.render(&messages, &[], &|_| None, true).unwrap();
+        let (text, said) = template.render(Scene::of(&messages, true)).unwrap();
         assert!(!said.is_empty(), "{name}");
-        let prompt = template.prompt(&tokenizer, &messages, true).unwrap();
+        let prompt = template.prompt(&tokenizer, Scene::of(&messages, true)).unwrap();
         let bos = tokenizer.bos().filter(|_| !text.starts_with("<s>"));
         let whole: Vec<u32> = bos.into_iter().chain(tokenizer.encode_rendered(&text, &[])).collect();
         assert_eq!(prompt.tokens, whole, "{name}");
@@ -263,7 +278,7 @@ fn who_names_a_tool_has_not_told_the_model_of_it() {
     let tools =
         [json!({ "type": "function", "function": { "name": "look", "description": "", "parameters": {} } })];
     let messages = [Message::new(Role::User, "look")];
-    let prompt = template.prompt_with(&tokenizer, &messages, &tools, &|_| None, true);
+    let prompt = template.prompt(&tokenizer, Scene { tools: &tools, ..Scene::of(&messages, true) });
     assert_eq!(prompt, Err(TemplateError::NoTools));
 }
 
@@ -283,7 +298,7 @@ fn a_text_that_opens_the_reasoning_is_known_and_the_user_cannot_open_it() {
     let tokenizer = tokenizer();
     let opens = |source: &str, said: &str, answer: bool| {
         let template = Template::new(source, &tokenizer).unwrap();
-        template.prompt(&tokenizer, &[Message::new(Role::User, said)], answer).unwrap().reasons
+        template.prompt(&tokenizer, Scene::of(&[Message::new(Role::User, said)], answer)).unwrap().reasons
     };
     let template = "{{ messages[0].content }}{% if add_generation_prompt %}<think>\n{% endif %}";
     assert!(opens(template, "Hi", true));
@@ -344,7 +359,7 @@ fn a_template_that_puts_lists_into_lists_is_walked_to_the_bottom() {
     let source = format!("{begins}{{% if messages[0].content | length > 9 %}}{deep}{{% endif %}}");
     let template = Template::new(&source, &tokenizer).unwrap();
     let long = [Message::new(Role::User, "a".repeat(4 << 20))];
-    assert_eq!(template.prompt(&tokenizer, &long, true), Err(TemplateError::Endless));
+    assert_eq!(template.prompt(&tokenizer, Scene::of(&long, true)), Err(TemplateError::Endless));
 }
 
 // found by `make fuzz`: finding the tokens of such a text took a hundred times its memory
@@ -354,8 +369,8 @@ fn a_template_that_repeats_the_conversation_for_each_message_is_stopped() {
     let template =
         Template::new("{% for m in messages %}{{ messages | tojson }}{% endfor %}", &tokenizer).unwrap();
     let talk = |count: usize| vec![Message::new(Role::User, "Hello"); count];
-    assert!(template.prompt(&tokenizer, &talk(3), true).is_ok(), "a few times what was said");
-    assert_eq!(template.prompt(&tokenizer, &talk(200), true), Err(TemplateError::Endless));
+    assert!(template.prompt(&tokenizer, Scene::of(&talk(3), true)).is_ok(), "a few times what was said");
+    assert_eq!(template.prompt(&tokenizer, Scene::of(&talk(200), true)), Err(TemplateError::Endless));
 }
 
 #[test]
@@ -385,7 +400,7 @@ fn lines_end_alike_whatever_ends_them() {
     let tokenizer = tokenizer();
     let text = |source: &str| {
         let template = Template::new(source, &tokenizer).unwrap();
-        template.render(&[Message::new(Role::User, "a\r\nb")], &[], &|_| None, true).unwrap().0
+        template.render(Scene::of(&[Message::new(Role::User, "a\r\nb")], true)).unwrap().0
     };
     assert_eq!(text("x\r\n{{ messages[0].content }}\ry\r\n"), "x\na\r\nb\ny");
 }
@@ -409,10 +424,41 @@ proptest! {
         for name in ["chatml", "llama2", "qwen3", "gemma"] {
             let template = Template::new(&source(name), &tokenizer).unwrap();
             let special = |said: &str| {
-                let prompt = template.prompt(&tokenizer, &[Message::new(Role::User, said)], true).unwrap();
+                let prompt = template.prompt(&tokenizer, Scene::of(&[Message::new(Role::User, said)], true)).unwrap();
                 prompt.tokens.into_iter().filter(|&token| tokenizer.special(token).is_some()).collect::<Vec<_>>()
             };
             prop_assert_eq!(special(&said), special("Hello"));
         }
     }
+}
+
+/// Whoever asks for no reasoning gets none: by the template where it knows how, otherwise by an end before the beginning.
+#[test]
+fn reasoning_is_turned_off_with_every_template() {
+    let tokenizer = tokenizer();
+    let messages = [Message::new(Role::User, "Hi")];
+    let prompt = |source: &str, steering: &Steering| {
+        let template = Template::new(source, &tokenizer).unwrap();
+        let prompt =
+            template.prompt(&tokenizer, Scene { steering: Some(steering), ..Scene::of(&messages, true) });
+        let prompt = prompt.unwrap();
+        (shown(&tokenizer, &prompt.tokens[1..]), prompt.reasons, prompt.unread)
+    };
+    let off = Steering { enabled: Some(false), ..Steering::default() };
+    let knows =
+        "{{ messages[0].content }}{% if enable_thinking %}<think>{% else %}<think>\n\n</think>{% endif %}";
+    assert_eq!(prompt(knows, &off), ("Hi<think>\n\n</think>".to_owned(), false, vec![]));
+    let always = "{{ messages[0].content }}<think>\n{# </think> #}";
+    assert_eq!(prompt(always, &off), ("Hi<think>\n\n</think>\n\n".to_owned(), false, vec![]));
+    let itself = "{{ messages[0].content }}{% if false %}<think></think>{% endif %}";
+    assert_eq!(prompt(itself, &off), ("Hi<think>\n\n</think>\n\n".to_owned(), false, vec![]));
+    assert_eq!(prompt("{{ messages[0].content }}", &off), ("Hi".to_owned(), false, vec![]));
+    let mut high = Steering::default();
+    high.set_effort("high").unwrap();
+    high.set_variables([("colour".to_owned(), Json::from("red"))].into_iter().collect()).unwrap();
+    let unread = vec!["reasoning_effort".to_owned(), "chat_template_kwargs.colour".to_owned()];
+    assert_eq!(prompt(always, &high), ("Hi<think>\n".to_owned(), true, unread));
+    let told = "{{ messages[0].content }} {{ reasoning_effort }} {{ colour }}{# <|channel|>analysis #}";
+    assert_eq!(prompt(told, &high).0, "Hi high red");
+    assert_eq!(prompt(told, &off).0, "Hi low ");
 }

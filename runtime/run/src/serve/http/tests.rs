@@ -50,6 +50,8 @@ fn opened(limits: Limits) -> (Door, Arc<Queue>, Arc<Shares>) {
     let queue = Arc::new(Queue::new(4, Arc::clone(&metrics)));
     let site = Site {
         model: "m".to_owned(),
+        is_strict: false,
+        about: About::default(),
         key: None,
         asked: Arc::clone(&queue),
         context: 4096,
@@ -133,7 +135,12 @@ fn with_answers<T>(queue: &Queue, test: impl FnOnce() -> T) -> T {
                     likelihoods: Vec::new(),
                 };
                 let choice = Told::Choice { choice: 0, cut: false, stop: None };
-                for told in [Told::Begins { prompt: 1 }, text, choice, Told::Ended(Usage::default())] {
+                for told in [
+                    Told::Begins { prompt: 1, ignored: Vec::new() },
+                    text,
+                    choice,
+                    Told::Ended(Usage::default()),
+                ] {
                     let _gone = job.told.send(told);
                 }
             }
@@ -260,7 +267,7 @@ fn who_never_reads_is_given_up_and_who_hangs_up_is_known_to_at_once() {
     let taken = || queue.take(Duration::from_secs(20)).unwrap();
     // it has not read a word of some MB
     let (deaf, job) = (ask(), taken());
-    job.told.send(Told::Begins { prompt: 1 }).unwrap();
+    job.told.send(Told::Begins { prompt: 1, ignored: Vec::new() }).unwrap();
     for _ in 0..4000 {
         let text = "b".repeat(1000);
         let told = Told::Text { choice: 0, part: Channel::Answer, text, likelihoods: Vec::new() };
@@ -335,7 +342,7 @@ fn an_answer_keeps_its_charge_until_its_client_has_it_or_is_gone() {
         let ask = || sent(&door, &(head(&door, "POST", "/v1/completions", body.len()) + &body));
         let tell = |job: &Job| {
             job.told.charge(shares.answers.take(1000).expect("there is room"));
-            job.told.send(Told::Begins { prompt: 1 }).unwrap();
+            job.told.send(Told::Begins { prompt: 1, ignored: Vec::new() }).unwrap();
             for _ in 0..2000 {
                 let text = "b".repeat(1000);
                 let told = Told::Text { choice: 0, part: Channel::Answer, text, likelihoods: Vec::new() };

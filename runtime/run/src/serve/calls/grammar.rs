@@ -1,4 +1,4 @@
-//! The grammar of a call that must be, in the format that the model's template teaches it.
+//! The grammar of calls, in the format that the model's template teaches it, from what begins them on.
 //!
 //! Where a format has objects, the schema of a tool's parameters is embedded whole. Where each argument stands by itself, it is a
 //! text up to the mark that ends it, if its schema says that it is one, and JSON otherwise; what a schema says of all arguments
@@ -6,115 +6,50 @@
 
 use serde_json::{Map, Value, json};
 
-use super::calls::{DEEPSEEK_NAME, Format, KIMI_ARGUMENTS};
-use super::literal::QUOTES;
-use super::schema::{self, NOTES};
-use super::tools::Function;
-use super::typed::referred;
+use super::super::literal::QUOTES;
+use super::super::schema::{self, NOTES};
+use super::super::tools::Function;
+use super::super::typed::referred;
+use super::{Apart, Format, Shape, Text, harmony, quoted};
 
 /// The longest text whose length is enforced: each character is a state of the grammar's.
 const LENGTH_MAX: u64 = 100;
 /// How far references are followed.
 const DEPTH_MAX: usize = 8;
 
-/// A Lark grammar of a call of one of these tools, of which there is one, after the format's prefix.
+/// A Lark grammar of calls of these tools, of which there is one, after what begins calls. `is_forced` says that the prompt has that.
 ///
 /// # Errors
 /// A sentence, if it cannot be enforced.
-pub(super) fn grammar(format: Format, tools: &[&Function]) -> Result<String, String> {
+pub(in super::super) fn of_calls(
+    format: &Format,
+    tools: &[Function],
+    several: bool,
+    is_forced: bool,
+) -> Result<String, String> {
     let mut rules = Rules::default();
-    let call = |tool: &&Function| rules.call(format, tool);
-    let calls: Vec<String> = tools.iter().map(call).collect::<Result<_, _>>()?;
-    if format == Format::Harmony && calls.len() > 1 {
-        return Err(
-            "`required` of several tools is not implemented for this model's format; name one".to_owned()
-        );
-    }
-    Ok(format!("start: {}{}", calls.join(" | "), rules.text))
+    let calls = rules.section(format, tools, several, is_forced)?;
+    Ok(format!("start: {calls}{}", rules.text))
 }
 
-/// How a format writes arguments that stand by themselves.
-struct Written {
-    before: String,
-    key: (&'static str, &'static str),
-    after_value: &'static str,
-    between: &'static str,
-    after: &'static str,
-    /// How a text is written.
-    text: Text,
-}
-
-/// How a format writes a text.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Text {
-    /// As it is: any value can be one.
-    Bare,
-    Quoted,
-    Json,
-}
-
-impl Written {
-    fn of(format: Format, name: &str) -> Option<Self> {
-        Some(match format {
-            Format::Parameters => Self {
-                before: format!("<function={name}>\n"),
-                key: ("<parameter=", ">\n"),
-                after_value: "\n</parameter>\n",
-                between: "",
-                after: "</function>",
-                text: Text::Bare,
-            },
-            Format::Glm => Self {
-                before: name.to_owned(),
-                key: ("<arg_key>", "</arg_key><arg_value>"),
-                after_value: "</arg_value>",
-                between: "",
-                after: "</tool_call>",
-                text: Text::Bare,
-            },
-            Format::Python => Self {
-                before: format!("{name}("),
-                key: ("", "="),
-                after_value: "",
-                between: ", ",
-                after: ")",
-                text: Text::Json,
-            },
-            Format::Gemma => Self {
-                before: format!("call:{name}{{"),
-                key: ("", ":"),
-                after_value: "",
-                between: ",",
-                after: "}",
-                text: Text::Quoted,
-            },
-            Format::MiniMax => Self {
-                before: format!("<invoke name=\"{name}\">\n"),
-                key: ("<parameter name=\"", "\">"),
-                after_value: "</parameter>\n",
-                between: "",
-                after: "</invoke>",
-                text: Text::Bare,
-            },
-            Format::Hermes
-            | Format::Granite
-            | Format::Nemotron
-            | Format::Mistral
-            | Format::Named
-            | Format::Llama
-            | Format::DeepSeek
-            | Format::DeepSeekBare
-            | Format::Kimi
-            | Format::Action
-            | Format::Command
-            | Format::Harmony => return None,
-        })
+/// A Lark grammar of an answer that keeps a schema, or is calls.
+///
+/// # Errors
+/// A sentence, if it cannot be enforced.
+pub(in super::super) fn of_schema_or_calls(
+    schema: &Value,
+    format: &Format,
+    tools: &[Function],
+    several: bool,
+) -> Result<String, String> {
+    let mut rules = Rules::default();
+    let answer = rules.add(&schema::grammar(schema)?, false);
+    // harmony's calls are no part of the answer's text
+    if format.is_apart() {
+        return Ok(format!("start: {answer}{}", rules.text));
     }
-
-    /// The mark that ends a text.
-    fn end(&self) -> &'static str {
-        if self.text == Text::Quoted { QUOTES } else { self.after_value }
-    }
+    let calls = rules.section(format, tools, several, false)?;
+    Ok(format!("start: {answer} | {} {calls}{}", quoted(format.open()), rules.text))
 }
 
 /// Values that an argument may have.
@@ -135,11 +70,6 @@ struct Rules {
     count: usize,
 }
 
-/// A text as Lark writes it.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
 impl Rules {
     /// Adds a rule; its name. `lazy` ones end as soon as they can.
     fn add(&mut self, rule: &str, lazy: bool) -> String {
@@ -149,38 +79,64 @@ impl Rules {
         name
     }
 
-    /// The rule of a call.
-    fn call(&mut self, format: Format, tool: &Function) -> Result<String, String> {
-        let parameters = tool.schema();
-        if let Some(written) = Written::of(format, &tool.name) {
-            return self.apart(&written, &parameters);
+    /// Calls from the opening on.
+    fn section(
+        &mut self,
+        format: &Format,
+        tools: &[Function],
+        several: bool,
+        is_forced: bool,
+    ) -> Result<String, String> {
+        let section = &format.section;
+        let mut calls = Vec::with_capacity(tools.len());
+        for tool in tools {
+            let shape = if is_forced && format.is_apart() {
+                Shape::Object { before: quoted(&format!("{}{}", tool.name, harmony::AFTER_NAME)), after: "" }
+            } else {
+                (section.call)(&tool.name)
+            };
+            calls.push(self.call(&shape, tool)?);
         }
-        // what a call takes is an object, said or not
-        let mut parameters = parameters;
-        if !schema::ALONE.iter().any(|alone| parameters.contains_key(*alone)) {
-            parameters.entry("type").or_insert_with(|| json!("object"));
-        }
-        let arguments = self.add(&schema::grammar(&Value::Object(parameters))?, false);
-        let (before, after) = match format {
-            Format::Harmony => return Ok(arguments),
-            Format::Named => (format!("{}[ARGS]", tool.name), ""),
-            Format::DeepSeek => (format!("{}\n```json\n", tool.name), ""),
-            Format::DeepSeekBare => (format!("{}{DEEPSEEK_NAME}", tool.name), ""),
-            Format::Kimi => (format!("functions.{}:0{KIMI_ARGUMENTS}", tool.name), ""),
-            _ => {
-                let (name, arguments) = format.keys();
-                let number = if format == Format::Command { "\"tool_call_id\": \"0\", " } else { "" };
-                (format!("{{{number}\"{name}\": \"{}\", \"{arguments}\": ", tool.name), "}")
-            }
+        let call = self.add(&calls.join(" | "), false);
+        let more = if several && !section.between.is_empty() {
+            format!("({} {call})*", quoted(section.between))
+        } else {
+            String::new()
         };
-        Ok(self.add(&format!("{} {arguments} {}", quoted(&before), quoted(after)), false))
+        Ok(format!("{} {call} {more} {}", quoted(section.first), quoted(section.last)))
+    }
+
+    /// The rule of a call.
+    fn call(&mut self, shape: &Shape, tool: &Function) -> Result<String, String> {
+        let parameters = tool.schema();
+        let (before, after) = match shape {
+            Shape::Apart(apart) => return self.apart(apart, &parameters, tool.strict),
+            Shape::Object { before, after } => (before, after),
+        };
+        // what a call takes is an object, said or not
+        let mut object = parameters;
+        if !schema::ALONE.iter().any(|alone| object.contains_key(*alone)) {
+            object.entry("type").or_insert_with(|| json!("object"));
+        }
+        let arguments = match schema::grammar(&Value::Object(object)) {
+            // what need not be as its schema says may be anything
+            Err(_) if !tool.strict => schema::grammar(&schema::any_object())?,
+            grammar => grammar?,
+        };
+        let arguments = self.add(&arguments, false);
+        Ok(self.add(&format!("{before} {arguments} {}", quoted(after)), false))
     }
 
     /// The rule of a call whose arguments stand by themselves, in the order of its schema.
-    fn apart(&mut self, written: &Written, parameters: &Map<String, Value>) -> Result<String, String> {
+    fn apart(
+        &mut self,
+        written: &Apart,
+        parameters: &Map<String, Value>,
+        is_strict: bool,
+    ) -> Result<String, String> {
         let known = ["type", "properties", "required", "additionalProperties"];
         let other = |key: &&String| !known.contains(&key.as_str()) && !NOTES.contains(&key.as_str());
-        if let Some(key) = parameters.keys().find(other) {
+        if let Some(key) = parameters.keys().find(other).filter(|_| is_strict) {
             return Err(format!(
                 "`{key}` of a tool's parameters is not implemented for this model's format of calls; say it in `properties`"
             ));
@@ -203,7 +159,11 @@ impl Rules {
         let mut more = self.add(&quoted(written.after), false);
         let mut first = more.clone();
         for (name, schema) in all.iter().rev() {
-            let argument = self.argument(written, name, schema, parameters)?;
+            let argument = match self.argument(written, name, schema, parameters) {
+                // what need not be as its schema says may be anything
+                Err(_) if !is_strict => self.argument(written, name, &json!({}), parameters)?,
+                argument => argument?,
+            };
             let must = required.contains(name);
             let between = quoted(written.between);
             let (with, without) = (format!("{between} {argument} {more}"), format!("{argument} {more}"));
@@ -217,7 +177,7 @@ impl Rules {
     /// The rule of an argument.
     fn argument(
         &mut self,
-        written: &Written,
+        written: &Apart,
         name: &str,
         schema: &Value,
         parameters: &Map<String, Value>,
@@ -238,23 +198,28 @@ impl Rules {
         if written.text == Text::Bare && found.contains(&Kind::Text(None)) {
             found = vec![Kind::Text(None)];
         }
+        let (before, after) = written.key;
         let mut values = Vec::with_capacity(found.len());
         for kind in found {
-            values.push(self.value(written, kind, parameters)?);
+            let is_text = !matches!(kind, Kind::Json(_));
+            let key = quoted(&format!("{before}{name}{}", after[usize::from(!is_text)]));
+            let value = self.value(written, name, kind, parameters)?;
+            values.push(format!("{key} ({value})"));
         }
-        let (before, after) = written.key;
-        let key = quoted(&format!("{before}{name}{after}"));
-        Ok(self.add(&format!("{key} ({})", values.join(" | ")), false))
+        Ok(self.add(&values.join(" | "), false))
     }
 
     /// A value with the mark that ends it.
     fn value(
         &mut self,
-        written: &Written,
+        written: &Apart,
+        name: &str,
         kind: Kind,
         parameters: &Map<String, Value>,
     ) -> Result<String, String> {
-        let (quote, end) = (if written.text == Text::Quoted { QUOTES } else { "" }, written.end());
+        let after_value = (written.after_value)(name);
+        let is_quoted = written.text == Text::Quoted;
+        let (quote, end) = if is_quoted { (QUOTES, QUOTES) } else { ("", after_value.as_str()) };
         Ok(match kind {
             Kind::Text(length) => {
                 let letters = match length {
@@ -289,7 +254,7 @@ impl Rules {
                     }
                 }
                 let json = self.add(&schema::grammar(&Value::Object(value))?, false);
-                format!("{json} {}", quoted(written.after_value))
+                format!("{json} {}", quoted(&after_value))
             }
         })
     }
@@ -392,42 +357,23 @@ fn kinds(
 mod tests {
     use serde::Deserialize;
 
-    use super::super::calls::{Calls, Piece};
-    use super::super::grammar::Grammar;
-    use super::super::grammar::tests::{takes, tokenizer, written};
+    use super::super::super::grammar::Grammar;
+    use super::super::super::grammar::tests::{takes, tokenizer, written};
+    use super::super::{Calls, FORMATS, Piece, gemma, glm, json as objects, named, python, tagged};
     use super::*;
-
-    const FORMATS: [Format; 17] = [
-        Format::Hermes,
-        Format::Granite,
-        Format::Nemotron,
-        Format::Mistral,
-        Format::Named,
-        Format::Llama,
-        Format::Harmony,
-        Format::Parameters,
-        Format::Glm,
-        Format::Python,
-        Format::Gemma,
-        Format::DeepSeek,
-        Format::DeepSeekBare,
-        Format::Kimi,
-        Format::MiniMax,
-        Format::Action,
-        Format::Command,
-    ];
+    use crate::reasoning::Channel;
 
     fn tool(name: &str, parameters: &Value) -> Function {
         Function {
             name: name.to_owned(),
             description: None,
             parameters: parameters.as_object().cloned(),
-            strict: None,
+            strict: false,
         }
     }
 
-    fn of(format: Format, tools: &[&Function]) -> Result<Grammar, String> {
-        Grammar::new(grammar(format, tools)?, format.inner_marks())
+    fn of(format: &Format, tools: &[Function]) -> Result<Grammar, String> {
+        Grammar::new(of_calls(format, tools, true, true)?, format.marks)
     }
 
     #[derive(Deserialize)]
@@ -486,42 +432,42 @@ mod tests {
         tool("journey", &schema)
     }
 
-    /// Whatever a model wants to write, in every format: one call of a tool that there is, with arguments that its schema allows.
+    /// Whatever a model wants to write, in every format: calls of tools that there are, with arguments that their schemas allow.
     #[test]
-    fn a_call_that_must_be_is_one_and_its_arguments_are_what_the_schema_says() {
+    fn calls_are_ones_and_their_arguments_are_what_the_schemas_say() {
         let tokenizer = tokenizer();
         let nothing = json!({ "type": "object", "properties": {}, "additionalProperties": false });
-        let (journey, now) = (journey(), tool("now", &nothing));
+        let tools = [journey(), tool("now", &nothing)];
         for format in FORMATS {
-            let asked = if format == Format::Harmony { vec![&journey] } else { vec![&journey, &now] };
-            let grammar = of(format, &asked).unwrap_or_else(|error| panic!("{format:?}: {error}"));
-            let tools: std::sync::Arc<[Function]> = asked.iter().map(|&tool| tool.clone()).collect();
+            let grammar = of(format, &tools).unwrap_or_else(|error| panic!("{format:?}: {error}"));
             let mut journeys = 0;
-            for seed in 0..24 {
-                let (text, _) = written(&grammar, &tokenizer, seed, false).expect("it ends");
-                let forced = Some("journey".to_owned());
-                let mut calls = Calls::new(format, std::sync::Arc::clone(&tools), forced);
-                assert_eq!(calls.read(super::super::super::reasoning::Channel::Answer, &text), []);
-                let pieces = calls.finish();
-                let [Piece::Call(call)] = &pieces[..] else { panic!("{format:?}: {text}: {pieces:?}") };
-                let arguments = Value::Object(call.arguments.clone());
-                if call.name == "now" {
-                    continue;
-                }
-                journeys += 1;
-                let told: Journey = serde_json::from_value(arguments.clone())
-                    .unwrap_or_else(|error| panic!("{format:?}: {text}: {arguments}: {error}"));
-                assert!(
-                    (1..=9).contains(&told.city.chars().count()) && (1..=7).contains(&told.days),
-                    "{arguments}"
-                );
-                // that each says whether `at` holds, its type asks
-                assert!(told.stops.len() < 3, "{arguments}");
-                assert!(matches!(told.unit, None | Some(Unit::C | Unit::F)));
-                match told.note {
-                    Some(Note::Text(text)) => assert!(text.chars().count() < 4, "{arguments}"),
-                    Some(Note::Number(number)) => assert!((0..=9).contains(&number), "{arguments}"),
-                    None | Some(Note::Nothing(())) => {}
+            for seed in 0..16 {
+                let Some((text, _)) = written(&grammar, &tokenizer, seed, false) else { continue };
+                let mut calls = Calls::new(format, tools.clone().into(), true);
+                let mut pieces = calls.read(Channel::Answer, &text);
+                pieces.extend(calls.finish());
+                assert!(!pieces.is_empty(), "{format:?}: {text}");
+                for piece in pieces {
+                    let Piece::Call(call) = piece else { panic!("{format:?}: {text}: {piece:?}") };
+                    if call.name == "now" {
+                        continue;
+                    }
+                    journeys += 1;
+                    let arguments = Value::Object(call.arguments.clone());
+                    let told: Journey = serde_json::from_value(arguments.clone())
+                        .unwrap_or_else(|error| panic!("{format:?}: {text}: {arguments}: {error}"));
+                    assert!(
+                        (1..=9).contains(&told.city.chars().count()) && (1..=7).contains(&told.days),
+                        "{arguments}"
+                    );
+                    // that each says whether `at` holds, its type asks
+                    assert!(told.stops.len() < 3, "{arguments}");
+                    assert!(matches!(told.unit, None | Some(Unit::C | Unit::F)));
+                    match told.note {
+                        Some(Note::Text(text)) => assert!(text.chars().count() < 4, "{arguments}"),
+                        Some(Note::Number(number)) => assert!((0..=9).contains(&number), "{arguments}"),
+                        None | Some(Note::Nothing(())) => {}
+                    }
                 }
             }
             assert!(journeys > 2, "{format:?}");
@@ -538,21 +484,21 @@ mod tests {
                 "required": ["text"],
             }),
         );
-        for (format, taken, refused) in [
+        let cases: [(&Format, &[&str], &[&str]); 12] = [
             (
-                Format::Parameters,
+                &tagged::QWEN_CODER,
                 &[
                     "<function=say>\n<parameter=text>\nif a < b:\n\n  </parameter> c\n</parameter>\n<parameter=times>\n3\n</parameter>\n</function>",
                     "<function=say>\n<parameter=text>\n\n</parameter>\n<parameter=to>\na\n</parameter>\n</function>",
-                ][..],
+                ],
                 &[
                     "<function=say>\n</function>",
                     "<function=say>\n<parameter=text>\na\n</parameter>\n<parameter=times>\nx\n</parameter>\n</function>",
                     "<function=no>\n</function>",
-                ][..],
+                ],
             ),
             (
-                Format::Glm,
+                &glm::GLM,
                 &[
                     "say<arg_key>text</arg_key><arg_value>1 < 2\n \"so\"</arg_value><arg_key>times</arg_key><arg_value>3</arg_value></tool_call>",
                     "say<arg_key>text</arg_key><arg_value></arg_value><arg_key>to</arg_key><arg_value>1</arg_value></tool_call>",
@@ -563,12 +509,12 @@ mod tests {
                 ],
             ),
             (
-                Format::Python,
+                &python::LFM2,
                 &["say(text=\"it's \\\"so\\\"\", times=3)", "say(text=\"\", to=\"a\")"],
                 &["say()", "say(times=3)", "say(text=\"a\" times=3)", "say(text=a)", "say(text=\"a\",)"],
             ),
             (
-                Format::Gemma,
+                &gemma::GEMMA_4,
                 &[
                     "call:say{text:<|\"|>it's \"so\", {x}<|\"|>,times:3}",
                     "call:say{text:<|\"|><|\"|>,to:<|\"|>a<|\"|>}",
@@ -576,7 +522,7 @@ mod tests {
                 &["call:say{}", "call:say{text:\"a\"}", "call:say{text:<|\"|>a<|\"|>,to:a}", "say{}"],
             ),
             (
-                Format::MiniMax,
+                &tagged::MINIMAX_M2,
                 &[
                     "<invoke name=\"say\">\n<parameter name=\"text\">if a < b:\n  </parameter> c</parameter>\n<parameter name=\"times\">3</parameter>\n</invoke>",
                     "<invoke name=\"say\">\n<parameter name=\"text\"></parameter>\n<parameter name=\"to\">1</parameter>\n</invoke>",
@@ -587,17 +533,20 @@ mod tests {
                 ],
             ),
             (
-                Format::DeepSeek,
-                &["say\n```json\n{\"text\": \"a\"}"],
-                &["say\n```json\n{}", "no\n```json\n{}", "say{\"text\": \"a\"}"],
+                &named::DEEPSEEK_FENCED,
+                &["function<\u{ff5c}tool\u{2581}sep\u{ff5c}>say\n```json\n{\"text\": \"a\"}\n```"],
+                &[
+                    "function<\u{ff5c}tool\u{2581}sep\u{ff5c}>say\n```json\n{}\n```",
+                    "say\n```json\n{\"text\": \"a\"}\n```",
+                ],
             ),
             (
-                Format::DeepSeekBare,
+                &named::DEEPSEEK_BARE,
                 &["say<\u{ff5c}tool\u{2581}sep\u{ff5c}>{\"text\": \"a\"}"],
                 &["say<\u{ff5c}tool\u{2581}sep\u{ff5c}>{}", "say\n```json\n{\"text\": \"a\"}"],
             ),
             (
-                Format::Kimi,
+                &named::KIMI_K2,
                 &["functions.say:0<|tool_call_argument_begin|>{\"text\": \"a\"}"],
                 &[
                     "functions.say:0<|tool_call_argument_begin|>{}",
@@ -605,7 +554,7 @@ mod tests {
                 ],
             ),
             (
-                Format::Action,
+                &objects::ACTION,
                 &["{\"tool_name\": \"say\", \"parameters\": {\"text\": \"a\"}}"],
                 &[
                     "{\"tool_name\": \"say\", \"parameters\": {}}",
@@ -613,23 +562,25 @@ mod tests {
                 ],
             ),
             (
-                Format::Command,
+                &objects::COMMAND,
                 &["{\"tool_call_id\": \"0\", \"tool_name\": \"say\", \"parameters\": {\"text\": \"a\"}}"],
                 &["{\"tool_call_id\": \"0\", \"tool_name\": \"say\", \"parameters\": {}}"],
             ),
-            (Format::Named, &["say[ARGS]{\"text\": \"a\"}"], &["say[ARGS]{}", "no[ARGS]{}"]),
+            (&named::NAMED, &["say[ARGS]{\"text\": \"a\"}"], &["say[ARGS]{}", "no[ARGS]{}"]),
             (
-                Format::Hermes,
+                &objects::HERMES,
                 &["{\"name\": \"say\", \"arguments\": {\"text\": \"a\"}}"],
                 &["{\"name\": \"say\", \"arguments\": {}}"],
             ),
-        ] {
-            let grammar = of(format, &[&say]).unwrap();
+        ];
+        for (format, taken, refused) in cases {
+            let grammar = of(format, std::slice::from_ref(&say)).unwrap();
+            let whole = |text: &str| format!("{}{text}{}", format.section.first, format.section.last);
             for text in taken {
-                assert!(takes(&grammar, text), "{format:?}: {text}");
+                assert!(takes(&grammar, &whole(text)), "{format:?}: {text}");
             }
             for text in refused {
-                assert!(!takes(&grammar, text), "{format:?}: {text}");
+                assert!(!takes(&grammar, &whole(text)), "{format:?}: {text}");
             }
         }
     }
@@ -640,13 +591,18 @@ mod tests {
             "f",
             &json!({ "properties": { "a": { "type": "integer" } }, "additionalProperties": false }),
         );
-        for format in [Format::Hermes, Format::Named, Format::Kimi] {
-            let grammar = of(format, &[&bare]).unwrap();
-            let call = |arguments: &str| match format {
-                Format::Named => format!("f[ARGS]{arguments}"),
-                Format::Kimi => format!("functions.f:0<|tool_call_argument_begin|>{arguments}"),
-                _ => format!("{{\"name\": \"f\", \"arguments\": {arguments}}}"),
-            };
+        let cases: [(&Format, &str, &str); 3] = [
+            (&objects::HERMES, "\n{\"name\": \"f\", \"arguments\": ", "}\n</tool_call>"),
+            (&named::NAMED, "f[ARGS]", ""),
+            (
+                &named::KIMI_K2,
+                "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>",
+                "<|tool_call_end|><|tool_calls_section_end|>",
+            ),
+        ];
+        for (format, before, after) in cases {
+            let grammar = of(format, std::slice::from_ref(&bare)).unwrap();
+            let call = |arguments: &str| format!("{before}{arguments}{after}");
             assert!(takes(&grammar, &call("{\"a\": 1}")), "{format:?}");
             assert!(!takes(&grammar, &call("\"a\"")) && !takes(&grammar, &call("1")), "{format:?}");
         }
@@ -670,11 +626,36 @@ mod tests {
                 "goes deeper than 8",
             ),
         ] {
-            let error = grammar(Format::Glm, &[&tool("f", &parameters)]).unwrap_err();
+            let strict = Function { strict: true, ..tool("f", &parameters) };
+            let error = of_calls(&glm::GLM, &[strict], true, true).unwrap_err();
             assert!(error.contains(words), "{parameters}: {error}");
         }
-        let nothing = json!({ "type": "object" });
-        let (f, g) = (tool("f", &nothing), tool("g", &nothing));
-        assert!(grammar(Format::Harmony, &[&f, &g]).unwrap_err().contains("`required` of several tools"));
+        // what need not be as its schema says may be anything
+        let loose = tool("f", &with(json!({ "type": "string", "pattern": "^a$" })));
+        let grammar = of(&glm::GLM, &[loose]).unwrap();
+        assert!(takes(&grammar, "f<arg_key>a</arg_key><arg_value>b</arg_value></tool_call>"));
+        assert!(!takes(&grammar, "g</tool_call>"));
+    }
+
+    #[test]
+    fn several_calls_come_one_after_another_or_an_answer_that_keeps_a_schema() {
+        let nothing = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+        let tools = [tool("f", &nothing), tool("g", &nothing)];
+        let call = |name: &str| format!("\n{{\"name\": \"{name}\", \"arguments\": {{}}}}\n</tool_call>");
+        let two = format!("{}\n<tool_call>{}", call("f"), call("g"));
+        let grammar = |lark: String| Grammar::new(lark, objects::HERMES.marks).unwrap();
+        let several = grammar(of_calls(&objects::HERMES, &tools, true, true).unwrap());
+        assert!(takes(&several, &two) && takes(&several, &call("f")));
+        let one = grammar(of_calls(&objects::HERMES, &tools, false, true).unwrap());
+        assert!(!takes(&one, &two) && takes(&one, &call("g")));
+        let either = of_schema_or_calls(&json!({ "const": 7 }), &objects::HERMES, &tools, true).unwrap();
+        let either = grammar(either);
+        assert!(takes(&either, "7") && takes(&either, &format!("<tool_call>{two}")) && !takes(&either, "8"));
+        // a model of harmony's kind names the tool in the head of its message
+        let harmony = Grammar::new(of_calls(&harmony::HARMONY, &tools, true, true).unwrap(), &[]).unwrap();
+        assert!(
+            takes(&harmony, "g <|constrain|>json<|message|>{}")
+                && !takes(&harmony, "h <|constrain|>json<|message|>{}")
+        );
     }
 }
