@@ -106,6 +106,7 @@ impl Contents {
         }
         // without tensors there need be no data; with them, an alignment beyond the file puts them beyond it as well
         let data = header_end.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
+        let begins: Vec<u64> = self.tensors.iter().map(|tensor| tensor.offset).collect();
         for tensor in &mut self.tensors {
             if !tensor.offset.is_multiple_of(alignment) {
                 return Err(GgufError::Misaligned {
@@ -116,6 +117,14 @@ impl Contents {
             }
             let offset = data.saturating_add(tensor.offset);
             if offset.checked_add(tensor.bytes).is_none_or(|end| end > length) {
+                // a tensor that begins inside this one shows another type rather than a truncated file
+                let next = begins.iter().copied().filter(|&begin| begin > tensor.offset).min();
+                if let Some(next) = next.filter(|&next| next - tensor.offset < tensor.bytes)
+                    && tensor.kind.is_ambiguous()
+                {
+                    let (name, kind, bytes) = (tensor.name.clone(), tensor.kind, tensor.bytes);
+                    return Err(GgufError::OtherType { name, kind, bytes, found: next - tensor.offset });
+                }
                 return Err(GgufError::TensorBeyond {
                     name: tensor.name.clone(),
                     bytes: tensor.bytes,

@@ -167,7 +167,6 @@ fn what_is_not_implemented_is_refused_by_its_key() {
     );
     refused(grouped(2, 0), "the number of groups used is 0, outside 1 to 2");
     refused(grouped(2, 3), "the number of groups used is 3, outside 1 to 2");
-    refused(other("expert_gating_func", 3), "deepseek2.expert_gating_func` is 3");
     refused(other("nextn_predict_layers", 2), "fewer than there are layers");
     let scaled = |kind: &str| {
         let (kind, factor) = (kind.to_owned(), key("rope.scaling.factor"));
