@@ -71,7 +71,7 @@ fn no_output_takes_the_place_of_an_input_or_of_another_file() {
             &["-o", "device.toml"][..],
             "cannot write device.toml: it is the file of --device; name another file",
         ),
-        (&["-o", "model.gguf"], "cannot write model.gguf: the file that is there is not a plan.toml"),
+        (&["-o", "model.gguf"], "cannot write model.gguf: the file that is there is not plan.toml"),
         (&["-o", "quality.toml", "--quality", "quality.toml"], "it is the plan of --quality"),
         (&["--smt", "note.txt"], "cannot write note.txt: the file that is there is not a problem in SMT-LIB"),
         (&["--smt", "./plan.toml"], "it is where the plan goes"),
@@ -97,7 +97,7 @@ fn a_profile_that_was_changed_is_refused_or_noted() {
     let device = fs::read_to_string(folder.join("device.toml")).expect("the device");
     let write = |text: &str| fs::write(folder.join("device.toml"), text).expect("written");
     let (figures, checksum) = device.rsplit_once("checksum = ").expect("a checksum");
-    let by_hand = figures.replacen("system_reserve_bytes = ", "system_reserve_bytes = 1", 1);
+    let by_hand = figures.replacen("thread_bytes = ", "thread_bytes = 1", 1);
     write(&format!("{by_hand}checksum = {checksum}"));
     let (code, _, err) = run(&folder, &[]);
     assert!(code == 1 && err.contains("their checksum is another") && err.contains("\"void\""), "{err}");
