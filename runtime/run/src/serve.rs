@@ -1046,7 +1046,8 @@ impl<'engine> Desk<'_, 'engine> {
             let close = prompt.tags.filter(|_| prompt.reasons);
             let close = close.map_or_else(String::new, |(_, close)| format!("\n{close}\n\n"));
             let text = format!("{close}{prefill}");
-            prompt.tokens.extend(tokenizer.encode_rendered(&text, &[close.len()..text.len()]));
+            let plain = std::iter::once(close.len()..text.len()).collect::<Vec<_>>();
+            prompt.tokens.extend(tokenizer.encode_rendered(&text, &plain));
             prompt.reasons = false;
         }
         let (Some(tools), Some(format)) = (tools, format) else { return Ok(prompt) };

@@ -32,12 +32,15 @@ use super::literal;
 use super::stops::beginning;
 use super::tools::Function;
 
+/// Whether a template has a text.
+type HasText<'a> = dyn Fn(&str) -> bool + 'a;
+
 /// How a model writes calls.
 pub(super) struct Format {
     /// As people call it.
     pub(super) name: &'static str,
-    /// Whether a template teaches it, of which is asked whether it has a text.
-    taught: fn(&dyn Fn(&str) -> bool) -> bool,
+    /// Whether a template teaches it.
+    taught: fn(&HasText<'_>) -> bool,
     /// What begins calls: first as templates write it, then as models do, too.
     openings: &'static [Opening],
     /// Tokens that steer the model and are part of a call's text.
@@ -328,7 +331,8 @@ impl Calls {
         let mut pieces = Vec::new();
         self.go_on(true, &mut pieces);
         let rest = std::mem::take(&mut self.held);
-        if !rest.is_empty() && !(self.begun && rest.trim().is_empty()) {
+        let only_space_after_calls = self.begun && rest.trim().is_empty();
+        if !rest.is_empty() && !only_space_after_calls {
             pieces.push(Piece::Text(rest));
         }
         pieces

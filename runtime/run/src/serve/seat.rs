@@ -189,7 +189,7 @@ impl AnswerChoice<'_> {
         for &token in read.iter().filter(|_| prepared.echo) {
             self.writing.echo(token, &mut |part, text| teller.show(part, text));
         }
-        self.echo = rest.to_vec().into_iter();
+        self.echo = Vec::from(rest).into_iter();
         self.begins = prepared.read == 0;
         self
     }

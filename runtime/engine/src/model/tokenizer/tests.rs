@@ -493,7 +493,7 @@ fn ends_are_known_by_their_text_and_are_never_text() {
             .collect::<Vec<_>>()
     };
     assert_eq!(ends(&[("<|im_end|>", 3), ("a", 1)], Some("</s>"), None), ["</s>", "<|im_end|>"]);
-    assert_eq!(ends(&[("<|im_end|>", 1)], Some("</s>"), None), ["</s>"], "a piece of text is none");
+    assert_eq!(ends(&[("<|im_end|>", 1)], Some("</s>"), None), ["</s>", "<|im_end|>"], "whatever its type");
     let harmony = [("<|end|>", 3), ("<|return|>", 3), ("<|call|>", 3), ("<|message|>", 3)];
     let turn = ["</s>", "<|return|>", "<|call|>"];
     assert_eq!(ends(&harmony, Some("<|return|>"), None), turn, "a message's end is no turn's");
