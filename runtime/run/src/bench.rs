@@ -51,7 +51,7 @@ struct ReadsAlone {
 }
 
 impl ReadsAlone {
-    /// Of `tokens` decoded in `time` with so many `reads`.
+    /// Figures of `tokens` decoded in `time` with so many `reads`.
     fn new(alone: Replay, tokens: usize, time: Duration, reads: u64) -> Self {
         let seconds = alone.time.as_secs_f64() / alone.reads as f64 * reads as f64;
         Self {

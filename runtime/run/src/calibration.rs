@@ -39,7 +39,7 @@ pub(super) fn write(path: &Path, plan: &Plan, current: &CurrentRates) -> Result<
     plans::file::write(&calibration, path).map(drop).map_err(failure)
 }
 
-/// What was found over the profile: a plan with a calibration assumes other rates than that. `None` where nothing was.
+/// The measured factors times the factors of the plan's calibration: together they hold over the profile. `None` without measured factors.
 fn factors(plan: &Plan, current: &CurrentRates) -> Option<Factors> {
     let found = current.factors()?;
     let assumed = plan.request.calibration.unwrap_or(Factors::NONE);

@@ -30,10 +30,9 @@ pub(super) struct Figures {
     pub(super) decode_tokens_per_second: Option<f64>,
     /// By the plan's cost model for the tokens that ran, as are bytes and hits.
     pub(super) decode_tokens_per_second_predicted: Option<f64>,
-    /// Priced at current rates, as all `_now` figures; absent where current rates were not measured or
-    /// the plan does not know what its times are made of.
+    /// Priced at current rates, as all `_now` figures. Absent without current rates, or if the plan does not know the parts of its times.
     pub(super) decode_tokens_per_second_now: Option<f64>,
-    /// Of a decoded token; tokens of one step have an equal share of it.
+    /// Latency of a decoded token; the tokens of one step have equal shares of its time.
     pub(super) latency_seconds: Option<Distribution>,
     /// Absent, as the next, where the plan knows mean tokens only, or there were drafts.
     pub(super) latency_seconds_predicted: Option<Distribution>,
@@ -41,11 +40,11 @@ pub(super) struct Figures {
     pub(super) decode_tokens: usize,
     /// Steps that brought them: as many, unless drafts were kept.
     pub(super) decode_steps: usize,
-    /// Absent, as the next three, where the plan has no drafts or they were not used: tokens drafted, and those of them that were kept.
+    /// Tokens drafted; the next field counts the ones kept. Absent, as the next three, where the plan has no drafts or they were not used.
     pub(super) drafted_tokens: Option<usize>,
     pub(super) kept_tokens: Option<usize>,
     pub(super) tokens_per_step: Option<f64>,
-    /// Of text as the profile's.
+    /// Expected for text like the profile's.
     pub(super) tokens_per_step_predicted: Option<f64>,
     pub(super) decode_first_position: Option<usize>,
     pub(super) decode_last_position: Option<usize>,
@@ -65,7 +64,7 @@ pub(super) struct Figures {
     pub(super) bytes_read_per_token_predicted: Option<f64>,
     pub(super) hit_fraction: Option<f64>,
     pub(super) hit_fraction_predicted: Option<f64>,
-    /// Neurons that a token missed, over those that the mean one requested.
+    /// Neurons that a token missed, over the neurons that a mean token requested.
     pub(super) miss_fraction: Option<Distribution>,
     /// Absent where the plan knows mean tokens only.
     pub(super) miss_fraction_predicted: Option<Distribution>,
@@ -84,11 +83,11 @@ pub(super) struct Figures {
     /// Absent in a plan whose profile has no bound.
     pub(super) perplexity_change_fraction_upper_predicted: Option<f64>,
     pub(super) reads_per_token: Option<f64>,
-    /// Of the reads, those started for the next layer, and those of them that it requested.
+    /// Reads started for the next layer; the next field counts the ones that it requested.
     pub(super) prefetch_reads_per_token: Option<f64>,
     pub(super) prefetch_reads_used_per_token: Option<f64>,
     pub(super) prefetch_bytes_per_token: Option<f64>,
-    /// Of all bytes read, those between two neurons that were wanted or prefetched.
+    /// Bytes read between two neurons that were wanted or prefetched; a part of all bytes read.
     pub(super) gap_bytes_per_token: Option<f64>,
     /// Reads that came back short or interrupted, and went on.
     pub(super) reads_resumed: u64,
@@ -97,7 +96,7 @@ pub(super) struct Figures {
     pub(super) io_wait_seconds: Option<f64>,
     /// Share of the processors' time since the start that others took, the host of a virtual machine included.
     pub(super) others_cpu_fraction: Option<f64>,
-    /// Of the last text, after every decoded token; plans with equal quality keys give the same.
+    /// Hash of the logits after every decoded token of the last text; plans with equal quality keys give the same.
     pub(super) logits_hash: Option<String>,
     /// Absent in a plan that does not know the device's rates.
     #[serde(flatten)]
@@ -125,7 +124,7 @@ pub(super) fn tokens_of(steps: &[Step]) -> usize {
     steps.iter().map(|step| step.tokens).sum()
 }
 
-/// Rows that passed in them, those of drafts that were not kept among them.
+/// Rows of these steps, including rejected drafts.
 fn rows_of(steps: &[Step]) -> usize {
     steps.iter().map(|step| 1 + step.drafted).sum()
 }
@@ -143,7 +142,7 @@ pub(super) fn speedup(session: &RunningPlan<'_>) -> f64 {
     speculation.map_or(1.0, |with| with.decode_tokens_per_second / plan.expected.decode_tokens_per_second)
 }
 
-/// How tokens differ in something of which each of a step has an equal share; `None` of none.
+/// The distribution of a value over tokens; the tokens of a step have equal shares of it. `None` without tokens.
 fn of_steps(steps: &[Step], value: impl Fn(&Step) -> f64) -> Option<Distribution> {
     let of_step = |step: &Step| std::iter::repeat_n(value(step) / step.tokens as f64, step.tokens);
     Distribution::of(steps.iter().flat_map(of_step).collect())

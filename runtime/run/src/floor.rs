@@ -1,4 +1,4 @@
-//! The floor: the least time in which what a run took could have been taken.
+//! The floor: the hardware's lower bound for the time of a run.
 //!
 //! Bytes over what memory gives, in order and in rows; reads over what flash gives; whichever is longer, since they
 //! overlap. The rates are the device's own, which the plan carries; bytes and reads are those that the run counted. A
@@ -26,7 +26,7 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    /// Of `tokens` that took `seconds` together and counted `counters`.
+    /// The floor of `tokens` that took `seconds` together and counted `counters`.
     pub(super) fn new(rates: &Rates, counters: &Counters, tokens: f64, seconds: f64) -> Self {
         let (memory, reads) = (memory_seconds(rates, counters), reads_seconds(rates, counters));
         let floor = memory.max(reads.unwrap_or(0.0));

@@ -1,11 +1,10 @@
-//! What a sequence holds from one answer to the next.
+//! Tokens that a sequence holds between answers.
 
 /// Tokens whose keys and values a sequence holds, and how they came.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     tokens: Vec<u32>,
-    /// So many at the beginning were prefilled, and nothing decoded stands before them: their keys and values are those that
-    /// any prefill of these tokens makes.
+    /// Tokens at the beginning that were prefilled, before any decoded token. Any prefill of these tokens makes the same keys and values.
     prefilled: usize,
 }
 
@@ -23,7 +22,7 @@ impl Held {
         &self.tokens
     }
 
-    /// Those at the beginning that are as any prefill makes them.
+    /// Tokens at the beginning whose keys and values any prefill makes.
     pub(super) fn prefilled(&self) -> &[u32] {
         &self.tokens[..self.prefilled]
     }

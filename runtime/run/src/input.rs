@@ -1,4 +1,4 @@
-//! What a run reads before it starts: the plan, the container's directory, a text. Any of them may be a pipe.
+//! Inputs that a run reads before it starts: the plan, the container's directory, a text. Any of them may be a pipe.
 //!
 //! A text is read no further than the plan's context can hold it; one that may be longer is read in [`Pieces`].
 
@@ -123,7 +123,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// Of a source that can be opened.
+    /// Opens a source.
     pub(super) fn open(source: Source) -> Result<Self, Failure> {
         let name = source.name();
         let (reader, file): (Box<dyn Read + Send>, _) = match source.open()? {

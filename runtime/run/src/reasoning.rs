@@ -1,17 +1,18 @@
-//! Parts of a model's answer: what it says to itself, to the user, and to tools.
+//! Parts of a model's answer: reasoning, text for the user, and calls of tools.
 //!
-//! Some put `<think>` and `</think>` around their reasoning before they answer; some begin in the middle of it, because the template
-//! has opened it for them; Gemma 4 calls the tags `<|channel>thought` and `<channel|>`, Command R7B `<|START_THINKING|>` and `<|END_THINKING|>`. Models of harmony's kind speak in channels: `<|channel|>analysis<|message|>`, then what they think,
-//! `<|end|>`, and `final` for the answer. Tags may be tokens or text, and come in pieces.
+//! Some models put `<think>` and `</think>` around their reasoning before they answer; some begin inside it, because the template opens it.
+//! Gemma 4's tags are `<|channel>thought` and `<channel|>`, Command R7B's are `<|START_THINKING|>` and `<|END_THINKING|>`. Models of
+//! harmony's kind write channels: `<|channel|>analysis<|message|>`, then the reasoning, `<|end|>`, and `final` for the answer. Tags may be
+//! tokens or text, and come in pieces.
 
 /// Where a piece of text belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Channel {
-    /// What the model says to itself.
+    /// Reasoning.
     Reasoning,
-    /// What it says to the user.
+    /// Text for the user.
     Answer,
-    /// What it says to a tool, if that is asked for: the name in a line, and the arguments.
+    /// A message to a tool, if these are separated: the name in a line, and the arguments.
     Call,
 }
 
@@ -56,13 +57,13 @@ pub(crate) fn taught_by(template: &str) -> Option<Tags> {
     TAGS.into_iter().find(|(open, close)| template.contains(open) && template.contains(close))
 }
 
-/// What ends harmony's reasoning and begins its answer.
+/// Text that ends harmony's reasoning and begins its answer.
 const TO_FINAL: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
 
 /// The token that the last of them begins with.
 const CHANNEL: &str = "<|channel>";
 
-/// What a model of harmony's kind begins with that goes on with the name of whom it speaks to.
+/// Text before the name of a recipient in the header of a harmony message.
 const RECIPIENT: &str = "to=";
 /// Between two messages of the same part.
 const GAP: &str = "\n\n";
@@ -77,11 +78,11 @@ const SPEAKER_BYTES_MAX: usize = 256;
 #[derive(Debug, Clone)]
 pub(crate) struct Parts {
     at: At,
-    /// Text of which it is not known yet whether it is the beginning of a tag; a channel's name as it comes.
+    /// Text that may still begin a tag; a channel's name as it comes.
     held: String,
     /// Whether the part has begun: spaces before it are none of it.
     begun: bool,
-    /// Whether calls of tools are told apart, and who speaks to whom in the message that comes.
+    /// Whether calls of tools are separated, and the header of the current message: its author and recipient.
     calls: bool,
     speaks: String,
     /// Whether the prompt ends with the name of who speaks, behind which the answer may go on.
@@ -108,7 +109,7 @@ enum At {
 }
 
 impl Parts {
-    /// Of an answer that begins in its reasoning or before it.
+    /// Parts of an answer that begins in its reasoning (`reasons`) or before it.
     pub(crate) fn new(reasons: bool) -> Self {
         let at = if reasons { At::Inside } else { At::Beginning };
         Self {
@@ -122,12 +123,12 @@ impl Parts {
         }
     }
 
-    /// Of an answer to a prompt that ends with the name of who speaks.
+    /// Parts of an answer to a prompt that ends with the author's name, if `named`.
     pub(crate) fn with_name(self, named: bool) -> Self {
         Self { named, ..self }
     }
 
-    /// The same, with messages to tools told apart.
+    /// Separates messages to tools, if `calls`.
     pub(crate) fn with_calls(self, calls: bool) -> Self {
         Self { calls, ..self }
     }
@@ -143,7 +144,7 @@ impl Parts {
         }
     }
 
-    /// What ends the reasoning in which the model is, if it is in any, of a model that has such tags.
+    /// Text that ends the current reasoning, if there is any. Reasoning between tags needs the model's `tags`.
     pub(crate) fn closing(&self, tags: Option<Tags>) -> Option<String> {
         match self.at {
             At::Inside => tags.map(|(_, close)| format!("\n{close}\n\n")),
@@ -257,7 +258,7 @@ impl Parts {
         self.release(&mut out);
     }
 
-    /// What is held back was no tag.
+    /// Releases the text that was held back: it was no tag.
     fn release(&mut self, out: &mut impl FnMut(Channel, &str)) {
         match self.at {
             At::Beginning | At::Answer => self.say_all(Channel::Answer, out),

@@ -24,9 +24,9 @@ use super::{Failure, failure};
 struct Score {
     tokens: usize,
     perplexity_plan: f64,
-    /// Of the container computed dense.
+    /// Perplexity of the container computed dense.
     perplexity_container: f64,
-    /// Of the source file. Unknown without `--source` in a plan that does not say what the container has lost.
+    /// Perplexity of the source file. Unknown without `--source` in a plan that does not give the container's loss.
     perplexity_dense: Option<f64>,
     /// Whether the source file has read this text.
     source_read: bool,
@@ -114,8 +114,8 @@ pub(super) fn score(
     report::print(text_of(&score, promised))
 }
 
-/// A text in windows of tokens, of which no more than a piece is in memory. Pieces end with lines: a text of more than one may have another
-/// token there than it would have as a whole.
+/// A text in windows of tokens, with at most one piece in memory. Pieces end with lines; the tokens at a boundary may differ from the
+/// tokens of the whole text.
 struct Windows<'t> {
     /// `None` while it is read elsewhere, and at its end.
     text: Option<Pieces>,

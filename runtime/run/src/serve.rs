@@ -1,13 +1,12 @@
-//! An endpoint for other programs: what `OpenAI`'s and Anthropic's clients ask is answered under the plan.
+//! A server for other programs: it answers requests of `OpenAI`'s, Anthropic's and Ollama's clients under the plan.
 //!
-//! One thread speaks HTTP (`http`, over `connections`) and never computes; the main thread owns the engine and has a `seat` for each of the plan's
-//! sequences, which keeps what two requests have in common. Those who sit answer together, a token each, and what is kept of a draft; they come and go between
-//! tokens, and while a prompt is read the others have their `share` of the time. Between both threads is a `queue` of bounded length. What is asked is a
-//! `request`, whatever words it came in; how these are read and answers written in them is in `openai`, `responses`, `anthropic` and
-//! `embeddings`. An `answer` goes
-//! out whole or as it comes, with the `likelihood` of its tokens where that is asked for, and what it must be is a `grammar`, made
-//! of a `schema`. The model may have `tools`, whose `calls` a `teller` tells from text; what must be is `enforced`. The texts that end it are in `stops`,
-//! what the operator sees in `metrics` and `log`.
+//! One thread speaks HTTP (`http`, over `connections`) and never computes. The main thread owns the engine and has a `seat` for each of the
+//! plan's sequences. A sequence keeps its tokens between requests, so a common prefix is prefilled once. Active answers decode as one
+//! batch: a token each, plus the accepted part of a draft. Answers begin and end between tokens, and have their `share` of the time while a
+//! prompt is prefilled. A `queue` of bounded length connects both threads. Every interface makes a `request`: `openai`, `responses`,
+//! `anthropic`, `ollama` and `embeddings` read requests and write answers. An `answer` goes out whole or as a stream, with the `likelihood`
+//! of its tokens on request. A `grammar`, made of a `schema`, constrains the answer. The model may have `tools`: a `teller` separates their
+//! `calls` from text, and `enforced` constrains them. `stops` has the texts that end an answer. `metrics` and `log` serve the operator.
 
 mod answer;
 mod anthropic;
@@ -83,24 +82,24 @@ use super::{Failure, failure};
 
 /// Where it listens if nobody says.
 pub(super) const ADDRESS: &str = "127.0.0.1:8080";
-/// Requests that wait for their answer; more are told to come again.
+/// Requests that may wait for their answer; further ones are refused for now.
 const QUEUE: usize = 8;
 /// Bytes of a request for each token of the context, and besides: more cannot fit into it.
 const BODY_BYTES: (usize, usize) = (8, 64 << 10);
-/// Bytes of the plan's limit that are left for what is neither planned nor any client's: code that runs for the first time, a thread that
-/// speaks HTTP, the system's records, and what the allocator loses between blocks. A build with assertions has more code.
+/// Bytes of the plan's limit for memory that belongs neither to the plan nor to a client. They cover code that runs for the first time, the
+/// HTTP thread, kernel records, and allocator fragmentation. A build with assertions has more code.
 const UNPLANNED_BYTES: u64 = if cfg!(debug_assertions) { 4 << 18 } else { 3 << 18 };
 /// Bytes of the text of a token in an answer, as is usual, and of a choice besides.
 const TEXT_BYTES: (usize, usize) = (8, 2 << 10);
 /// Bytes of a likelihood until its client has it, and of a token's value in the arguments of a call.
 const LIKELIHOOD_BYTES: usize = 400;
 const ARGUMENT_BYTES: usize = 96;
-/// Copies of a request while its prompt is made ready; one with tools is told of them in several forms.
+/// Copies of a request while its prompt is made ready. A request with tools is rendered in several forms.
 const PROMPT_COPIES: usize = 6;
 const TOOLS_COPIES: usize = 16;
 /// How soon an interrupt is heeded while nobody asks.
 const SOON: Duration = Duration::from_millis(100);
-/// Likelihoods of tokens in an answer, at most: what is told of it must fit into what the plan leaves the process.
+/// Likelihoods of tokens in an answer, at most: they must fit into the memory that the plan leaves.
 const LIKELIHOODS: usize = 4 << 10;
 /// The last message to clients.
 const STOPPING: &str = "the server is stopping";
@@ -119,13 +118,13 @@ struct Job {
 /// Messages about an answer as it comes.
 #[derive(Debug)]
 enum Told {
-    /// It begins, after so many tokens; what was asked for in vain.
+    /// The answer begins: the tokens of its prompts, and options without effect.
     Begins { prompt: usize, ignored: Vec<String> },
     /// More of a choice, and the likelihoods of the tokens that made it.
     Text { choice: usize, part: Channel, text: String, likelihoods: Vec<Likelihood> },
     /// The next text's embedding.
     Vector(Vec<f32>),
-    /// All that a question asked for.
+    /// The reply to a question.
     Said(Value),
     /// A tool is called.
     Call { choice: usize, call: Call },
@@ -141,7 +140,7 @@ enum Told {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Usage {
     prompt: usize,
-    /// Of the prompt, those that the context held already.
+    /// Prompt tokens that the context held already.
     cached: usize,
     answer: usize,
 }
@@ -228,7 +227,7 @@ fn left_for_clients(session: &RunningPlan<'_>) -> Result<u64, Failure> {
     Ok(session.plan.memory.limit_bytes.saturating_sub(held))
 }
 
-/// What clients may want to know of the model.
+/// Facts about the model for clients.
 fn about(session: &RunningPlan<'_>, template: &Result<Template, TemplateError>) -> About {
     let tokenizer = session.tokenizer();
     let name = |token: Option<u32>| token.and_then(|token| tokenizer.special(token)).map(str::to_owned);
@@ -276,7 +275,7 @@ struct Desk<'d, 'engine> {
     answers: u64,
     /// Choices so far: each draws by another seed.
     draws: u64,
-    /// Nanoseconds since 1970 at the start, from which numbers of calls are made.
+    /// Nanoseconds since 1970 at the start; ids of calls derive from it.
     began: u64,
 }
 
@@ -287,22 +286,22 @@ struct Prepared {
     rest: IntoIter<Vec<u32>>,
     /// Whether the answer repeats the prompt.
     echo: bool,
-    /// Tokens of the prompt that are prefilled: all, or none where the likelihood of each is told. These are decoded, so that likelihoods
-    /// are those of `--score`, to the bit.
+    /// Prompt tokens to prefill: all, or none if the likelihood of each is reported. In that case they are decoded, so likelihoods equal
+    /// `--score`'s to the bit.
     read: usize,
     tells_prompt: bool,
-    /// What was asked for in vain.
+    /// Options without effect.
     ignored: Vec<String>,
     turn: Turn,
-    /// Of the first choice; each one after it has the next seed.
+    /// Sampling of the first choice; each one after it has the next seed.
     sampling: Sampling,
-    /// What each choice must be, and the charge for it.
+    /// The constraint on each choice, and the charge for its memory.
     enforced: Option<(Enforced, Charge)>,
     /// Bytes of text that the answer's charge has room for, in each choice.
     text_room: usize,
     /// The reader that tells calls of tools from text, where there are any tools.
     calls: Option<Calls>,
-    /// Where vectors are wanted and no text: those that follow the prompt's.
+    /// Embeddings after the prompt's own, where the request wants vectors instead of text.
     embedding: Option<Embedding>,
 }
 
@@ -376,7 +375,7 @@ impl<'engine> Desk<'_, 'engine> {
         self.seats.iter().all(|seat| seat.answering.is_none())
     }
 
-    /// Frees the seats of those who have hung up.
+    /// Frees the sequence slots of clients that hung up.
     fn free(&mut self) -> Result<(), Failure> {
         for at in 0..self.seats.len() {
             let Some(answering) =
@@ -393,7 +392,7 @@ impl<'engine> Desk<'_, 'engine> {
         Ok(())
     }
 
-    /// Answers a question that needs no seat.
+    /// Answers a question that needs no sequence slot.
     fn say(&self, job: &Job) {
         let Ask::Question(question) = &job.request.ask else { return };
         let making = self.room.take(self.prompt_bytes(job)).map_err(|short| short.refusal("the prompt"));
@@ -402,7 +401,7 @@ impl<'engine> Desk<'_, 'engine> {
         job.told.send(told).ok();
     }
 
-    /// What a question asks for.
+    /// The reply to a question.
     fn said(&self, question: &Question) -> Result<Value, Refusal> {
         let (tokenizer, context) = (self.session.tokenizer(), self.session.context());
         Ok(match question {
@@ -446,7 +445,7 @@ impl<'engine> Desk<'_, 'engine> {
         })
     }
 
-    /// Gives a request a free seat, with what is there of its prompt.
+    /// Gives a request a free sequence slot, with the cached part of its prompt.
     fn begin(&mut self, job: Job, stop: &StopHandle) -> Result<(), Failure> {
         if let Ask::Question(_) = &job.request.ask {
             self.say(&job);
@@ -494,7 +493,8 @@ impl<'engine> Desk<'_, 'engine> {
         Ok(())
     }
 
-    /// A free seat for a prompt, and how much it holds of it. A vector is that of the text alone: where one is wanted, nothing is shared.
+    /// Finds a free sequence slot for a prompt, and how many of its tokens the slot holds. An embedding depends on its text alone, so it
+    /// shares nothing.
     fn place(
         &mut self,
         prompt: &[u32],
@@ -516,15 +516,16 @@ impl<'engine> Desk<'_, 'engine> {
         Ok((at, turn::open(self.session, at, &mut seat.held, sessions, prompt, wanted)?))
     }
 
-    /// Lets a seat hold nothing.
+    /// Empties a sequence slot.
     fn empty(&mut self, at: usize) -> Result<(), Failure> {
         self.session.forget(at, 0)?;
         self.seats[at].held.truncate(0);
         Ok(())
     }
 
-    /// A free seat, of which there is one: the one that has most of a prompt, if that goes on with all that is there or no other is
-    /// free. Otherwise the one that was not taken for longest, which is given what any of them has of it.
+    /// Finds a free sequence slot; there must be one. The slot with the longest common prefix is reused if the prompt continues all of its
+    /// tokens, or if no other is free. Otherwise the least recently used free slot is taken, and the longest common prefix is copied into
+    /// it.
     fn seat_for(&mut self, prompt: &[u32]) -> Result<usize, Failure> {
         let found =
             |(at, seat): (usize, &Seat<'_>)| seat.found(prompt, |same| self.session.kept_of(at, same));
@@ -586,7 +587,7 @@ impl<'engine> Desk<'_, 'engine> {
         Ok(time)
     }
 
-    /// Tells the vector of a text that has been read, and goes on with the next one, or all is told.
+    /// Sends the vector of a text that has been read, and goes on with the next text or ends the answer.
     fn tell_vector(&mut self, at: usize) -> Result<(), Failure> {
         self.empty(at)?;
         let Some(answering) = &mut self.seats[at].answering else { return Ok(()) };
@@ -621,8 +622,8 @@ impl<'engine> Desk<'_, 'engine> {
         self.go_on(at, first.then_some(0))
     }
 
-    /// Chooses the next token of an answer by a row of the engine's logits, or by those after its prompt; where that is its end,
-    /// the next choice begins, or all is told.
+    /// Chooses the next token of an answer by a row of the engine's logits, or by the logits after its prompt. At the end of a choice, the
+    /// next choice begins or the answer ends.
     fn go_on(&mut self, at: usize, row: Option<usize>) -> Result<(), Failure> {
         let (seat, tokenizer) = (&mut self.seats[at], self.session.tokenizer());
         let room = seat.held.len() < self.session.context();
@@ -666,8 +667,7 @@ impl<'engine> Desk<'_, 'engine> {
         self.end(at)
     }
 
-    /// Decodes a token of every answer that is being written, and drafts of what follows as far as there is room for rows; whether
-    /// there are any.
+    /// Decodes a token of every answer that is being written, and drafts while rows are left. Returns whether there are any answers.
     fn write_some(&mut self) -> Result<bool, Failure> {
         self.free()?;
         let writing: Vec<usize> = (0..self.seats.len()).filter(|&at| self.seats[at].writes()).collect();
@@ -708,8 +708,9 @@ impl<'engine> Desk<'_, 'engine> {
         Ok(true)
     }
 
-    /// Goes on with an answer by its rows of a step, which took such a time: by the logits after the token that was known, and then by
-    /// those after each token of the draft that is the one chosen before it. The engine forgets the rest; how many were kept.
+    /// Goes on with an answer by its rows of a step that took `time`. The first row's logits choose the token after the known one. Each
+    /// drafted token that equals the chosen token is kept, and its row chooses the next. The engine forgets the rest. Returns the number of
+    /// drafted tokens kept.
     fn take(
         &mut self,
         at: usize,
@@ -756,7 +757,7 @@ impl<'engine> Desk<'_, 'engine> {
         failure
     }
 
-    /// An answer is over: it was given, it broke off, or nobody wants it any more. Its seat is free, and its prompt is kept.
+    /// An answer is over: given, broken off, or wanted by nobody any more. Its sequence slot is free, and its prompt is kept.
     fn end(&mut self, at: usize) -> Result<(), Failure> {
         let Some(Answering { job, number, began, work, embedding, .. }) = self.seats[at].answering.take()
         else {
@@ -777,17 +778,17 @@ impl<'engine> Desk<'_, 'engine> {
         self.metrics.done(self.session)
     }
 
-    /// Puts a block of what some seat holds on disk, if that is still to be done of any; whether it is.
+    /// Writes a block of some sequence slot to disk; returns whether that slot may have more.
     fn keep_some(&mut self) -> bool {
         (0..self.seats.len()).any(|at| self.keep_next(at))
     }
 
-    /// Puts on disk what a seat holds and is about to lose.
+    /// Writes to disk all tokens that a sequence slot is about to lose.
     fn keep(&mut self, at: usize) {
         while self.keep_next(at) {}
     }
 
-    /// Puts a block of what a seat holds on disk; whether there may be more to be put there.
+    /// Writes a block of a sequence slot to disk; returns whether there may be more to write.
     fn keep_next(&mut self, at: usize) -> bool {
         let Seat { held, keeping, .. } = &mut self.seats[at];
         let (Some(sessions), Some(kept)) = (&mut self.sessions, &mut *keeping) else { return false };
@@ -1002,8 +1003,7 @@ impl<'engine> Desk<'_, 'engine> {
         })
     }
 
-    /// The tokens of a text as the model expects one: with those of its beginning and its end, if it has them. Tokens are taken as they
-    /// are.
+    /// The tokens of a text in the model's form: with beginning and end tokens, if it has them. Tokens are taken as they are.
     fn tokens_of(&self, input: &Input) -> Vec<u32> {
         let tokenizer = self.session.tokenizer();
         match input {
@@ -1064,8 +1064,8 @@ impl<'engine> Desk<'_, 'engine> {
         Ok(prompt)
     }
 
-    /// What an answer with tools must be: a call where there must be one, what a schema says or a call where there is one, and otherwise
-    /// calls as they should be, from what begins them on. Where no tool is strict, nothing need be enforced of these.
+    /// The constraint on an answer with tools: a call where one is required, and the schema or a call where there is a schema. Otherwise
+    /// calls are constrained from their opening on. If no tool is strict, calls that cannot be constrained are free.
     fn enforced(
         &self,
         tools: &Tools,

@@ -1,8 +1,8 @@
 //! Sequences of tokens with a clock: every step's time and counters are kept. What names no sequence works on the first.
 //!
-//! A step brings one token, unless the plan has drafts: then what the text's own past suggests is decoded with the token that is
-//! known, and its logits wait for the tokens that are chosen by them. Each token is drawn from its own row of logits, which are those
-//! that it would have without drafts; where it is another than was drafted, the rest of the draft is forgotten. No text changes.
+//! A step brings one token, unless the plan has drafts. A draft continues the text from its own past, and is decoded with the known token.
+//! Each token is drawn from its own row of logits, and these equal the logits without drafts. If the drawn token differs from the draft,
+//! the rest of the draft is forgotten. No text changes.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::current::CurrentRates;
 use super::{Failure, failure};
 
-/// A step of decoding: a token, and those of its draft that were kept.
+/// A step of decoding: a token, and the drafted tokens that were kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
-    /// Of the first token.
+    /// Position of the first token.
     pub(super) position: usize,
     /// Tokens that it brought so far.
     pub(super) tokens: usize,
@@ -65,12 +65,12 @@ pub(super) struct RunningPlan<'engine> {
     pub(super) start_time: Duration,
     /// Current rates, if they were measured.
     pub(super) current: Option<CurrentRates>,
-    /// Whose the processors' time was until then.
+    /// Processor times when the session began.
     pub(super) started: Option<CpuTimes>,
     /// Prompt tokens and the time they took.
     pub(super) prefilled: (usize, Duration),
     pub(super) steps: Vec<Step>,
-    /// Of the logits after every decoded token of the sequence.
+    /// Hash of the logits after every decoded token of the sequence.
     logits: u64,
     /// The last step of the first sequence.
     last: LastStep,
@@ -102,8 +102,8 @@ impl<'engine> RunningPlan<'engine> {
         })
     }
 
-    /// XXH3 of the logits after every decoded token of the sequence, each seeded with the one before, hexadecimal: plans with
-    /// equal quality keys have the same.
+    /// XXH3 of the logits after every decoded token of the sequence, hexadecimal. Each is seeded with the one before. Plans with equal
+    /// quality keys have the same.
     pub(super) fn logits_hash(&self) -> String {
         format!("{:016x}", self.logits)
     }

@@ -1,5 +1,5 @@
-//! Prompts that last: their keys and values lie on disk by prefix, so that neither a restart nor another conversation with the
-//! same beginning prefills them again.
+//! Prompts that last: their keys and values lie on disk by prefix. Neither a restart nor another conversation with the same beginning
+//! prefills them again.
 //!
 //! ```text
 //! prompt     [ block 0 | block 1 | ... | rest ]     32 tokens each; the rest is always prefilled
@@ -7,13 +7,13 @@
 //! key n      BLAKE3(key n - 1, tokens of block n)   names its file, and says all that stands before it
 //! ```
 //!
-//! Prompts that begin alike share files (`block`) so, and a look-up is a file by its name. The `folder` is bounded: who was not
-//! used for longest goes first, the end of a prompt before its beginning. Only what a prefill has made is kept, and nothing that
-//! follows a decoded token: what lies in the folder changes no bit of an answer. Nothing grows in memory: keys and values pass
-//! through one small buffer, between two answers, block by block.
+//! Prompts with a common beginning share files (`block`), and a look-up opens a file by its name. The `folder` is bounded: it evicts the
+//! least recently used prompt first, and the end of a prompt before its beginning. Only prefilled tokens are kept, and nothing after a
+//! decoded token: the folder changes no bit of an answer. Memory does not grow: keys and values pass through one small buffer, between two
+//! answers, block by block.
 //!
-//! A recurrent state stands behind one token and is not cut. Prompts of models that keep one lie on disk whole, each a file: the
-//! keys and values of all its tokens, and the state behind the last. One that goes on where another ended takes in all of that.
+//! A recurrent state belongs to one position and is not cut. Models with such a state store each prompt whole in one file: keys and values
+//! of all tokens, and the last state. A prompt that continues a stored one restores all of it.
 
 mod block;
 mod folder;

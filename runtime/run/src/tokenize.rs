@@ -18,7 +18,7 @@ const TEXT_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) struct TokenizeRequest {
     pub(super) text: Source,
-    /// Whose container's tokenizer, where no model is named.
+    /// The plan of the container whose tokenizer is used, where no model is named.
     pub(super) plan: Option<PathBuf>,
     /// A container, or a GGUF file.
     pub(super) model: Option<PathBuf>,

@@ -48,8 +48,8 @@ pub(super) struct Answered {
     pub(super) ended: Ended,
 }
 
-/// Lets a sequence hold as much as there is of a prompt of one or more tokens, but for its last token, and nothing else: how much
-/// that is. What the disk has is taken in where it is more.
+/// Makes a sequence hold the longest known prefix of a prompt without its last token, and nothing after it. Returns the tokens held. The
+/// prompt has one or more tokens. A longer prefix on disk is restored.
 pub(super) fn open(
     session: &mut RunningPlan<'_>,
     sequence: usize,
@@ -67,8 +67,8 @@ pub(super) fn open(
     Ok(kept)
 }
 
-/// Prefills some of what a sequence does not hold of a prompt; the session's logits are then those after it, unless somebody hears
-/// the hidden states in their place. The time it took.
+/// Prefills the next piece of a prompt, and returns the time it took. The session's logits are then the logits after the piece, unless
+/// `hidden` receives the hidden states instead.
 ///
 /// # Errors
 /// The engine's; `held` is true then, too.
@@ -95,8 +95,8 @@ pub(super) fn read_some(
     read
 }
 
-/// Prefills what neither the first sequence holds nor the disk of a prompt of one or more tokens; the session's logits are then
-/// those after it. How many of its tokens were held; `None` if the engine was stopped.
+/// Prefills the tokens of a prompt that neither the first sequence nor the disk holds. The prompt has one or more tokens. The session's
+/// logits are then the logits after it. Returns how many of its tokens were held; `None` if the engine was stopped.
 ///
 /// # Errors
 /// The engine's, but for a stop; `held` is true then, too.
@@ -121,8 +121,8 @@ pub(super) fn read(
     Ok(Some(kept))
 }
 
-/// Decodes in the first sequence until the model has said what it has to say, nothing more may follow, the engine is stopped, or
-/// `show` breaks off. The first logits are the session's.
+/// Decodes in the first sequence until the answer ends: the model ends it, nothing more may follow, the engine stops, or `show` breaks off.
+/// The first logits are the session's.
 ///
 /// # Errors
 /// Those of `choose`, and the engine's, but for a stop; `held` is true then, too.

@@ -17,7 +17,7 @@ pub(super) struct OfSequences {
     bytes_read_per_token: f64,
 }
 
-/// Of one, two, four and eight sequences, and of all: each begins elsewhere in the stream, and the cache is empty before.
+/// Measures one, two, four and eight sequences, and all. Each begins elsewhere in the stream, and the cache is empty before.
 pub(super) fn run(
     session: &mut RunningPlan<'_>,
     stream: &[u32],

@@ -1,4 +1,4 @@
-//! What begins with a slash.
+//! Commands, which begin with a slash.
 
 use std::path::PathBuf;
 

@@ -12,7 +12,7 @@ use crate::input::bounded_file;
 
 /// The version of the file.
 const SCHEMA: u32 = 1;
-/// Bytes of a conversation's file besides its texts, which may be twice as long as those that a context has room for: reasoning is kept, too.
+/// Bytes of a conversation's file besides its texts. The texts may take twice the bytes of a full context: reasoning is kept, too.
 const FILE_BYTES: usize = 64 << 10;
 
 /// The file.
@@ -31,12 +31,12 @@ const SAVED: OutputKind = OutputKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
-    /// Whoever set the model its task.
+    /// The author of the model's task.
     System,
     User,
     /// The model.
     Assistant,
-    /// What the model called.
+    /// A tool that the model called.
     #[serde(skip)]
     Tool,
 }
@@ -89,13 +89,13 @@ impl Message {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Conversation {
     schema: u32,
-    /// Whose answers these are.
+    /// The model that gave the answers.
     pub(crate) model: String,
     pub(crate) messages: Vec<Message>,
 }
 
 impl Conversation {
-    /// A conversation in which nobody has said anything yet.
+    /// An empty conversation.
     pub(crate) fn new(model: &str) -> Self {
         Self { schema: SCHEMA, model: model.to_owned(), messages: Vec::new() }
     }
@@ -119,7 +119,7 @@ impl Conversation {
         Self { messages, ..Self::new(&self.model) }
     }
 
-    /// A conversation with the same system message in which nobody has said anything yet.
+    /// An empty conversation with the same system message.
     pub(crate) fn anew(&self) -> Self {
         let messages = self.messages.iter().filter(|message| message.role == Role::System).cloned().collect();
         Self { messages, ..Self::new(&self.model) }

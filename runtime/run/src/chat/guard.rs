@@ -1,4 +1,4 @@
-//! What people say never becomes a token that steers the model, whatever a template does with it.
+//! Keeps messages from becoming special tokens, whatever a template does with them.
 //!
 //! A special token is found by its text, and that text has two ends: `<|im_end|>` begins with `<` and ends with `>`. In
 //! messages the characters of such ends are replaced by stand-ins: characters for private use that neither the template nor
@@ -23,7 +23,7 @@ pub(super) struct Guard(BTreeSet<char>);
 pub(super) struct StandIns(Vec<(char, char)>);
 
 impl Guard {
-    /// Of a model's special tokens.
+    /// The guard of a model's special tokens.
     pub(super) fn new(tokenizer: &Tokenizer) -> Self {
         let tokens = 0..u32::try_from(tokenizer.vocabulary()).unwrap_or(u32::MAX);
         let named = tokens.filter_map(|token| tokenizer.special(token)).flat_map(ends);

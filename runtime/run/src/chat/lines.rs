@@ -1,6 +1,6 @@
-//! What the user types: edited lines with a history at a terminal, plain lines from anything else.
+//! User input: edited lines with a history at a terminal, plain lines from anything else.
 //!
-//! Whoever waits for a line may wait for ever, so that a thread of its own does: the program heeds a signal meanwhile.
+//! Reading a line may block for ever, so a thread of its own reads. Meanwhile the program handles signals.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;

@@ -23,7 +23,7 @@ use super::guard::{Guard, StandIns};
 use crate::reasoning::{self, Tags};
 use crate::steering::Steering;
 
-/// The longest template; those of today's models have up to 20 KB.
+/// The longest template; templates of current models have up to 20 KB.
 pub(crate) const SOURCE_BYTES_MAX: usize = 64 << 10;
 /// Most work of rendering, in steps or [`FUEL_BYTES`] each: of the template by itself, for each message, and for each byte that it
 /// holds. Hugging Face's longest need a tenth of it.
@@ -132,11 +132,11 @@ pub(crate) struct Prompt {
     pub(crate) named: bool,
     /// The tags between which this model reasons, if the template has any.
     pub(crate) tags: Option<Tags>,
-    /// What was asked for in vain: the template cannot tell the model of it.
+    /// Options without effect: the template cannot pass them to the model.
     pub(crate) unread: Vec<String>,
 }
 
-/// A conversation, and all that a template is told with it.
+/// A conversation, and the other inputs of a template.
 #[derive(Clone, Copy)]
 pub(crate) struct Scene<'s> {
     pub(crate) messages: &'s [Message],
@@ -349,7 +349,7 @@ impl Template {
     }
 }
 
-/// Does something where there is so much stack, of which only what is used takes memory.
+/// Runs `work` on a stack of `bytes`; only the used part takes memory.
 fn on_a_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Result<T, TemplateError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, work);
@@ -359,7 +359,7 @@ fn on_a_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Result<
     })
 }
 
-/// A value of which every text is said by somebody.
+/// A copy of a value with stand-ins in every text.
 fn guarded(value: &Json, stand_ins: &StandIns) -> Json {
     match value {
         Json::String(text) => Json::String(stand_ins.put(text)),

@@ -1,4 +1,4 @@
-//! An answer on its way out: whole, or as server-sent events, in the form that the client asked for.
+//! An answer on its way out: whole, or as server-sent events, in the form of the client's interface.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -65,7 +65,7 @@ pub(super) struct Heard {
 #[derive(Debug, Default)]
 pub(super) struct Whole {
     pub(super) choices: Vec<Heard>,
-    /// Of each text, in order.
+    /// The vectors of the texts, in order.
     pub(super) vectors: Vec<Vec<f32>>,
     pub(super) usage: Usage,
 }
@@ -119,7 +119,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Of an answer that has begun, with what was told of that.
+    /// The events of an answer; `begins` is its first message.
     pub(super) fn new(begins: Told, told: Listener, mut form: Box<dyn Form>) -> Self {
         let ready = form.events(begins).into();
         Self { told, form, ready, over: false }
@@ -157,7 +157,7 @@ pub(super) struct WholeBody {
 }
 
 impl WholeBody {
-    /// Of an answer that was told so.
+    /// A body of `json`; `told` holds the answer's charge.
     pub(super) fn new(json: String, told: Listener) -> Self {
         Self { json, sent: 0, _told: told }
     }
@@ -200,7 +200,7 @@ impl Stream for Events {
     }
 }
 
-/// The same as lines of JSON.
+/// An answer as lines of JSON.
 #[derive(Debug)]
 pub(super) struct Lines(pub(super) Events);
 

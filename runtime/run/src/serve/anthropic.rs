@@ -223,7 +223,7 @@ fn add(said: Value, messages: &mut Vec<Message>, notes: &Notes) -> Result<(), Re
     Ok(())
 }
 
-/// Tools that Anthropic's own servers run. There are none here, so the model is not told of them.
+/// Tools that Anthropic's own servers run. This server has none, so the model never sees them.
 const HOSTED: [&str; 5] = ["web_search_", "web_fetch_", "code_execution_", "tool_search_", "mcp_toolset"];
 
 fn tools(keys: &mut Keys<'_>) -> Result<Option<Tools>, Refusal> {
@@ -288,7 +288,7 @@ pub(super) fn refusal(refusal: &Refusal) -> Value {
 #[derive(Debug)]
 pub(super) struct Anthropic {
     head: Head,
-    /// Blocks that have begun, and of which kind the last one is, if it has not ended.
+    /// Blocks begun so far, and the kind of the open block, if one is open.
     blocks: usize,
     open: Option<Channel>,
     called: bool,

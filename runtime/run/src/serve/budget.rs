@@ -1,8 +1,8 @@
 //! The memory that clients can make the server hold: counted in bytes, and taken before it is there.
 //!
-//! A [`Budget`] is a number of bytes, and a [`Charge`] is a part of it that somebody holds. A charge gives its bytes back when it is
-//! dropped, so it travels with the memory that it stands for: a body, a request in the queue, an answer that nobody has read.
-//! [`Shares`] divides what the plan's limit leaves. No share waits for another, and whoever waits has a time limit: nothing can lock up.
+//! A [`Budget`] is a number of bytes, and a [`Charge`] is a held part of it. A charge gives its bytes back when it is dropped. It travels
+//! with the memory it stands for: a body, a queued request, an unread answer. [`Shares`] divides the memory that the plan's limit leaves.
+//! No share waits for another, and every wait has a time limit, so nothing can deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use super::request::Refusal;
 
-/// Bytes of a connection: the head and the piece of a body that are read ahead, what waits to be sent, the headers, the tasks, and the
-/// system's records and buffers of its socket.
+/// Bytes of a connection, in this process and in the kernel. They cover the head, a piece of a body, unsent output, headers, tasks, and the
+/// socket's records and buffers.
 pub(super) const CONNECTION_BYTES: u64 = 40 << 10;
 /// Connections at once, at most and at least.
 const CONNECTIONS: (u64, u64) = (64, 4);
@@ -89,7 +89,7 @@ impl Charge {
         self.0.num_permits()
     }
 
-    /// Holds those of another charge of the same budget, too.
+    /// Adds the bytes of another charge of the same budget.
     pub(super) fn add(&mut self, other: Self) {
         self.0.merge(other.0);
     }
@@ -102,7 +102,7 @@ impl Charge {
 }
 
 impl Short {
-    /// What a client is told who wanted the bytes for something.
+    /// The refusal for a client; `what` names the use of the bytes.
     pub(super) fn refusal(self, what: &str) -> Refusal {
         match self {
             Self::Now => Refusal::of(
@@ -123,7 +123,7 @@ impl Short {
     }
 }
 
-/// What the plan's limit leaves for clients, in parts that do not borrow from each other.
+/// Memory that the plan's limit leaves for clients, in parts that do not borrow from each other.
 #[derive(Debug)]
 pub(super) struct Shares {
     /// Connections at once, each of [`CONNECTION_BYTES`].
@@ -137,8 +137,8 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Divides so many bytes: a third for connections, up to 64 of them; of the rest half for answers, and a quarter each for requests and
-    /// for reading one.
+    /// Divides `bytes`: a third for connections, at least 4 and at most 64 of them. Half of the rest is for answers, a quarter for
+    /// requests, and a quarter for reading one request.
     ///
     /// # Errors
     /// A sentence, where they are too few.

@@ -1,8 +1,8 @@
 //! Calls of tools in an answer, in the format that the model's template teaches it.
 //!
-//! [`FORMATS`] is the table of all formats: how a template is known that teaches one, what begins its calls, how they are read, and how
-//! those are written that a [`grammar`] enforces. The files below have the rows, each with its family. Text is read as it comes: what is
-//! no call of a tool that there is stays text, and so does what stands in a block of code, so that nothing of an answer is lost.
+//! [`FORMATS`] is the table of all formats. A row says how to recognise a template that teaches the format, what begins its calls, and how
+//! to read them. It also says how calls are written under a [`grammar`]. The files below have the rows, each with its family. Text is read
+//! as it comes. A call of an unknown tool stays text, and so does a call in a block of code: no part of an answer is lost.
 
 mod cursor;
 mod fence;
@@ -39,9 +39,9 @@ type HasText<'a> = dyn Fn(&str) -> bool + 'a;
 pub(super) struct Format {
     /// As people call it.
     pub(super) name: &'static str,
-    /// Whether a template teaches it.
+    /// Whether a template teaches this format.
     taught: fn(&HasText<'_>) -> bool,
-    /// What begins calls: first as templates write it, then as models do, too.
+    /// Openings of calls: first the template's, then others that models write.
     openings: &'static [Opening],
     /// Tokens that steer the model and are part of a call's text.
     pub(super) marks: &'static [&'static str],
@@ -49,13 +49,13 @@ pub(super) struct Format {
     section: Section,
 }
 
-/// What begins calls in a text, and how they are read from there to the end of the last.
+/// An opening of calls in a text, and a reader of the calls from there to the end of the last.
 struct Opening {
     mark: Mark,
     read: fn(Known<'_>, &mut Cursor<'_>) -> Result<Vec<Call>, Stop>,
 }
 
-/// What an opening looks like.
+/// The form of an opening.
 enum Mark {
     Text(&'static str),
     /// An object that begins as a call does, at the beginning of a line. It is part of what is read.
@@ -85,9 +85,9 @@ enum Shape {
 /// How arguments are written that stand by themselves.
 struct Apart {
     before: String,
-    /// Before a key, and behind that of a text and that of anything else.
+    /// Text before a key, and after it: for a value that is text, and for any other value.
     key: (&'static str, [&'static str; 2]),
-    /// What ends the value of a key.
+    /// Text that ends the value of a key, given the key.
     after_value: fn(&str) -> String,
     between: &'static str,
     after: &'static str,
@@ -108,7 +108,7 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// Every format. Of those that a template has marks of, the first counts.
+/// Every format. The first one that a template matches counts.
 static FORMATS: [&Format; 34] = [
     &named::DEEPSEEK_FENCED,
     &named::DEEPSEEK_BARE,
@@ -159,7 +159,7 @@ impl std::fmt::Debug for Format {
 }
 
 impl Format {
-    /// That of a template, if it is one of these.
+    /// The format that a template teaches, if it is known.
     pub(super) fn of(template: &str) -> Option<&'static Self> {
         FORMATS.into_iter().find(|format| (format.taught)(&|text| template.contains(text)))
     }
@@ -169,7 +169,7 @@ impl Format {
         self.openings.is_empty()
     }
 
-    /// What a prompt ends with after which there must be a call, and after which a grammar goes on.
+    /// The end of a prompt that forces a call. A grammar of calls continues after it.
     pub(super) fn open(&self) -> &'static str {
         match self.openings.first().map(|opening| &opening.mark) {
             None => harmony::BEFORE_NAME,
@@ -213,8 +213,8 @@ impl Format {
         None
     }
 
-    /// The number of a call by which a template tells the model what came of it, where templates take no other: the model has written
-    /// it, or it has a certain length.
+    /// The id that a template needs for a call's result; `None` where the client's own id is accepted. Kimi K2 expects the id that the
+    /// model writes; Mistral expects ids of a fixed length.
     fn number(&self, call: &Call, index: usize) -> Option<String> {
         if *self == named::KIMI_K2 {
             return Some(format!("functions.{}:{index}", call.name));
@@ -282,7 +282,7 @@ struct Opened {
 const ENDS: [char; 9] = ['>', '}', ']', ')', '\n', '`', '|', ';', ' '];
 
 impl Calls {
-    /// Of an answer in a format, which a prompt may have begun with a call.
+    /// Reads an answer in a format. `is_forced`: the prompt has begun a call already.
     pub(super) fn new(format: &'static Format, tools: Arc<[Function]>, is_forced: bool) -> Self {
         let held = if is_forced && !format.is_apart() { format.open() } else { "" };
         let to = if matches!(format.openings.first(), Some(Opening { mark: Mark::Object, .. })) {
@@ -312,7 +312,7 @@ impl Calls {
         self.held[opened.from..].strip_prefix(open).filter(|_| !open.is_empty() || self.is_forced)
     }
 
-    /// Pieces that can be told now that a text has come.
+    /// Adds a piece of text, and returns the pieces that can be sent now.
     pub(super) fn read(&mut self, part: Channel, text: &str) -> Vec<Piece> {
         // harmony's calls come apart from text
         if self.format.is_apart() && part != Channel::Call && !self.is_forced {
@@ -338,7 +338,7 @@ impl Calls {
         pieces
     }
 
-    /// Tells all that can be told.
+    /// Adds all pieces that can be sent now.
     fn go_on(&mut self, is_whole: bool, pieces: &mut Vec<Piece>) {
         if self.format.is_apart() {
             return self.message(is_whole, pieces);

@@ -1,4 +1,4 @@
-//! Connections: a bounded number of them, of which one that asks for nothing makes room for the next.
+//! Connections: a bounded number; at the bound, an idle one is closed for the next.
 
 use std::io;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ pub(super) struct Connections {
 struct State {
     /// Whether it waits for an answer or takes one.
     asks: AtomicBool,
-    /// Since when it asks for nothing.
+    /// Start of its idle time.
     idle: Mutex<Instant>,
     /// Told to go.
     out: Notify,
@@ -54,8 +54,8 @@ impl Connections {
         Arc::new(Self { most, all: Mutex::default(), left: Notify::new() })
     }
 
-    /// A place for a connection. Where there is none, the one that has asked for nothing for longest is told to go; where all ask, or
-    /// have just come, this waits.
+    /// Waits for a place for a connection. If all are taken, the connection that has been idle longest is closed. If none has been idle for
+    /// `GRACE`, this waits on.
     pub(super) async fn enter(self: &Arc<Self>) -> Permit {
         loop {
             let left = self.left.notified();
@@ -95,7 +95,7 @@ impl Connections {
 }
 
 impl Permit {
-    /// Waits until the connection is told to go.
+    /// Waits until the connection must close.
     pub(super) async fn out(&self) {
         self.state.out.notified().await;
     }
@@ -190,7 +190,7 @@ impl<S> Patient<S> {
         Self { stream, patience, ends: None }
     }
 
-    /// What writing gave, or that it took too long.
+    /// The result of a write, or an error if the client took nothing for too long.
     fn within<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.ends = None;

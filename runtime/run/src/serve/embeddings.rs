@@ -15,7 +15,7 @@ use super::request::{AnswerRequest, Ask, Input, Refusal, inputs};
 
 /// Texts of a request, at most; `OpenAI` takes as many.
 const INPUTS_MAX: usize = 2048;
-/// Bytes that a number takes until its answer is out: itself, its digits, and the room in which their text grows.
+/// Bytes of a number until its answer is out: the number, its digits, and the spare capacity of the growing text.
 const NUMBER_BYTES: usize = 4 + 3 * 16;
 
 /// A request to `/v1/embeddings`.
@@ -59,7 +59,7 @@ pub(super) struct Embedding {
 }
 
 impl Embedding {
-    /// Of texts after a first one, in a model of this width.
+    /// The embeddings of a first text and the `rest` after it, in a model of this width.
     pub(super) fn new(pooling: Pooling, width: usize, rest: Vec<Vec<u32>>) -> Self {
         let bytes_max = ((1 + rest.len()) * width * NUMBER_BYTES) as u64;
         Self { pooling, pooled: Pooled::new(pooling), rest: rest.into_iter(), done: 0, bytes_max }

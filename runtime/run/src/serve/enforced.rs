@@ -1,11 +1,11 @@
-//! What an answer must be as it is written: all of it, or the calls in it.
+//! Constraints on an answer while it is written: on all of it, or on the calls in it.
 
 use flashplan::{Sampler, Tokenizer};
 
 use super::super::reasoning::Parts;
 use super::grammar::Grammar;
 
-/// What is held against each token before it is chosen.
+/// The constraint on each token before it is chosen.
 pub(super) enum Enforced {
     /// A grammar of the whole answer, but for what the model says to itself.
     Answer(Grammar),
@@ -22,12 +22,12 @@ pub(super) enum Now {
 }
 
 impl Enforced {
-    /// Of calls alone. Whether arguments must be as their schema says decides if an answer may go on without.
+    /// A constraint on calls alone. Unless it is strict, calls that the grammar cannot continue go on without it.
     pub(super) fn calls(grammar: Grammar, is_strict: bool) -> Self {
         Self::Calls { from_the_opening: grammar, now: Now::Text, is_strict }
     }
 
-    /// The same at its beginning, for another answer.
+    /// A copy of the constraint at its beginning, for another answer.
     pub(super) fn anew(&self) -> Self {
         match self {
             Self::Answer(grammar) => Self::Answer(grammar.anew()),
@@ -37,8 +37,8 @@ impl Enforced {
         }
     }
 
-    /// The next token of an answer that has gone so far, of whose calls `opened` is the text after what begins them; `None` if nothing
-    /// may follow.
+    /// Chooses the next token of an answer; `None` if nothing may follow. `opened` is the text after the opening of its calls, if calls
+    /// have begun.
     ///
     /// # Errors
     /// A sentence, if no token of the vocabulary goes on with it, or it costs more than the limits.

@@ -15,9 +15,9 @@ use super::super::reasoning::{NextText, Parts, opens};
 
 /// The token of the grammar's own vocabulary that is no byte: the end.
 const END: u32 = 256;
-/// Of a lexer. Each state takes 1 to 2 kB; a schema with a dozen keys has some hundreds.
+/// Limit of a lexer's states. Each takes 1 to 2 kB; a schema with a dozen keys has some hundreds.
 const LEXER_STATES: usize = 1000;
-/// Of a grammar: symbols in productions. The same schema has some hundreds.
+/// Limit of a grammar's symbols in productions. The same schema has some hundreds.
 const SYMBOLS: usize = 2500;
 /// Work of making a lexer, about 10 ms, and of one step, about 5 ms.
 const FUEL: (u64, u64) = (500_000, 70_000);
@@ -47,8 +47,8 @@ pub(super) struct Grammar {
 }
 
 impl Grammar {
-    /// Of text in the form of a Lark grammar, in which `%json` embeds schemas that `schema` has checked. Tokens that are called as one of
-    /// the marks are text by their names; others that steer the model never are.
+    /// Compiles a Lark grammar; `%json` embeds schemas that `schema` has checked. Tokens named in `marks` count as text by their names;
+    /// other special tokens never do.
     ///
     /// # Errors
     /// A sentence, if it cannot be enforced or is larger than the limits.
@@ -208,7 +208,7 @@ pub(super) mod tests {
             && matcher.is_accepting().unwrap_or(false)
     }
 
-    /// What a model that knows nothing writes under a grammar; `None` if it is not at its end after so many tokens.
+    /// The answer and the reasoning of a model with random logits under a grammar; `None` if they have not ended after 2000 tokens.
     pub(in super::super) fn written(
         grammar: &Grammar,
         tokenizer: &Tokenizer,
@@ -309,7 +309,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What a model says to itself is free, and the answer after it is not.
+    /// Reasoning is unconstrained, and the answer after it is constrained.
     #[test]
     fn reasoning_is_free_and_does_not_end_the_answer() {
         let (tokenizer, grammar) = (tokenizer(), of(&json!({ "const": 7 })).unwrap());

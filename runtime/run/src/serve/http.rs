@@ -46,9 +46,9 @@ use super::responses::{self, Responses};
 use super::store::Store;
 use super::{Job, STOPPING, Told, weight};
 
-/// The longest head, and bytes that wait to be sent before an answer is asked for more.
+/// The longest request head, and the most unsent output that is buffered for a connection.
 const HEAD_BYTES: usize = 8 << 10;
-/// Bytes that the system keeps of a connection, of those that come and of those that go out.
+/// Bytes of the kernel's socket buffers for a connection: received, and to be sent.
 const SOCKET_BYTES: (usize, usize) = (32 << 10, 64 << 10);
 /// Copies of a body while it grows.
 const BODY_COPIES: usize = 2;
@@ -58,7 +58,7 @@ const TEXT_COPIES: usize = 5;
 const STILL_THERE: Duration = Duration::from_secs(15);
 const ASKED_AGAIN: u32 = 3;
 
-/// What clients may take.
+/// Time limits for clients.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// How long a client may take for its head, and do nothing between two requests.
@@ -94,7 +94,7 @@ pub(super) struct Site {
     /// The model's name, and whether a request must name it rightly.
     pub(super) model: String,
     pub(super) is_strict: bool,
-    /// What clients may want to know of the model.
+    /// Facts about the model for clients.
     pub(super) about: About,
     /// Key that clients must give; `None`: anybody may ask.
     pub(super) key: Option<String>,
@@ -192,7 +192,7 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Takes connections, each with limits on its time, until it is stopped; then waits for those that are there.
+/// Accepts connections, each with time limits, until the server stops. Then gives open connections a last moment to end.
 async fn accept(listener: TcpListener, served: Shared, mut stopped: oneshot::Receiver<()>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
     let limits = served.limits;
@@ -496,7 +496,7 @@ impl Served {
         Ok((request, held))
     }
 
-    /// Puts a request into the queue; what is told of its answer.
+    /// Puts a request into the queue, and returns the receiver of its answer.
     fn ask(&self, request: AnswerRequest, held: Charge) -> Result<Listener, Refusal> {
         let (told, heard) = mailbox();
         match self.site.asked.put(Job { request, told, held }) {
@@ -584,7 +584,7 @@ async fn ollama_version() -> Response {
     axum::Json(json!({ "version": env!("CARGO_PKG_VERSION") })).into_response()
 }
 
-/// The model, whatever name it is asked for by.
+/// Describes the model, whichever name the request gives.
 async fn ollama_show(State(served): State<Shared>) -> Response {
     let about = &served.site.about;
     let template = about.template.as_deref().unwrap_or_default();
@@ -603,7 +603,7 @@ async fn ollama_show(State(served): State<Shared>) -> Response {
     .into_response()
 }
 
-/// As llama.cpp's server tells of itself.
+/// Properties of the server, in the form of llama.cpp's `/props`.
 async fn props(State(served): State<Shared>) -> Response {
     let about = &served.site.about;
     axum::Json(json!({

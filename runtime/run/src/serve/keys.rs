@@ -32,7 +32,7 @@ impl Endpoint {
     }
 }
 
-/// Values, as JSON, with which a refused key asks for nothing.
+/// JSON values that make a refused key harmless: they ask for nothing.
 type Neutral = &'static [&'static str];
 
 /// Keys of sampling and of an answer's length, which all endpoints with answers do.
@@ -288,7 +288,7 @@ impl<'n> Fields<'n> {
         Ok(())
     }
 
-    /// Refuses what is left, of an object of which every key matters.
+    /// Refuses any key that is left: every key of this object matters.
     pub(super) fn finish_all(self) -> Result<(), Refusal> {
         self.keys.keys().next().map_or(Ok(()), |key| Err(self.not_done(key)))
     }
@@ -491,7 +491,7 @@ impl<'n> Keys<'n> {
         biases.into_iter().map(bias).collect()
     }
 
-    /// How many likelihoods are told beside a token's own.
+    /// How many alternatives are reported beside a token's own likelihood.
     pub(super) fn likelihoods(&mut self, key: &str) -> Result<Option<usize>, Refusal> {
         match self.take::<usize>(key)? {
             Some(top) if top > LIKELIHOODS_MAX => {

@@ -5,8 +5,8 @@ use flashplan::Tokenizer;
 /// Logarithm that stands for an impossible token: JSON has no infinity.
 const LEAST: f32 = -9999.0;
 
-/// A token with its bytes and the natural logarithm of its probability, and the same of the likeliest in its place. The first token of a
-/// text has none: nothing foretells it.
+/// A token's bytes and log probability (natural logarithm), and the likeliest tokens at its position. The first token of a text has no
+/// probability: no token precedes it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Likelihood {
     pub(super) token: Vec<u8>,
@@ -16,7 +16,7 @@ pub(super) struct Likelihood {
 }
 
 impl Likelihood {
-    /// Of a token that was chosen by these logits, beside the `top` likeliest. *Shapes*: `logits: [vocabulary]`.
+    /// The likelihood of a token under these logits, and of the `top` likeliest tokens. *Shapes*: `logits: [vocabulary]`.
     pub(super) fn of(logits: &[f32], token: u32, top: usize, tokenizer: &Tokenizer) -> Self {
         let (chosen, best) = among(logits, token, top);
         let piece = |(token, logprob)| (tokenizer.piece(token).unwrap_or_default(), logprob);
@@ -27,7 +27,7 @@ impl Likelihood {
         }
     }
 
-    /// Of a token that begins a text.
+    /// The first token of a text, which has no probability.
     pub(super) fn first(token: u32, tokenizer: &Tokenizer) -> Self {
         Self { token: tokenizer.piece(token).unwrap_or_default(), logprob: None, top: Vec::new() }
     }
@@ -59,7 +59,7 @@ pub(super) struct Characters {
 }
 
 impl Characters {
-    /// Those that are whole, before so many bytes more come.
+    /// Adds bytes, and returns the count of whole characters before them.
     pub(super) fn then(&mut self, bytes: &[u8]) -> usize {
         let before = self.whole;
         self.cut.extend_from_slice(bytes);
@@ -77,7 +77,7 @@ impl Characters {
     }
 }
 
-/// Bytes as text; those of a broken character are told as U+FFFD.
+/// Bytes as text; a broken character becomes U+FFFD.
 pub(super) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Number, Value};
 pub(super) const QUOTES: &str = "<|\"|>";
 /// How deep a value may be.
 const DEPTH_MAX: usize = 64;
-/// What may follow a value, after spaces.
+/// Characters that may follow a value, after spaces.
 const FOLLOWS: [char; 5] = [',', ')', ']', '}', ':'];
 
 /// Reads values from the beginning of a text.
@@ -58,7 +58,7 @@ impl<'t> Reader<'t> {
         self.is_done().then_some(value)
     }
 
-    /// Names with values up to a mark that ends them, of which each is once.
+    /// Names with values up to a mark that ends them; a repeated name is refused.
     pub(super) fn fields(&mut self, between: &str, end: &str) -> Option<Map<String, Value>> {
         self.fields_at(between, end, 0)
     }

@@ -1,7 +1,7 @@
-//! What the operator reads of requests: a line for each answer on standard error, or with `--json` one object for each answer and each
-//! refusal on standard output, for programs that collect such lines.
+//! Log of requests for the operator: one line for each answer on standard error. With `--json`, standard output gets one object for each
+//! answer and each refusal, for log collectors.
 //!
-//! What is said in a request or in its answer stands in neither.
+//! Neither has any text of a request or of its answer.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::keys::is_known;
 use super::request::Refusal;
 use super::seat::AnswerFigures;
 
-/// In which form it is told.
+/// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Log {
     /// Lines for people.
@@ -31,7 +31,7 @@ pub(super) enum End {
     Given,
     /// The client hung up.
     Gone,
-    /// The server was told to stop.
+    /// The server was stopped.
     Stopped,
     /// It could not go on.
     Broken,
@@ -111,12 +111,12 @@ impl Log {
         );
     }
 
-    /// A request was refused. The route is that of its path; none if there is no such path.
+    /// A request was refused. `route` is the route of its path; `None` if the path has none.
     pub(super) fn refused(self, method: &Method, route: Option<&str>, refusal: &Refusal) {
         self.tell("refusal", refused(method, route, refusal));
     }
 
-    /// Keys of a request were ignored. Those that no interface has are a client's own words.
+    /// Keys of a request were ignored. Keys unknown to every interface are the client's own words and are logged as `other`.
     pub(super) fn ignored(self, path: &str, keys: &[String]) {
         if keys.is_empty() {
             return;
@@ -165,7 +165,7 @@ fn page_url(mut address: SocketAddr) -> String {
     format!("http://{address}")
 }
 
-/// What is told of a refusal: of the client's own words none, be it as a method, a path or a key.
+/// A refusal as JSON, without the client's own words: an unknown method, path or key becomes `other`.
 fn refused(method: &Method, route: Option<&str>, refusal: &Refusal) -> Value {
     let known = [
         Method::GET,

@@ -1,4 +1,4 @@
-//! What the operator sees at `/metrics`, in Prometheus' text format.
+//! Metrics for the operator at `/metrics`, in Prometheus' text format.
 
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
@@ -76,7 +76,7 @@ impl Metrics {
         self.change(|numbers| numbers.refused += 1);
     }
 
-    /// Of so many tokens that were drafted and decoded with others so many were kept.
+    /// Counts drafted tokens that were verified, and the ones that were kept.
     pub(super) fn drafted(&self, drafted: usize, kept: usize) {
         self.change(|numbers| {
             numbers.drafted_tokens += drafted as u64;
@@ -95,7 +95,7 @@ impl Metrics {
         });
     }
 
-    /// Those who answer waited so long for others' prompts, and then went on for such a time.
+    /// Counts the time that active answers waited for another prompt, and the time they decoded after it.
     pub(super) fn shared(&self, read: Duration, answered: Duration) {
         self.change(|numbers| {
             numbers.read_beside_seconds += read.as_secs_f64();

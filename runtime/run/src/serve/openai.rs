@@ -175,7 +175,7 @@ fn message(said: Value, notes: &Notes) -> Result<Message, Refusal> {
     Ok(Message { reasoning, calls, answers, ..Message::new(role, content) })
 }
 
-/// A call of a tool as clients tell of it.
+/// A call of a tool as clients write it.
 fn call(called: Value, notes: &Notes) -> Result<Call, Refusal> {
     let mut called = Fields::new(called, "messages", "a call", notes)?;
     match called.take::<String>("type")?.as_deref() {
@@ -215,14 +215,14 @@ pub(super) fn completion(body: &[u8], served: &Served<'_>) -> Result<AnswerReque
     Ok(AnswerRequest { options, stream, usage, ignored: notes.names(), ..AnswerRequest::of(ask) })
 }
 
-/// How an answer is written: in which of the two forms, and what has been told of each choice.
+/// The form of an answer: chat or completion, and its state for each choice.
 #[derive(Debug)]
 pub(super) struct OpenAi {
     head: Head,
     chat: bool,
     /// Whether a stream ends with what was used.
     usage: bool,
-    /// Whether likelihoods are told, and characters of each choice's tokens of which they were.
+    /// Whether likelihoods are reported, and the characters before each token of each choice.
     likelihoods: bool,
     offsets: Vec<Characters>,
     /// Calls of each choice.

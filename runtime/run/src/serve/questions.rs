@@ -76,7 +76,7 @@ pub(super) fn count(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest, R
     Ok(asked(Question::Count(Box::new(request)), notes))
 }
 
-/// Tokens as they are told, with the bytes of each that are no text where pieces are wanted.
+/// Tokens as JSON. With `pieces`, each has its text, or its bytes if they are no text.
 pub(super) fn told(tokens: &[u32], pieces: Option<Vec<Vec<u8>>>, context: usize) -> Value {
     let piece = |(id, piece): (&u32, Vec<u8>)| match String::from_utf8(piece) {
         Ok(text) => json!({ "id": id, "piece": text }),

@@ -1,4 +1,4 @@
-//! A request, whichever interface it came through, and the reasons for which one is refused.
+//! A request from any interface, and the reasons to refuse one.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -19,7 +19,7 @@ pub(super) struct Refusal {
     pub(super) kind: &'static str,
     /// The key at fault, if it is one.
     pub(super) param: Option<String>,
-    /// A word by which programs know the reason.
+    /// The reason as a word for programs.
     pub(super) code: Option<&'static str>,
     /// Whether that key is the client's own: no log has it.
     pub(super) is_unknown: bool,
@@ -28,18 +28,18 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// Of a request that asks for what cannot be.
+    /// The refusal of an invalid request: status 400.
     pub(super) fn invalid(param: Option<&str>, message: impl Into<String>) -> Self {
         let param = param.map(|param| cut(param.to_owned()));
         Self { param, ..Self::of(400, "invalid_request_error", message) }
     }
 
-    /// With another status.
+    /// A refusal with this status.
     pub(super) fn of(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
         Self { status, kind, param: None, code: None, is_unknown: false, message: cut(message.into()) }
     }
 
-    /// Of a prompt that is longer than the context. The first words are those by which clients know it.
+    /// The refusal of a prompt that is longer than the context. Clients recognise it by its first words.
     pub(super) fn too_long(param: &str, tokens: usize, context: usize) -> Self {
         let message = format!(
             "This model's maximum context length is {context} tokens, and the prompt has {tokens}: prompt is too long: {tokens} tokens > {context} maximum; say it shorter, or plan with a larger --context"
@@ -47,7 +47,7 @@ impl Refusal {
         Self { code: Some("context_length_exceeded"), ..Self::invalid(Some(param), message) }
     }
 
-    /// Of one whose answer broke off.
+    /// The refusal of a request whose answer broke off: status 500.
     pub(super) fn broken(why: impl Into<String>) -> Self {
         Self::of(500, "server_error", why)
     }
@@ -76,7 +76,7 @@ fn cut(mut text: String) -> String {
 pub(super) enum Ask {
     /// A conversation, in the model's template.
     Conversation(Vec<Message>),
-    /// Texts or tokens, one or more, each of which is gone on with.
+    /// Texts or tokens, one or more; the model continues each.
     Prompts(Vec<Input>),
     /// A question that needs no answer of the model.
     Question(Question),
@@ -176,9 +176,9 @@ pub(super) struct AnswerRequest {
     pub(super) tools: Option<Tools>,
     /// How much it reasons.
     pub(super) steering: Steering,
-    /// An answer's beginning, with which the model goes on.
+    /// The beginning of an answer, which the model continues.
     pub(super) prefill: Option<String>,
-    /// Whether the answer is told as it comes.
+    /// Whether the answer is streamed.
     pub(super) stream: bool,
     /// Whether a stream ends with what was used.
     pub(super) usage: bool,
@@ -256,7 +256,7 @@ pub(super) struct Options {
     pub(super) presence_penalty: Option<f32>,
     pub(super) frequency_penalty: Option<f32>,
     pub(super) logit_bias: Vec<(u32, f32)>,
-    /// Whether the likelihoods of tokens are told, and those of so many others in each one's place.
+    /// Whether to report log probabilities, and for how many of the likeliest tokens at each position.
     pub(super) likelihoods: Option<usize>,
     /// Whether the answer begins with the prompt.
     pub(super) echo: bool,

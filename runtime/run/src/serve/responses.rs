@@ -233,7 +233,7 @@ fn schema_of(keys: &mut Keys<'_>) -> Result<Option<Value>, Refusal> {
     Ok(schema)
 }
 
-/// Tools that a server of `OpenAI`'s runs. There are none here, so the model is not told of them.
+/// Tools that a server of `OpenAI`'s runs. This server has none, so the model never sees them.
 const HOSTED: [&str; 7] = [
     "web_search",
     "web_search_preview",

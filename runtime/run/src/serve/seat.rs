@@ -31,7 +31,7 @@ pub(super) struct Seat<'t> {
     pub(super) keeping: Option<Keeping>,
 }
 
-/// The state of a seat, for a prompt.
+/// The state of a sequence slot, for a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
     /// Tokens at the beginning that are the same.
@@ -43,9 +43,9 @@ pub(super) struct Found {
     free: bool,
 }
 
-/// Which of the free seats a prompt gets, and from which other one it takes what is the same: the one that has most of it, if the
-/// prompt goes on with all that is there or no other is free; otherwise the one that was not taken for longest. Of those that have
-/// the same, the one that was taken last has most, so that it keeps what it holds.
+/// Chooses a free sequence slot for a prompt, and the slot to copy a longer prefix from. The slot with the longest common prefix is reused
+/// if the prompt continues all of its tokens, or if no other is free. Otherwise the least recently used free slot is chosen. Among equal
+/// prefixes a free slot counts as longest, then the most recently used one, so it keeps its tokens.
 pub(super) fn choose(seats: &[Found]) -> (usize, Option<usize>) {
     let of = |at: &usize| seats[*at];
     let all = || 0..seats.len();
@@ -59,7 +59,7 @@ pub(super) fn choose(seats: &[Found]) -> (usize, Option<usize>) {
 }
 
 impl Seat<'_> {
-    /// A seat that nobody had yet.
+    /// An unused sequence slot.
     pub(super) fn new(context: usize) -> Self {
         Self { held: Held::new(context), taken: 0, answering: None, keeping: None }
     }
@@ -74,7 +74,7 @@ impl Seat<'_> {
         Some(self.answering.as_ref()?.choice.as_ref()?.next)
     }
 
-    /// The state of the seat, for a prompt of whose tokens that are the same so many can be kept.
+    /// The state of the slot for a prompt. `kept_of` says how many of the common tokens can be kept.
     pub(super) fn found(&self, prompt: &[u32], kept_of: impl Fn(usize) -> usize) -> Found {
         // the last token is prefilled in any case, for its logits
         let prompt = &prompt[..prompt.len().saturating_sub(1)];
@@ -107,7 +107,7 @@ pub(super) struct AnswerFigures {
     pub(super) usage: Usage,
     /// Until the first token or vector.
     pub(super) first: Duration,
-    /// Tokens that were decoded, and their time, in which others may have been decoded, too.
+    /// Tokens decoded, and the time of their steps, which other answers may have shared.
     pub(super) decoded: (usize, Duration),
     /// Whether it was given to its end, or why it broke off.
     pub(super) done: bool,
@@ -135,8 +135,8 @@ impl<'t> Answering<'t> {
         !self.job.told.is_closed()
     }
 
-    /// A choice of which nothing has been said yet; each draws by a seed of its own. `call` makes numbers of calls that no other
-    /// server has; text that is longer than was expected is charged to `answers`.
+    /// Begins a choice, with a seed of its own. `call` makes ids of calls that no other server has. Text beyond the expected length is
+    /// charged to `answers`.
     ///
     /// # Errors
     /// What is wrong with how it draws, which was looked at before.
@@ -182,7 +182,7 @@ impl<'t> Answering<'t> {
 }
 
 impl AnswerChoice<'_> {
-    /// The same with what it repeats of the prompt: at once what was read, and then token by token what follows.
+    /// Sets up the repetition of the prompt: the prefilled tokens at once, the rest token by token.
     fn repeating(mut self, prepared: &Prepared) -> Self {
         let (read, rest) = prepared.prompt.split_at(prepared.read);
         let teller = &mut self.teller;
@@ -212,8 +212,8 @@ impl AnswerChoice<'_> {
         true
     }
 
-    /// Chooses a token of logits and tells what it says; why the choice is over, if it is: the token to decode is `next` otherwise.
-    /// `top` likelihoods are told with it.
+    /// Chooses a token by its logits and sends its text. Returns why the choice is over, or `None` if `next` is to be decoded. `top`
+    /// likelihoods are sent with it.
     ///
     /// # Errors
     /// The grammar's limits, which are one client's affair.

@@ -1,14 +1,14 @@
-//! The time that those have who answer while somebody's prompt is read.
+//! Time for active answers while another prompt is prefilled.
 //!
-//! A prompt is read in chunks of the plan's length. After each chunk those who answer decode until they have had their share of the time
-//! of both. What anybody says does not depend on it: a sequence's tokens are the same whoever is there.
+//! A prompt is prefilled in chunks of the plan's length. After each chunk the active answers decode until they have had their share of the
+//! time of both. Sharing changes no answer: a sequence's tokens do not depend on other sequences.
 
 use std::time::Duration;
 
-/// Of the time while a prompt is read, in parts of a hundred, what is at least for those who answer.
+/// Least share of the time for active answers while a prompt is prefilled, in percent.
 pub(super) const ANSWERS_PERCENT: u32 = 50;
 
-/// How long they decode after so much reading, at least.
+/// Least decode time after so much prefill time.
 pub(super) fn owed(read: Duration) -> Duration {
     read * ANSWERS_PERCENT / (100 - ANSWERS_PERCENT)
 }

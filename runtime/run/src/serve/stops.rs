@@ -15,7 +15,7 @@ impl Stops {
         Self { texts, held: String::new(), found: None }
     }
 
-    /// Text of the answer that can be told now that `text` has come, and whether it ends there.
+    /// Adds `text`, and returns the text that can be sent now, and whether the answer ends there.
     pub(super) fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
         let ends = self.texts.iter().filter_map(|stop| Some((self.held.find(stop.as_str())?, stop)));
@@ -40,7 +40,7 @@ impl Stops {
     }
 }
 
-/// Bytes at the end of `text` with which `stop` begins.
+/// Bytes at the end of `text` that `stop` begins with.
 pub(super) fn beginning(text: &str, stop: &str) -> usize {
     let ends = stop.char_indices().map(|(at, _)| at).filter(|&at| at > 0 && at <= text.len());
     ends.filter(|&end| text.ends_with(&stop[..end])).max().unwrap_or(0)

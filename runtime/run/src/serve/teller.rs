@@ -19,7 +19,7 @@ const JOINED: (usize, usize) = (2 << 10, 16);
 /// Bytes of text that are added to an answer's room at a time.
 const MORE_BYTES: usize = 2 << 10;
 
-/// Text of a part of the answer that was told and not sent yet.
+/// Text of a part of the answer that waits to be sent.
 #[derive(Debug)]
 pub(super) struct Joined {
     part: Channel,
@@ -34,7 +34,7 @@ pub(super) struct Teller {
     /// Bytes of text that the answer's charge still has room for in this choice, and where more are taken from.
     pub(super) room: usize,
     pub(super) answers: Arc<Budget>,
-    /// Text that waits to be sent: that of one part.
+    /// Text of one part that waits to be sent.
     pub(super) joined: Option<Joined>,
     /// Likelihoods of tokens whose text has not been told.
     pub(super) chosen: Vec<Likelihood>,
@@ -46,7 +46,7 @@ pub(super) struct Teller {
     pub(super) number: u64,
     /// Calls so far.
     pub(super) called: usize,
-    /// Whether nothing more is told.
+    /// Whether nothing more is sent.
     pub(super) stopped: bool,
     /// Whether the text was cut because there is no room for more of it.
     pub(super) full: bool,
@@ -76,7 +76,7 @@ impl Teller {
         }
     }
 
-    /// Sends all that was told, at the end of the choice, and likelihoods of tokens that made no text.
+    /// Sends all waiting text at the end of the choice, and likelihoods of tokens without text.
     pub(super) fn end(&mut self) {
         // who has gone is told nothing
         if !self.chosen.is_empty() {

@@ -1,4 +1,4 @@
-//! The tools of a request: those that the model is told of, and those that it may call.
+//! The tools of a request: the tools described to the model, and the tools it may call.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ const NAME_BYTES_MAX: usize = 128;
 /// Which calls an answer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ToolChoice {
-    /// Those that the model wants.
+    /// Any calls, or none: the model decides.
     Auto,
     /// One, of any tool that it may call.
     Required,
 }
 
 impl ToolChoice {
-    /// Of a word of `OpenAI`'s; `None` where nothing may be called.
+    /// Parses a word of `OpenAI`'s; `None` where nothing may be called.
     fn of_word(word: &str) -> Result<Option<Self>, Refusal> {
         match word {
             "none" => Ok(None),
@@ -32,7 +32,7 @@ impl ToolChoice {
         }
     }
 
-    /// Of what is no choice.
+    /// The refusal of an unknown choice.
     fn unknown(choice: &str) -> Refusal {
         let message =
             format!("`tool_choice` is `{choice}`; it is none, auto, required, a function, or allowed_tools");
@@ -43,9 +43,9 @@ impl ToolChoice {
 /// The tools of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tools {
-    /// Those that the model is told of.
+    /// Tools described to the model.
     all: Vec<Function>,
-    /// Those that it may call.
+    /// Tools that the model may call.
     pub(super) callable: Arc<[Function]>,
     pub(super) choice: ToolChoice,
     /// Whether there may be several calls.
@@ -63,8 +63,8 @@ pub(super) struct Function {
 }
 
 impl Tools {
-    /// Of the keys `tools`, `tool_choice` and `parallel_tool_calls` of `OpenAI`'s endpoints; `None` where nothing may be called. The
-    /// endpoints differ in how they write a tool, which may be several or none, and the name in a choice of one.
+    /// Reads the keys `tools`, `tool_choice` and `parallel_tool_calls` of `OpenAI`'s endpoints; `None` where nothing may be called.
+    /// `function` reads an entry of `tools`, which may hold several tools or none. `name` reads the name in a choice of one tool.
     pub(super) fn of_keys<F: IntoIterator<Item = Function>>(
         keys: &mut Keys<'_>,
         function: impl Fn(Fields<'_>) -> Result<F, Refusal>,
@@ -116,7 +116,7 @@ impl Tools {
         choice.map_or(Ok(None), |choice| Self::new(all, choice, allowed.as_deref(), parallel))
     }
 
-    /// Tools with names that can be told apart, of which the model may call the `allowed` ones; `None` where there are none.
+    /// Checks that the tools' names are valid and unique, and limits calls to the `allowed` tools. `None` without tools.
     pub(super) fn new(
         all: Vec<Function>,
         choice: ToolChoice,

@@ -17,8 +17,8 @@ const ANY: u8 = 127;
 /// How far references are followed.
 const DEPTH_MAX: usize = 8;
 
-/// The value of the text that is written for a parameter of a tool, whose schema is `parameters`. A text is what it must be where the
-/// schema says so; where it may be anything, it is a value if it looks like one.
+/// The value of a text that was written for a parameter of a tool; `parameters` is the tool's schema. A text stays text if the schema
+/// demands it. If the schema allows other kinds, a text that looks like one becomes that value.
 pub(super) fn value(text: &str, name: &str, parameters: &Map<String, Value>) -> Value {
     let schema = parameters.get("properties").and_then(|properties| properties.get(name));
     let schema = schema.or_else(|| parameters.get("additionalProperties"));

@@ -8,12 +8,12 @@ use serde_json::Value;
 const VALUE_BYTES: usize = 4 * size_of::<Value>();
 /// Bytes that a list or an object takes besides: its first places, and the allocator's own.
 const CONTAINER_BYTES: usize = 4 * size_of::<Value>() + 64;
-/// Bytes that a key takes besides its text: its place in a table and in a list of entries, both of which grow.
+/// Bytes of a key besides its text: a place in a table and an entry in a list, and both grow.
 const KEY_BYTES: usize = 3 * (size_of::<String>() + size_of::<Value>() + 2 * size_of::<usize>());
 /// Bytes that a text takes besides its own.
 const TEXT_BYTES: usize = 32;
 
-/// What a body weighs.
+/// Memory for a body and its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Weight {
     /// Bytes while it is read, at most.

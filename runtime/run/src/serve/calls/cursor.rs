@@ -121,7 +121,7 @@ impl<'t> Cursor<'t> {
         self.rest = &self.rest[bytes..];
     }
 
-    /// What it means that something has not come.
+    /// The reason to stop where text is missing: the end of the text rules a call out, otherwise more may come.
     pub(super) fn missing(&self) -> Stop {
         if self.is_whole { Stop::NoCall } else { Stop::More }
     }

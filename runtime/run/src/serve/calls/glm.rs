@@ -1,4 +1,4 @@
-//! GLM's calls, and those of models that learned from it: a name, and tags for keys and values.
+//! GLM's calls, and the calls of models that learned from it: a name, and tags for keys and values.
 //!
 //! ```text
 //! GLM, Spark, Ling   <tool_call>f<arg_key>k</arg_key><arg_value>value</arg_value></tool_call>, with lines between them or not
@@ -18,7 +18,7 @@ use super::{Apart, Format, Mark, Opening, Section, Shape, Text};
 struct Tags {
     key: (&'static str, &'static str),
     value: (&'static str, &'static str),
-    /// What stands behind the name, if anything does.
+    /// Text after the name, perhaps empty.
     named: &'static str,
     close: &'static str,
 }

@@ -1,8 +1,7 @@
 //! The grammar of calls, in the format that the model's template teaches it, from what begins them on.
 //!
-//! Where a format has objects, the schema of a tool's parameters is embedded whole. Where each argument stands by itself, it is a
-//! text up to the mark that ends it, if its schema says that it is one, and JSON otherwise; what a schema says of all arguments
-//! together, or of a text's form, is refused by name there.
+//! Where a format has objects, the schema of a tool's parameters is embedded whole. Where each argument stands by itself, a text extends to
+//! its end mark, and any other value is JSON. There, constraints on all arguments together or on a text's form are refused by name.
 
 use serde_json::{Map, Value, json};
 
@@ -17,7 +16,7 @@ const LENGTH_MAX: u64 = 100;
 /// How far references are followed.
 const DEPTH_MAX: usize = 8;
 
-/// A Lark grammar of calls of these tools, of which there is one, after what begins calls. `is_forced` says that the prompt has that.
+/// A Lark grammar of calls of these tools (at least one), after the opening of calls. `is_forced`: the prompt has the opening.
 ///
 /// # Errors
 /// A sentence, if it cannot be enforced.
@@ -59,7 +58,7 @@ enum Kind {
     Text(Option<(u64, Option<u64>)>),
     /// One of these texts.
     Words(Vec<String>),
-    /// What a schema says, as JSON.
+    /// JSON that keeps a schema.
     Json(Value),
 }
 

@@ -18,7 +18,7 @@ pub(super) const HARMONY: Format = Format {
     },
 };
 
-/// What stands before the name in a prompt after which there must be a call, and between name and arguments then.
+/// Text before the name in a prompt that forces a call, and text between name and arguments then.
 pub(super) const BEFORE_NAME: &str = "<|channel|>commentary to=functions.";
 pub(super) const AFTER_NAME: &str = " <|constrain|>json<|message|>";
 

@@ -221,7 +221,7 @@ fn kimi(tools: Known<'_>, text: &mut Cursor<'_>) -> Result<Vec<Call>, Stop> {
     }
 }
 
-/// A number in which the name stands, and an object.
+/// A call's id, which contains the name, and an object.
 fn kimi_call(tools: Known<'_>, text: &mut Cursor<'_>) -> Result<Call, Stop> {
     let number = text.until(KIMI_ARGUMENTS)?.trim();
     let name = number.strip_prefix("functions.").unwrap_or(number);
@@ -252,7 +252,7 @@ fn recipient(tools: Known<'_>, text: &mut Cursor<'_>) -> Result<Vec<Call>, Stop>
     Ok(vec![tools.with_object(name, text)?])
 }
 
-/// Objects of which each has one key, a name.
+/// Objects with one key each, a name.
 fn apertus(tools: Known<'_>, text: &mut Cursor<'_>) -> Result<Vec<Call>, Stop> {
     text.space();
     let all: Vec<Map<String, Value>> = text.json()?;

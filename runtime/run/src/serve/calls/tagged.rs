@@ -1,5 +1,4 @@
-//! Formats whose calls have a tag for the function and one for each of its parameters, whose values are bare text: the tool's schema says
-//! what a value is.
+//! Formats with a tag for the function and a tag for each of its parameters. Values are bare text: the tool's schema gives their types.
 //!
 //! ```text
 //! Qwen3-Coder, Qwen3.5,   <tool_call>\n<function=f>\n<parameter=k>\nvalue\n</parameter>\n</function>\n</tool_call>
@@ -22,11 +21,11 @@ use super::{Apart, Format, Mark, Opening, Section, Shape, Text};
 
 /// Tags of a format.
 struct Tags {
-    /// What stands before a function's name, behind it, and at the end of the function.
+    /// Text before a function's name, after it, and at the end of the function.
     function: (&'static str, &'static str, &'static str),
-    /// The same of a parameter's name and value.
+    /// Text before a parameter's name, after it, and at the end of its value.
     parameter: (&'static str, &'static str, &'static str),
-    /// What ends the attributes behind the names, where there are any.
+    /// Text that ends the attributes after a name, where there are any.
     attributes: Option<&'static str>,
     /// Whether a value stands in lines of its own.
     lines: bool,
@@ -172,7 +171,7 @@ pub(super) const MUSE_GLIMMER: Format = Format {
         },
     },
 };
-/// What a call of `DeepSeek`'s markup looks like.
+/// The shape of a call in `DeepSeek`'s markup.
 fn dsml(name: &str) -> Shape {
     Shape::Apart(Apart {
         before: format!("<\u{ff5c}DSML\u{ff5c}invoke name=\"{name}\">\n"),

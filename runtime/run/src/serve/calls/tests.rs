@@ -416,7 +416,7 @@ fn a_call_that_the_prompt_has_begun_is_the_whole_answer() {
     }
 }
 
-/// What the templates of models write into a conversation is what they teach the model to write.
+/// Templates teach the model the calls that they write into a conversation.
 #[test]
 fn the_calls_that_templates_write_are_read_back() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/chat.json");
@@ -588,7 +588,7 @@ fn tokens(text: &str, size: usize) -> Vec<(String, bool)> {
     tokens
 }
 
-/// What a server would tell of a text.
+/// The pieces that a server would send for a text.
 fn told(case: &Case, size: usize) -> Expected {
     let format = FORMATS.into_iter().find(|format| Some(format.name) == case.format.as_deref());
     let format = format.filter(|_| !case.tools.is_empty());
@@ -638,7 +638,7 @@ fn bare(answer: &Expected) -> (String, String, Vec<(String, Value)>) {
 
 const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/calls.json");
 
-/// Reasons for which an answer is told otherwise than llama.cpp tells it.
+/// Reasons for differences from llama.cpp's answers.
 const UNCLOSED: &str = "a call in reasoning that does not end is not made";
 const FENCED: &str = "a block of code is not unwrapped: a schema is enforced without one";
 const STRAY: &str = "marks of reasoning in the answer stay";
