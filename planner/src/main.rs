@@ -329,15 +329,17 @@ mod tests {
         let inputs = inputs.expect("profiles");
         let mut plan =
             plans::file::read::<Plan>(&folder.join("plan-20M.toml")).expect("a committed plan").value;
-        let long = prompt_seconds(&plan, 512, &Factors::NONE).expect("a long prompt");
-        let rate = 512.0 / long;
+        let long = plan.context.tokens - 1;
+        assert!(long < LONG_PROMPT, "the context bounds the long prompt");
+        let rate = f64::from(long)
+            / prompt_seconds(&plan, long as usize, &Factors::NONE).expect("a prompt of the whole context");
         // a short prompt is slow, a long one is not
         plan.expected.decode_tokens_per_second = rate;
         plan.expected.prefill_tokens_per_second = rate / 10.0;
         assert_eq!(slow_prefill(&inputs, &plan), None);
         plan.expected.decode_tokens_per_second = 1.01 * rate;
         let said = slow_prefill(&inputs, &plan).expect("a warning");
-        assert!(said.starts_with("a prompt of 512 tokens is expected at "), "{said}");
+        assert!(said.starts_with(&format!("a prompt of {long} tokens is expected at ")), "{said}");
         // of a plan without its terms, the measured prompt is known alone
         plan.terms = None;
         let most = inputs.device.capacity.plannable_bytes();
