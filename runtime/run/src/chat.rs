@@ -1,12 +1,11 @@
 //! A conversation in the terminal, in the model's own template and under the plan.
 //!
-//! What the user says joins the conversation. The template makes it one text; of its tokens those that the context holds
-//! already stay, and only the rest is prefilled. The answer is decoded token by token, and shown, until the model ends its
-//! turn; then it is the user's. What does not fit, or is refused, leaves everything as it was.
+//! A user's message joins the conversation, and the template makes it one text. Tokens that the context holds already stay, and the others
+//! are prefilled. The answer is decoded token by token, and shown, until the model ends its turn; then it is the user's. A message that
+//! does not fit, or is refused, leaves everything as it was.
 //!
-//! In reading order: what is typed (`lines`), what it asks for (`commands`), who said what (`conversation`), the tokens of
-//! that (`template`), in which what people say stays text (`guard`), and where the part of an answer that is for the user goes
-//! (`screen`).
+//! In reading order: input (`lines`), its `commands`, the `conversation`, and its tokens (`template`). Messages never become special tokens
+//! (`guard`), and the part of an answer for the user goes to the `screen`.
 
 mod commands;
 pub(crate) mod conversation;
@@ -317,7 +316,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         })
     }
 
-    /// Goes on with another conversation, if the template and the context take it. Draws begin anew with it.
+    /// Goes on with another conversation, if the template and the context take it. The sampler starts again.
     fn change(&mut self, conversation: Conversation) -> Result<(), String> {
         // a system message alone is nothing that a template must know
         let mut tried = conversation.clone();

@@ -39,7 +39,7 @@ pub(super) struct CurrentRates {
 }
 
 impl CurrentRates {
-    /// The rates of a probe, over those that the plan assumes.
+    /// The rates of a probe, divided by the plan's rates.
     pub(super) fn new(probe: Probe, plan: &Plan) -> Self {
         let over = |found: Option<f64>, planned: Option<f64>| Some(found? / planned?);
         let rates = plan.rates.as_ref();

@@ -19,7 +19,7 @@ use super::{Failure, failure};
 /// A speed so close to the one planned is the same.
 const SAME_FRACTION: f64 = 0.02;
 
-/// The facts with which a report begins.
+/// The facts at the head of a report.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) model: &'a str,

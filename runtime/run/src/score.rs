@@ -1,8 +1,8 @@
-//! Perplexity of a text under the plan, every token through decode, beside the dense one: that of the source file.
+//! Perplexity of a text under the plan, every token through decode, and the dense perplexity of the source file.
 //!
-//! What runs is the container, whose down rows may have been quantised once more than the source's, so the container computed
-//! dense is not what losses are measured against. With `--source` the source file itself reads the text, through the reference;
-//! without it what the container has lost is taken from the profile.
+//! The plan runs the container, whose down rows may have been quantised once more than the source's. The container computed dense is
+//! therefore not the reference for losses. With `--source`, the reference implementation reads the text with the source file. Without it,
+//! the container's loss is taken from the profile.
 
 use std::path::Path;
 
@@ -124,7 +124,7 @@ struct Windows<'t> {
     length: usize,
     first: Option<u32>,
     tokens: Vec<u32>,
-    /// Bytes of the whole text, where they are known, those that were read, and their tokens.
+    /// Bytes of the whole text, if known; the next field counts the bytes read and their tokens.
     bytes: Option<u64>,
     read: (u64, u64),
 }

@@ -94,7 +94,7 @@ const TEXT_BYTES: (usize, usize) = (8, 2 << 10);
 /// Bytes of a likelihood until its client has it, and of a token's value in the arguments of a call.
 const LIKELIHOOD_BYTES: usize = 400;
 const ARGUMENT_BYTES: usize = 96;
-/// Copies of a request while its prompt is made ready. A request with tools is rendered in several forms.
+/// Copies of a request while its prompt is made ready. Tools are held in several forms.
 const PROMPT_COPIES: usize = 6;
 const TOOLS_COPIES: usize = 16;
 /// How soon an interrupt is heeded while nobody asks.

@@ -247,7 +247,7 @@ impl<'engine> RunningPlan<'engine> {
         Ok((clock.elapsed(), self.counters().since(&before)))
     }
 
-    /// The logits of a row of the last decode, or, as the first, those of the last prefill.
+    /// The logits of a row of the last decode. After a prefill, the first row has the prefill's logits.
     pub(super) fn row(&self, row: usize) -> &[f32] {
         let vocabulary = self.vocabulary();
         &self.batch.logits()[row * vocabulary..][..vocabulary]
@@ -340,8 +340,8 @@ impl<'engine> RunningPlan<'engine> {
         self.step(&[token], token, 0)
     }
 
-    /// The last token of a text, of which the first sequence has the others, through decode, if it was not drafted; the logits after
-    /// it. With it goes a draft, as far as the plan and the context have room for it.
+    /// Decodes the last token of a text in the first sequence, which holds the others, unless it was drafted. Returns the logits after it.
+    /// A draft is decoded with it, as far as the plan and the context have room.
     pub(super) fn go_on(&mut self, text: &[u32]) -> Result<&[f32], Failure> {
         let Some(&token) = text.last() else { return Ok(self.last_logits()) };
         self.drafts |= self.draft_tokens() > 0;
@@ -354,7 +354,7 @@ impl<'engine> RunningPlan<'engine> {
         Ok(self.heard())
     }
 
-    /// A token of the first sequence through decode, with a draft of at most so many tokens of what follows the text, whose last it is.
+    /// Decodes a token, the last of `text`, in the first sequence, with a draft of at most `most` tokens after it.
     fn step(&mut self, text: &[u32], token: u32, most: usize) -> Result<&[f32], Failure> {
         self.settle()?;
         let position = self.position(0);

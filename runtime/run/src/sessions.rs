@@ -88,7 +88,7 @@ impl Sessions {
         Ok(Self { folder, root, token_bytes, state_bytes, full: false })
     }
 
-    /// Takes in what lies on disk of a prompt, where that is more than its sequence holds. What is damaged is told of and removed.
+    /// Restores a prompt's beginning from disk, where that is more than its sequence holds. Damaged files are reported and removed.
     ///
     /// # Errors
     /// If there is no such sequence.
@@ -203,8 +203,8 @@ impl Sessions {
         Ok(false)
     }
 
-    /// Puts on disk the prompt behind which a sequence's recurrent state is kept. Where something was prefilled after a decoded token,
-    /// that state is not one that a prefill makes; a prompt shorter than a block is as fast prefilled again.
+    /// Writes to disk the prompt whose recurrent state is kept. A prompt prefilled after a decoded token is left out: no prefill makes its
+    /// state. A prompt shorter than a block is left out, too: prefilling it again is as fast.
     fn keep_whole(
         &self,
         session: &mut RunningPlan<'_>,
@@ -249,7 +249,7 @@ impl Sessions {
         })
     }
 
-    /// The prompts with which these tokens begin, each whole with the state behind it, the shortest first.
+    /// Prompts that these tokens begin with, each whole with the state behind it, the shortest first.
     fn wholes<'t>(&self, tokens: &'t [u32]) -> impl Iterator<Item = Block<'t>> + use<'t> {
         let (token_bytes, state_bytes) = (self.token_bytes, self.state_bytes);
         self.root.followed_by_each(tokens).zip(1..).map(move |(key, count)| Block {
@@ -264,8 +264,8 @@ fn warn(what: fmt::Arguments<'_>) {
     terminal::say(format_args!("warning: {what}"));
 }
 
-/// All that can change a bit of keys and values, and this program's way to write them: the model, the quality keys, and the
-/// context, by which rotary embeddings may scale.
+/// Everything that can change a bit of keys and values, and this program's format for them. This covers the model, the quality keys, and
+/// the context, since rotary embeddings may scale with it.
 fn root(plan: &Plan, token_bytes: u64, state_bytes: u64) -> Key {
     let quality = serde_json::to_string(&plan.quality).unwrap_or_default();
     Key::root(&[

@@ -41,7 +41,7 @@ impl Steering {
         self.budget = (tokens > 0).then_some(tokens);
     }
 
-    /// Sets variables of the template, of which some are another way to say whether the model reasons.
+    /// Sets variables of the template; some of them switch reasoning on or off.
     ///
     /// # Errors
     /// A sentence, if the server alone sets one of them.
@@ -55,7 +55,7 @@ impl Steering {
         Ok(())
     }
 
-    /// All variables by the names that templates have for them, of which each reads some.
+    /// All variables, under every name that a template may read.
     pub(crate) fn told(&self) -> Map<String, Value> {
         let mut told = Map::new();
         let mut tell = |names: &[&str], value: Value| {

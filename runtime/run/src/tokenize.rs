@@ -68,7 +68,7 @@ impl TokenizeRequest {
     }
 }
 
-/// The tokens of a prompt, in which special tokens that are spelled out become tokens if they are `special`.
+/// The tokens of a prompt. If `special`, special tokens that are spelled out become tokens.
 pub(super) fn encode(tokenizer: &Tokenizer, text: &str, special: bool) -> Vec<u32> {
     if !special {
         return tokenizer.encode(text, tokenizer.adds_bos());
@@ -88,7 +88,7 @@ fn piece(tokenizer: &Tokenizer, token: u32) -> String {
     text
 }
 
-/// Whether a file begins as GGUF does; one that cannot be read is told of when it is opened.
+/// Whether a file begins as GGUF does; an unreadable file is reported when it is opened.
 fn is_gguf(path: &Path) -> bool {
     let mut magic = [0; 4];
     let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));

@@ -29,7 +29,7 @@ pub(super) struct Turn {
     pub(super) reasoning_most: Option<usize>,
     /// Tokens of the answer, at most.
     pub(super) most: usize,
-    /// Where calls of tools are told apart: the tokens that steer the model and are part of their text.
+    /// Where calls of tools are separated: the tokens that steer the model and are part of their text.
     pub(super) marks: Option<&'static [&'static str]>,
 }
 
@@ -166,7 +166,7 @@ pub(super) struct Writing<'t> {
     parts: Option<Parts>,
     letters: TextStream<'t>,
     tokens: usize,
-    /// Tokens of reasoning, and those that end it before the model would.
+    /// Tokens of reasoning; the next field has tokens that end it early.
     reasoned: usize,
     closing: VecDeque<u32>,
     /// Whether nobody listens any more.
@@ -224,8 +224,7 @@ impl<'t> Writing<'t> {
         self.parts.as_ref()
     }
 
-    /// Takes the token that was chosen, or none, and shows what it says: the token, to be decoded if there is room, or why the
-    /// answer ends.
+    /// Takes the token that was chosen, or none, and shows its text. Returns the token to decode if there is room, or why the answer ends.
     pub(super) fn take(
         &mut self,
         token: Option<u32>,

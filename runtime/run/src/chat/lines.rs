@@ -56,8 +56,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Lines of standard input, for messages of so many bytes at most. At a terminal they are edited, and those of earlier conversations can be
-    /// called back.
+    /// Lines of standard input, for messages of so many bytes at most. At a terminal, lines are edited, and lines of earlier conversations
+    /// can be called back.
     pub(super) fn open(most: usize) -> Result<Self, Failure> {
         let terminal = io::stdin().is_terminal().then(|| tcgetattr(io::stdin()).ok()).flatten();
         let source = match &terminal {

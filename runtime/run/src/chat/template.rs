@@ -38,8 +38,8 @@ const FUEL_MAX: u64 = 1 << 20;
 /// of a text take a hundred times its memory while they are found.
 const TEXT_TIMES: usize = 8;
 const TEXT_BYTES_PER_MESSAGE: usize = 128;
-/// Bytes of stack for each unit of that work. A template may put a list into a list for one, again and again, and whatever walks or
-/// frees such a list calls itself for each.
+/// Bytes of stack for each unit of that work. A template may nest lists without end, and code that walks or frees such a list recurses once
+/// per level.
 const STACK_BYTES_PER_FUEL: usize = 1 << 10;
 /// The name under which the environment has it.
 const NAME: &str = "template";
@@ -142,7 +142,7 @@ pub(crate) struct Scene<'s> {
     pub(crate) messages: &'s [Message],
     /// As `OpenAI` describes them: each one the template must tell the model of.
     pub(crate) tools: &'s [Json],
-    /// How calls are written of which the template knows nothing: they become part of what the model has said.
+    /// Writes calls that the template cannot write: they become part of the model's message.
     pub(crate) written: &'s Written<'s>,
     pub(crate) steering: Option<&'s Steering>,
     /// Whether the model is to answer.

@@ -1,7 +1,8 @@
 //! Keys of requests: one table says for each endpoint which keys the server does, which change nothing, and which it refuses.
 //!
-//! A key that changes nothing of the answer is accepted and noted: the client reads its name in a header, the operator in the log.
-//! A key that would change the answer and is not done is refused by name, and so is one that looks like a misspelled key that is done.
+//! A key that changes nothing of the answer is accepted and noted: the client reads its name in a header, the operator in the log. A key
+//! that would change the answer and is not implemented is refused by name. A key that looks like a misspelled implemented key is refused,
+//! too.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

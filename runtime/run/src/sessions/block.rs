@@ -1,4 +1,4 @@
-//! Keys and values of some tokens, and the recurrent state behind them where there is one, as a file, believed only when every byte has been checked.
+//! Keys and values of some tokens as a file, with the recurrent state behind them if there is one. Every byte is checked before use.
 //!
 //! ```text
 //! "flashkv\n" | key: 32 | tokens: 4 each, little-endian | keys and values | BLAKE3 of all that: 32
@@ -30,7 +30,7 @@ impl Key {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// The key of tokens after those of this one.
+    /// The key of tokens that follow this key's tokens.
     pub(super) fn followed_by(&self, tokens: &[u32]) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.0);

@@ -147,7 +147,7 @@ impl Folder {
     }
 }
 
-/// Whether a file's name is a block's, or that of a block being written.
+/// Whether a file's name is a block's, or a name for a block being written.
 fn is_name(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(SUFFIX) else { return false };
     match stem.strip_prefix(PART.0) {
