@@ -176,7 +176,7 @@ fn every_key_is_documented() {
          keys are refused, the same values always give the same bytes.\n\n`device.toml`, `model.toml` and `calibration.toml` end in a \
          checksum of all keys and values: `checksum` in the table `[integrity]`. A file whose figures differ from it is refused, because \
          one changed digit can give another plan. After a change by hand write `checksum = \"void\"`; `plan` accepts the file and says \
-         so. Files of older versions have no checksum; `plan` accepts them with a note.\n",
+         so. Files of older versions have no checksum and are accepted.\n",
         plans::SCHEMA
     );
     let sources = [
