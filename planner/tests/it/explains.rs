@@ -110,7 +110,7 @@ fn a_level_whose_bound_is_beyond_the_allowed_loss_is_refused_though_it_was_measu
     assert_eq!(solved.plan.quality.level, "dense", "0.4 % measured, and it may be 1.2 %");
     assert_eq!(solved.plan.expected.perplexity_change_fraction_upper, Some(0.0));
     let said = planner::report::explanation(&bounded(0.012, 0.03), &solved);
-    let line = "Left out by --max-loss 1:\n  sign: +0.40 % measured, at most +1.20 % with 95 % confidence\n  low-rank: +2.00 %";
+    let line = "Left out by --max-loss 1:\n  sign: +0.40 %, at most +1.20 % with 95 % confidence\n  low-rank: +2.00 %";
     assert!(said.contains(line) && !said.contains("Not known: how sure"), "{said}");
 
     // the level that was held says its bound, and what it says is accepted
