@@ -117,6 +117,11 @@ const FREE: &[(&str, &[&str], &str)] = &[
         &["0", "reversed", "[]"],
         "a part may be nothing, if what is expected is that of all parts",
     ),
+    (
+        "plan.terms.reading.shares_cores",
+        &["a boolean"],
+        "it has no effect where reads take longer than computing, whoever computes",
+    ),
     // calibration.toml
     ("calibration.measured.device", &["a word"], "for people"),
     ("calibration.measured.model", &["a word"], "for people"),

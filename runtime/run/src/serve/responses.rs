@@ -636,7 +636,6 @@ mod tests {
             "client_metadata",
             "include",
             "reasoning.summary",
-            "store",
             "text.verbosity",
             "tools.description",
             "tools.web_search",

@@ -1,7 +1,7 @@
 //! A folder of blocks that never grows beyond its bound. It may have other files, too: only what has a block's name and begins as a
 //! block does is counted or removed.
 
-use std::collections::{BinaryHeap, HashSet};
+use std::collections::BinaryHeap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -92,23 +92,14 @@ impl Folder {
 
     /// Removes what was not used for longest until there is room for so many bytes more.
     pub(super) fn make_room(&self, bytes: u64) -> io::Result<()> {
-        // others' files by a block's name
-        let mut foreign = HashSet::new();
         loop {
-            let (mut held, oldest) = self.survey(&foreign)?;
+            let (mut held, oldest) = self.survey()?;
             for file in oldest {
                 if held.saturating_add(bytes) <= self.bytes_max {
                     return Ok(());
                 }
                 held -= file.bytes;
-                match block::begins_as_one(&file.path) {
-                    Ok(true) => remove(&file.path)?,
-                    // another process was faster
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    _ => {
-                        foreign.insert(file.path);
-                    }
-                }
+                remove(&file.path)?;
             }
             if held.saturating_add(bytes) <= self.bytes_max {
                 return Ok(());
@@ -119,17 +110,17 @@ impl Folder {
         }
     }
 
-    /// Bytes of all files with a block's name but the foreign ones, and the oldest of them, the oldest first.
-    fn survey(&self, foreign: &HashSet<PathBuf>) -> io::Result<(u64, Vec<Old>)> {
+    /// Bytes of all files that have a block's name and begin as one, and the oldest of them, the oldest first.
+    fn survey(&self) -> io::Result<(u64, Vec<Old>)> {
         let (mut held, mut oldest) = (0, BinaryHeap::with_capacity(REMOVED_AT_ONCE + 1));
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            if !entry.file_name().to_str().is_some_and(is_name) || foreign.contains(&entry.path()) {
+            if !entry.file_name().to_str().is_some_and(is_name) {
                 continue;
             }
             // another process may have removed it
             let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.is_file() {
+            if metadata.is_file() && block::begins_as_one(&entry.path()).unwrap_or(false) {
                 held += metadata.len();
                 oldest.push(Old { used: metadata.modified()?, bytes: metadata.len(), path: entry.path() });
                 if oldest.len() > REMOVED_AT_ONCE {
