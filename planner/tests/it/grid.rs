@@ -451,7 +451,7 @@ fn refusals_take_little_work() {
         (dense, 0, 26 << 20, speed(99_999.0), 8_000),
         (dense, 0, 26_000_000, speed(712.3), 8_000),
         (dense, 0, 25_000_000, prompts(1e7), 5_000),
-        (dense, 128, 25_000_000, prompts(1e7), 30_000),
+        (dense, 128, 25_000_000, prompts(1e7), 250_000),
     ] {
         let (name, mut inputs) = profile(folder);
         if cores > 0 {

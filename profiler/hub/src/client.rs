@@ -207,7 +207,7 @@ impl Origin {
 fn redirected(address: &Uri, location: &str) -> Option<Uri> {
     let location = location.split('#').next().unwrap_or_default();
     let (scheme, authority) = (address.scheme_str()?, address.authority().map(Authority::as_str)?);
-    let absolute = location.parse::<Uri>().is_ok_and(|it| it.scheme().is_some());
+    let absolute = location.split(['/', '?']).next().is_some_and(|start| start.ends_with(':'));
     let whole = if absolute {
         location.to_owned()
     } else if location.starts_with("//") {

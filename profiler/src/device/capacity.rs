@@ -178,7 +178,7 @@ mod tests {
         let (run, said) = (folder.path().join("run"), note.unwrap());
         assert_eq!(found, own);
         assert!(said.contains(&format!("`run` could not be started as {}", run.display())), "{said}");
-        assert!(said.contains("that of this process, 1.00 TiB"), "{said}");
+        assert!(said.contains("that of this process, 1.0 TiB"), "{said}");
 
         std::os::unix::fs::symlink("/bin/cat", &this).unwrap();
         let (found, note) = process_footprint(Some(&this), own);

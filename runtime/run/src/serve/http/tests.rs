@@ -306,12 +306,12 @@ fn a_body_that_weighs_too_much_is_refused_before_it_is_read() {
             assert!(status == 413 && body.contains("the request may take"), "{status} {body}");
         }
         is_answered(&door);
-        // a text far beyond the context never gets into the queue, and no refusal repeats all of a long key
+        // no answer repeats all of a long key
         let key = "k".repeat(10_000);
         let body = format!("{{\"prompt\": \"a\", \"{key}\": 1}}");
         let head = head(&door, "POST", "/v1/completions", body.len());
         let (status, body) = answer(sent(&door, &(head + &body))).expect("an answer");
-        assert!(status == 400 && body.contains("kkk"), "{status} {body}");
+        assert!(status == 200, "an unknown key is harmless: {status} {body}");
         assert!(body.len() < 5000, "{} bytes", body.len());
     });
     assert!(all_is_free(&shares), "{shares:?}");
