@@ -164,7 +164,9 @@ fn refusals(here: &Profiled) {
     let typed = format!("let x\n{long}\n/halp\n/save\n/system {long}\n/save kept.json\nlet y\n//\n");
     let typed = typed + &format!("{}\n", long.repeat(10));
     let talk = talk(here, &["-n", "4", "--system", "Rust."], &typed);
-    talk.tells("the conversation would have 11");
+    talk.tells(
+        "a message has more than 8192 bytes, which the plan's context has no room for; say it shorter",
+    );
     talk.tells("tokens, and the plan's context has room for 256 tokens with the answer; say it shorter, begin anew with /reset, ");
     talk.tells("there is no command /halp; /help lists those there are");
     talk.tells("/save needs a file");

@@ -20,7 +20,6 @@ pub(crate) const BY_TWO_PLANS: [&str; 12] = [
     "gemma3",
     "granite",
     "granitemoe",
-    "gpt-oss",
     "bamboo",
     "nemotron_h",
 ];

@@ -88,6 +88,7 @@ pub(super) fn chat(
                 },
                 Err(unknown) => say_error(unknown),
             },
+            Line::Refused(why) => say_error(why),
             Line::Cleared if again => break,
             Line::Cleared => terminal::say("Ctrl-C once more, Ctrl-D or /exit ends."),
             Line::End => break,

@@ -200,7 +200,7 @@ impl Cli {
         let plan = self.plan.as_deref().ok_or_else(|| failure("name a --plan"))?; // which the command line requires
         let scored = self.score.as_deref().map(Source::file);
         let Inputs { plan, model, text, scored } =
-            input::read(plan, self.model.as_deref(), self.text(), scored, stop)?;
+            input::read(plan, self.model.as_deref(), self.text(), self.bench, scored, stop)?;
         let (plan, model) = (&plan, &model);
         // known before the engine takes its memory
         let template = if self.chat { Some(self.template(model)?) } else { None };

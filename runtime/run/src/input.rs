@@ -58,6 +58,27 @@ impl Source {
         read.map_err(|error| unreadable(&name, &error))?.ok_or_else(larger)
     }
 
+    /// The text's beginning, of so many bytes at most, in whole characters.
+    fn beginning(self, most: usize) -> Result<String, Failure> {
+        let (name, mut bytes) = (self.name(), Vec::new());
+        let read = match self.open()? {
+            Opened::Text(text) => text.as_bytes().take(most as u64).read_to_end(&mut bytes),
+            Opened::File(file) => {
+                let read = (&file).take(most as u64).read_to_end(&mut bytes);
+                page_cache::forget(&file);
+                read
+            }
+            Opened::StandardInput => io::stdin().take(most as u64).read_to_end(&mut bytes),
+        };
+        let cut = |error: std::str::Utf8Error| match error.error_len() {
+            None => Ok(error.valid_up_to()), // the last character is cut
+            Some(_) => Err(ErrorKind::InvalidData.into()),
+        };
+        let whole = read.and_then(|_| std::str::from_utf8(&bytes).map_or_else(cut, |text| Ok(text.len())));
+        bytes.truncate(whole.map_err(|error| unreadable(&name, &error))?);
+        String::from_utf8(bytes).map_err(|_| unreadable(&name, &ErrorKind::InvalidData.into()))
+    }
+
     fn open(self) -> Result<Opened, Failure> {
         let name = self.name();
         Ok(match self {
@@ -188,11 +209,12 @@ pub(super) struct Inputs {
     pub(super) scored: Option<Pieces>,
 }
 
-/// Reads all of it, and ends as soon as the user wants to: a pipe may never say anything.
+/// Reads all of it, and ends as soon as the user wants to: a pipe may never say anything. Of a text `in_part` the beginning is enough.
 pub(super) fn read(
     plan: &Path,
     container: Option<&Path>,
     text: Option<Source>,
+    in_part: bool,
     scored: Option<Source>,
     stop: &StopHandle,
 ) -> Result<Inputs, Failure> {
@@ -207,8 +229,9 @@ pub(super) fn read(
         let larger = format!(
             "the plan's context has room for {context} tokens; shorten it, or plan with a larger --context"
         );
-        let text =
-            text.map(|text| text.read(context.saturating_mul(TOKEN_BYTES_MAX), &larger)).transpose()?;
+        let most = context.saturating_mul(TOKEN_BYTES_MAX);
+        let text = text.map(|text| if in_part { text.beginning(most) } else { text.read(most, &larger) });
+        let text = text.transpose()?;
         let scored = scored.map(Pieces::open).transpose()?;
         Ok(Inputs { plan, model, text, scored })
     };

@@ -36,6 +36,8 @@ const JOINS: char = '\\';
 pub(super) enum Line {
     /// A message, perhaps of several lines.
     Text(String),
+    /// A message that is not taken, and why.
+    Refused(String),
     /// Ctrl-C at the prompt.
     Cleared,
     /// Ctrl-D, or the end of the input.
@@ -90,7 +92,7 @@ impl Lines {
                         text.push_str(line);
                         text.push('\n');
                         if text.len() > self.most {
-                            return Err(failure(too_long(self.most)));
+                            return Ok(Line::Refused(too_long(self.most)));
                         }
                     }
                     None => return Ok(Line::Text(text + &line)),
@@ -155,16 +157,15 @@ fn too_long(most: usize) -> String {
 }
 
 fn plain(input: &io::Stdin, most: usize) -> io::Result<Line> {
-    let mut line = String::new();
-    let read = input.lock().take(most as u64).read_line(&mut line);
-    match read.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => io::Error::other("it is not UTF-8 text; convert it"),
-        _ => error,
-    })? {
-        0 => return Ok(Line::End),
-        bytes if bytes == most && !line.ends_with('\n') => return Err(io::Error::other(too_long(most))),
-        _ => {}
+    let (mut input, mut line) = (input.lock(), Vec::new());
+    if input.by_ref().take(most as u64).read_until(b'\n', &mut line)? == 0 {
+        return Ok(Line::End);
     }
+    if line.len() == most && !line.ends_with(b"\n") {
+        input.skip_until(b'\n')?;
+        return Ok(Line::Refused(too_long(most)));
+    }
+    let line = String::from_utf8(line).map_err(|_| io::Error::other("it is not UTF-8 text; convert it"))?;
     let line = line.strip_suffix('\n').unwrap_or(&line);
     Ok(Line::Text(line.strip_suffix('\r').unwrap_or(line).to_owned()))
 }
