@@ -59,7 +59,7 @@ fn check_outputs(cli: &Cli) -> Result<(), ContractError> {
 
 /// The files that are read.
 fn inputs_of(cli: &Cli) -> Vec<(&'static str, &Path)> {
-    let inputs = vec![("the file of --device", &*cli.device), ("the file of --model", &*cli.model)];
+    let mut inputs = vec![("the file of --device", &*cli.device), ("the file of --model", &*cli.model)];
     inputs.extend(cli.calibration.iter().map(|path| ("the file of --calibration", &**path)));
     inputs
 }
