@@ -10,7 +10,7 @@ pub(crate) const RECURRENT: [&str; 5] = ["lfm2", "lfm2moe", "qwen35", "qwen35moe
 pub(crate) const OTHERS: [&str; 3] = ["deepseek2", "gemma4moe", "smallthinker"];
 
 /// Models of `fixtures/golden/architectures` of the architectures that are not among those: by two plans each.
-pub(crate) const BY_TWO_PLANS: [&str; 11] = [
+pub(crate) const BY_TWO_PLANS: [&str; 12] = [
     "ministral3",
     "qwen2",
     "qwen3",
@@ -20,6 +20,7 @@ pub(crate) const BY_TWO_PLANS: [&str; 11] = [
     "gemma3",
     "granite",
     "granitemoe",
+    "gpt-oss",
     "bamboo",
     "nemotron_h",
 ];
