@@ -1,11 +1,10 @@
-//! All memory of a run, taken once, at start.
+//! The memory of a run, mapped once at start.
 //!
-//! A plan says how many bytes every region has; [`Arena::new`] takes their sum as one anonymous
-//! mapping and makes every page of it present, so that the token loop neither allocates nor faults.
-//! A region is then a [`Slab`], cut off the front and never given back: what is in the arena is
-//! decided before the first token, and an arena that is too small is an error at start.
+//! A plan says how many bytes every region has. [`Arena::new`] maps their sum anonymously and makes every
+//! page present, so the token loop neither allocates nor faults. A region is a [`Slab`], cut off the front
+//! and never given back. An arena that is too small is an error at start.
 //!
-//! It knows nothing of what the regions hold.
+//! The arena does not know what the regions hold.
 #![expect(unsafe_code, reason = "one anonymous mapping, cut into disjoint slices")]
 
 use std::ffi::c_void;
@@ -26,8 +25,9 @@ use rustix::process::{Resource, getrlimit};
 pub const PAGE_BYTES: usize = 4096;
 /// A cache line, and the widest vector register.
 pub const LINE_BYTES: usize = 64;
-/// A huge page, on most processors. A mapping of one at least begins on such a multiple and consists of them as far as they go: a
-/// read that a virtual machine's host puts into 4 KiB pages one after another takes three times as long.
+/// A huge page on most processors. A mapping of at least one huge page starts on such a multiple and uses
+/// huge pages as far as they go. Where a virtual machine's host scatters a read over 4 KiB pages, the read
+/// takes three times as long.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// The alignment of a slab's first byte.
@@ -40,7 +40,7 @@ pub enum Align {
 }
 
 impl Align {
-    /// The multiple that a slab's address is of.
+    /// The alignment in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Line => LINE_BYTES,
@@ -77,19 +77,19 @@ pub enum ArenaError {
          {left_bytes} are left; make the plan again"
     )]
     Exhausted {
-        /// The region.
+        /// The requested bytes.
         requested_bytes: u64,
         /// Bytes left for it, after alignment.
         left_bytes: u64,
-        /// The whole.
+        /// The size of the arena.
         arena_bytes: u64,
     },
 }
 
-/// Why the arena may still be paged out.
+/// Why the arena may be swapped out.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The user may not lock so much.
+    /// The limit on locked memory is too low.
     #[error(
         "the memory of {} is not locked: the limit on locked memory (RLIMIT_MEMLOCK, `ulimit -l`) is {}; raise it to \
          be safe from swapping",
@@ -97,12 +97,12 @@ pub enum LockError {
         show(*limit_bytes)
     )]
     Limit {
-        /// The whole arena.
+        /// The size of the arena.
         arena_bytes: u64,
         /// The soft limit.
         limit_bytes: u64,
     },
-    /// Any other reason.
+    /// Another reason.
     #[error("the memory of {} is not locked: {why}", show(*arena_bytes))]
     System {
         /// The whole arena.
@@ -112,7 +112,7 @@ pub enum LockError {
     },
 }
 
-/// The addresses, until the last slab over them is gone.
+/// The mapped addresses, unmapped when the last slab over them is dropped.
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
@@ -125,7 +125,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `bytes` is a multiple of the page size and not zero.
+    /// Maps `bytes`, a nonzero multiple of the page size.
     fn new(bytes: usize) -> io::Result<Self> {
         let spare = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
         let mapped = bytes.checked_add(spare).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -138,7 +138,7 @@ impl Mapping {
         Ok(whole.cut(before, bytes))
     }
 
-    /// Gives back all but `bytes` behind the first `before`, all of them whole pages.
+    /// Unmaps all but `bytes` after the first `before` bytes; all three are whole pages.
     fn cut(self, before: usize, bytes: usize) -> Self {
         let whole = std::mem::ManuallyDrop::new(self);
         for (start, length) in [(0, before), (before + bytes, whole.bytes - before - bytes)] {
@@ -156,7 +156,7 @@ impl Mapping {
         self.base.as_ptr().cast()
     }
 
-    /// Huge pages where there is room for one, then every page written once, before any slab exists.
+    /// Advises huge pages if one fits, then writes every page once, before any slab exists.
     fn populate(&mut self) -> io::Result<()> {
         if self.bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range is this mapping's; the advice changes no contents. Kernels without
@@ -172,7 +172,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// A zero onto the zero at the front of every page.
+    /// Writes a zero to the first byte of every page.
     fn touch(&mut self) {
         // SAFETY: the mapping is `bytes` long, zeroed by the kernel, and borrowed mutably.
         let all = unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) };
@@ -202,10 +202,10 @@ impl fmt::Debug for Arena {
 }
 
 impl Arena {
-    /// Takes `bytes`, rounded up to whole pages, zeroed and present.
+    /// Maps `bytes`, rounded up to whole pages, zeroed and present.
     ///
     /// # Errors
-    /// [`ArenaError::Map`] or [`ArenaError::Populate`] if the system has not that much. Under a
+    /// [`ArenaError::Map`] or [`ArenaError::Populate`] if the system does not have that much memory. Under a
     /// control group's limit the kernel may end the process instead.
     pub fn new(bytes: u64) -> Result<Self, ArenaError> {
         let page = rustix::param::page_size().max(PAGE_BYTES);
@@ -217,11 +217,10 @@ impl Arena {
         Ok(Self { mapping: Arc::new(mapping), taken: 0 })
     }
 
-    /// Locks the arena in memory. Best effort: without it a run is right, and slower
-    /// on a machine that swaps.
+    /// Locks the arena in memory. A run without locked memory is correct, but slower on a machine that swaps.
     ///
     /// # Errors
-    /// [`LockError`] says in words why not, for the report.
+    /// [`LockError`] with the reason, for the report.
     pub fn lock(&self) -> Result<(), LockError> {
         let arena_bytes = self.mapping.bytes as u64;
         // SAFETY: the range is this mapping's; locking changes no contents.
@@ -240,7 +239,7 @@ impl Arena {
     /// Cuts off the next `elements` of `T`, all zero.
     ///
     /// # Errors
-    /// [`ArenaError::Exhausted`] with what was requested and what is left; nothing is taken then.
+    /// [`ArenaError::Exhausted`] with the bytes requested and left; the arena is unchanged then.
     pub fn take<T: Pod>(&mut self, elements: usize, align: Align) -> Result<Slab<T>, ArenaError> {
         const {
             assert!(size_of::<T>() > 0, "a slab's elements take room");
@@ -264,20 +263,20 @@ impl Arena {
         Ok(Slab { first: first.cast(), elements, mapping, owned: PhantomData })
     }
 
-    /// The whole, in bytes.
+    /// Size of the arena, in bytes.
     pub fn bytes(&self) -> u64 {
         self.mapping.bytes as u64
     }
 
-    /// Bytes that are not taken yet.
+    /// Bytes not yet taken.
     pub fn left_bytes(&self) -> u64 {
         (self.mapping.bytes - self.taken) as u64
     }
 }
 
-/// A part of an arena that belongs to its holder alone; outlives the [`Arena`].
+/// A part of an arena with one owner; outlives the [`Arena`].
 ///
-/// A slab may be cut with [`Slab::split_off`] and put together again; no two slabs ever lie over one byte.
+/// [`Slab::split_off`] cuts a slab and [`Slab::join`] rejoins it; no two slabs overlap.
 pub struct Slab<T: Pod> {
     /// Aligned for `T`; `elements` of them are inside `mapping` and in no other slab.
     first: NonNull<T>,
@@ -292,7 +291,7 @@ unsafe impl<T: Pod + Send> Send for Slab<T> {}
 unsafe impl<T: Pod + Sync> Sync for Slab<T> {}
 
 impl<T: Pod> Slab<T> {
-    /// Keeps the first `at` elements and gives the others away.
+    /// Keeps the first `at` elements and returns the others.
     ///
     /// # Panics
     /// If there are fewer than `at`.
@@ -314,7 +313,7 @@ impl<T: Pod> Slab<T> {
     /// Joins this slab and `tail`, which [`Slab::split_off`] cut from it.
     ///
     /// # Panics
-    /// If `tail` does not begin where this ends.
+    /// If `tail` does not start where this slab ends.
     #[must_use]
     pub fn join(mut self, tail: Self) -> Self {
         // SAFETY: one behind the last element is inside the mapping or one behind it.
@@ -327,7 +326,7 @@ impl<T: Pod> Slab<T> {
     /// The slab's bytes as numbers of another type.
     ///
     /// # Panics
-    /// If they do not begin on a cache line or are no whole number of them.
+    /// If the bytes do not start on a cache line or are not a whole number of `U`.
     #[must_use]
     pub fn cast<U: Pod>(self) -> Slab<U> {
         const { assert!(size_of::<U>() > 0 && align_of::<U>() <= LINE_BYTES, "as `Arena::take` asks") };

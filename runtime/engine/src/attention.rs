@@ -1,9 +1,9 @@
-//! Attention of a list of rows over everything their sequence has seen.
+//! Attention of a list of rows over all positions that their sequence has seen.
 //!
-//! One pass over keys and values: the running maximum `m` and sum `s` of the softmax are kept, and what has been
-//! added up is rescaled when the maximum grows (Milakov and Gimelshein, "Online normalizer calculation for softmax",
-//! 2018; in tiles as in Dao et al., "Flash attention", 2022). Queries that meet the same keys, those of several rows and of
-//! the heads that share them, pass together over a block of positions after another:
+//! One pass over keys and values keeps the running maximum `m` and sum `s` of the softmax. When the maximum
+//! grows, the pass rescales the sums so far (Milakov and Gimelshein, "Online normalizer calculation for
+//! softmax", 2018; in tiles as in Dao et al., "Flash attention", 2022). Queries of several rows, and of heads
+//! that share keys, form a tile and meet one block of positions after another:
 //!
 //! ```text
 //! for each block of positions:    scores = scale keys q, bounded;  -inf where the row does not see the position
@@ -12,20 +12,20 @@
 //! out /= s + exp(sink - m)
 //! ```
 //!
-//! Blocks begin at the same positions for every row and a query's sums do not depend on those beside it, so that chunks
-//! and threads change no bit of the result. A row by itself, when decoding, has few queries for a key: too few for
-//! products of packed vectors ([`Kernels::dots`], [`Kernels::add_few`]).
+//! Blocks start at the same positions for every row, and a query's sums do not depend on the queries beside
+//! it. Chunks and threads therefore change no bit of the result. A single row, when decoding, has too few
+//! queries for a key to fill packed vectors, so it uses [`Kernels::dots`] and [`Kernels::add_few`].
 
 use crate::kv::{At, Half, KeyValues};
 use crate::model::config;
 use crate::pool::{ALONE, Columns, Pool};
 use kernels::{Form, Kernels, LANES, Matrix, Packed, Row, pack};
 
-/// Positions whose scores are taken together.
+/// Positions in a block of a tile.
 const BLOCK: usize = 32;
-/// Positions whose scores are taken together for a row by itself.
+/// Positions in a block of a single row.
 const BLOCK_OF_ONE: usize = 64;
-/// Queries that pass together.
+/// Queries in a tile.
 const QUERIES: usize = 2 * LANES;
 
 /// The attention of a layer's rows: kernels, shapes, queries, keys and values.
@@ -39,20 +39,21 @@ struct Attention<'a> {
     projections: &'a [f32],
 }
 
-/// The tiling in which queries meet keys.
+/// The order of queries and keys in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tiling {
     /// Tiles of queries and positions, for many rows.
     Tiles,
-    /// Row by row: for one.
+    /// One row at a time, for few rows.
     OneByOne,
 }
 
-/// `attended[row] = softmax(scale q k^T) v` for each head, over the positions up to and with the row's own that it sees.
+/// Computes `attended[row] = softmax(scale q k^T) v` for each head, over the positions up to the row's own
+/// that it sees.
 ///
-/// *Shapes*: `projections: [rows, projected_width]`, of latent attention `[rows, query_width]`, of which the queries, in front, are read,
-/// rotated already;
-/// `sinks: [heads]`; `attended: [rows, query_width]`; `at: [rows]`. In tiles all rows are of one sequence.
+/// *Shapes*: `projections: [rows, projected_width]` with the rotated queries in front, or `[rows,
+/// query_width]` for latent attention; `sinks: [heads]`; `attended: [rows, query_width]`; `at: [rows]`. In
+/// tiles all rows are of one sequence.
 pub fn attend(
     pool: &Pool,
     kernels: &dyn Kernels,
@@ -69,7 +70,7 @@ pub fn attend(
     let width = config.query_width();
     let seen = |at: &At| at.position + 1 - config.first_seen(at.position);
     let products = width * at.iter().map(seen).sum::<usize>();
-    // heads that share keys stay together, unless there are too few others for all threads
+    // heads that share keys stay together, unless that leaves threads idle
     let together = match tiling {
         Tiling::Tiles => a.heads_of_tile(),
         Tiling::OneByOne => config.heads / config.kv_heads,
@@ -95,18 +96,18 @@ pub fn attend(
 impl<'a> Attention<'a> {
     /// A row's queries, `[heads, head_width]`.
     fn queries(&self, row: usize) -> &'a [f32] {
-        // latent attention makes its queries by themselves
+        // latent attention has its queries in a buffer of their own
         let latent = self.config.latent.is_some();
         let stride = if latent { self.config.query_width() } else { self.config.projected_width() };
         &self.projections[row * stride..][..self.config.query_width()]
     }
 
-    /// Heads that share keys whose queries pass together: all, unless one head's fill a tile by themselves.
+    /// The heads sharing keys that form a tile: all, unless one head's rows fill a tile alone.
     fn heads_of_tile(&self) -> usize {
         if self.rows.len() < QUERIES { self.config.heads / self.config.kv_heads } else { 1 }
     }
 
-    /// A thread's heads, in tiles of queries that share keys; `W` is the width of a head.
+    /// Computes a thread's heads in tiles of queries that share keys; `W` is the width of a head.
     fn in_tiles<const W: usize>(&self, out: &mut Columns<'_, f32>) {
         let group = self.heads_of_tile();
         let (first, end) = (out.range().start / W, out.range().end / W);
@@ -126,7 +127,7 @@ impl<'a> Attention<'a> {
         }
     }
 
-    /// One tile: `[rows, heads]`, which share keys and values.
+    /// One tile: `[rows, heads]`, all sharing keys and values.
     fn tile<const W: usize>(
         &self,
         rows: std::ops::Range<usize>,
@@ -167,14 +168,14 @@ impl<'a> Attention<'a> {
         out
     }
 
-    /// The positions that a row sees of a block of `length` from `start` on, counted from there.
+    /// The positions that a row sees in the block of `length` from `start`, relative to `start`.
     fn visible(&self, row: usize, start: usize, length: usize) -> std::ops::Range<usize> {
         let position = self.rows[row].position;
         let within = |position: usize| position.saturating_sub(start).min(length);
         within(self.config.first_seen(position))..within(position + 1)
     }
 
-    /// A thread's heads, one row after another, of any width.
+    /// Computes a thread's heads one row after another, at any width.
     fn one_by_one(&self, out: &mut Columns<'_, f32>) {
         let (width, group) = (self.config.head_width, self.config.heads / self.config.kv_heads);
         let (first, end) = (out.range().start / width, out.range().end / width);
@@ -189,7 +190,7 @@ impl<'a> Attention<'a> {
         }
     }
 
-    /// One row: `[heads]`, which share keys and values.
+    /// One row: `[heads]`, all sharing keys and values.
     fn one_row(&self, row: usize, head: usize, heads: usize, out: &mut [f32]) {
         let (width, position) = (self.config.head_width, self.rows[row].position);
         let seen = position + 1;
@@ -232,8 +233,8 @@ impl Default for SoFar {
 }
 
 impl SoFar {
-    /// Makes weights of a query's scores of a block, of which those of `visible` count; what has been added up is rescaled
-    /// where the maximum grows.
+    /// Turns a query's scores of a block into weights; only scores of `visible` count. Rescales `out` where
+    /// the maximum grows.
     ///
     /// *Shapes*: `scores: [positions]`, whole lanes, `out: [head_width]`.
     fn weigh(
@@ -278,8 +279,8 @@ impl SoFar {
         *sum += sums.iter().sum::<f32>();
     }
 
-    /// [`SoFar::weigh`] for all queries of a tile, side by side; `hidden` gives the positions of the block that a query does
-    /// not see.
+    /// [`SoFar::weigh`] for all queries of a tile, side by side; `hidden` gives the block's positions that a
+    /// query does not see.
     ///
     /// *Shapes*: `scores: [positions, queries]`, `out: [queries, head_width]`.
     fn weigh_tile<const W: usize, I: Iterator<Item = usize>>(
@@ -323,7 +324,7 @@ impl SoFar {
         }
     }
 
-    /// `out /= sum`, in which each query's sink has its share.
+    /// Computes `out /= sum`, with each query's sink added to its sum.
     fn finish(&self, out: &mut [f32], width: usize, sink: impl Fn(usize) -> Option<f32>) {
         for (query, out) in out.chunks_exact_mut(width).enumerate() {
             let (max, sum) = (self.max[query], self.sum[query]);
@@ -331,7 +332,7 @@ impl SoFar {
                 out.iter_mut().for_each(|value| *value /= sum);
                 continue;
             };
-            // relative to the larger of both, so that neither overflows
+            // relative to the larger of the two, so that neither overflows
             let largest = max.max(sink);
             let shrink = (max - largest).exp();
             let factor = shrink / (sum * shrink + (sink - largest).exp());
@@ -340,7 +341,7 @@ impl SoFar {
     }
 }
 
-/// Bounds scores that are not scaled yet, where the model does.
+/// Bounds unscaled scores by the model's soft cap, if it has one.
 fn soften(config: &config::Attention, scores: &mut [f32]) {
     if let Some(bound) = config.softcap {
         let bounded =
@@ -349,7 +350,7 @@ fn soften(config: &config::Attention, scores: &mut [f32]) {
     }
 }
 
-/// A block's rows; what is beyond the last repeats it.
+/// The rows of a block; positions beyond the end repeat the last row.
 fn block(rows: Matrix<'_>, start: usize) -> [Row<'_>; BLOCK] {
     std::array::from_fn(|at| rows.row((start + at).min(rows.rows - 1)))
 }

@@ -1,4 +1,4 @@
-//! A causal convolution of each channel, one position after another.
+//! A causal convolution of each channel over positions.
 
 use std::ops::Range;
 
@@ -6,16 +6,17 @@ use kernels::Activation;
 
 use crate::pool::Pool;
 
-/// Channels that a thread takes together, at least.
+/// The least number of channels that a thread takes together.
 const TOGETHER: usize = 64;
 
-/// Takes one position's value of each channel and leaves what it is convolved to, `sum over i of taps[i] v[t - (count - 1) + i]`.
+/// Replaces one position's values by their convolutions, `sum over i of taps[i] v[t - (count - 1) + i]`, and
+/// advances the state.
 ///
-/// A sum is added up from the oldest position on, whoever asks for it: a prompt in chunks of any size and tokens one by one give
-/// the same bits.
+/// Each sum starts with the oldest position, so prompts in chunks of any size and single tokens give the same
+/// bits.
 ///
-/// *Shapes*: `taps: [channels, count]`, the oldest position's first; `state: [channels, count - 1]`, the values before, the oldest
-/// first; `values: [channels]`.
+/// *Shapes*: `taps: [channels, count]`, oldest position first; `state: [channels, count - 1]`, the values
+/// before, oldest first; `values: [channels]`.
 pub(crate) fn convolve(taps: &[f32], state: &mut [f32], values: &mut [f32]) {
     let before = state.len() / values.len();
     let channels = taps.chunks_exact(before + 1).zip(state.chunks_exact_mut(before));
@@ -27,8 +28,8 @@ pub(crate) fn convolve(taps: &[f32], state: &mut [f32], values: &mut [f32]) {
     }
 }
 
-/// [`convolve`] of some `channels` of rows of `stride`, one row after another, and their `SiLU` behind a bias, if there is one. Threads
-/// share the channels.
+/// Applies [`convolve`] to the `channels` of rows of `stride`, one row after another, then adds the bias if
+/// there is one, then `SiLU`. Threads share the channels.
 ///
 /// *Shapes*: `taps: [channels, count]`, `bias: [channels]`, `state: [channels, count - 1]`, `rows: [count, stride]`.
 pub(crate) fn convolve_rows(
@@ -78,7 +79,7 @@ mod tests {
                         let at = (t + i + 1).checked_sub(count);
                         at.map_or(0.0, |at| taps[channel * count + i] * rows[at][channel])
                     };
-                    // whole numbers, whose sums have no rounding
+                    // whole numbers, so that sums have no rounding
                     assert_eq!(value, (0..count).map(term).sum::<f32>(), "{count} {t} {channel}");
                 }
             }

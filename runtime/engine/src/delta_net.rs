@@ -1,4 +1,4 @@
-//! A gated delta net over rows of one sequence, from what they are projected to until what its output matrix meets.
+//! A gated delta net over rows of one sequence, from their projections to the input of the output matrix.
 //!
 //! ```text
 //! row      [ q | k | v | gate | alpha and beta ]
@@ -9,8 +9,8 @@
 //! S' = stays S;  S' += k (rate (v - S'^T k))^T;  y = S'^T q / sqrt(width);  out = norm(y) silu(gate)    threads share heads
 //! ```
 //!
-//! In a transposed matrix what a value is written to and read of is one row. Rows pass one after another in every thread, so that
-//! chunks of a prompt, threads and other sequences change no bit.
+//! The matrices are transposed so that one row holds all products with one value. Every thread takes the rows
+//! one after another, so chunks of a prompt, threads and other sequences change no bit.
 
 use kernels::{Activation, Format, Kernels, Row, rms_norm};
 
@@ -35,7 +35,7 @@ pub(crate) struct Net<'a> {
 }
 
 impl<'a> Net<'a> {
-    /// That of a block whose mixer is one.
+    /// The delta net of a block that has one.
     pub(crate) fn new(
         config: DeltaNet,
         kernels: &'a dyn Kernels,
@@ -70,7 +70,8 @@ impl<'a> Net<'a> {
         });
     }
 
-    /// A row's queries and keys of length 1, and how much of each head's matrix stays and how much is written.
+    /// Normalises a row's queries and keys, and computes how much of each head's matrix stays and how much is
+    /// written.
     fn prepare(&self, row: &mut [f32]) {
         let (width, heads) = (self.config.head_width, self.config.value_heads);
         for head in row[..2 * self.config.key_width()].chunks_exact_mut(width) {
@@ -86,7 +87,7 @@ impl<'a> Net<'a> {
         }
     }
 
-    /// One head of a row: `matrix: [head_width, head_width]`, `out: [head_width]`.
+    /// Computes one head of a row: `matrix: [head_width, head_width]`, `out: [head_width]`.
     fn head(&self, row: &[f32], head: usize, matrix: &mut [f32], out: &mut [f32]) {
         let DeltaNet { value_heads, head_width: width, .. } = self.config;
         let key_head = self.config.key_head(head);
@@ -116,7 +117,7 @@ pub(crate) fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
-/// Values as kernels want a row of weights.
+/// Views values as a row of weights.
 pub(crate) fn as_row(values: &[f32]) -> Row<'_> {
     Row::new(Format::F32, bytemuck::cast_slice(values))
 }

@@ -1,21 +1,22 @@
-//! What may come next, by the text itself: prompt lookup.
+//! Drafts from the text itself: prompt lookup.
 //!
-//! Text repeats itself: code its names, an answer its question, a summary its source. Where the last tokens stood before, what
-//! followed them there is a draft of what follows now. It needs no second model, and it is verified, never believed
+//! Code repeats names, an answer its question, a summary its source. If the last tokens occurred before, the
+//! tokens that followed them there become a draft. A draft needs no second model, and is always verified
 //! ([`Session::decode_each`](crate::Session::decode_each)).
 //!
-//! Source: A. Saxena, "Prompt Lookup Decoding", 2023; verifying drafts in one step is from Leviathan et al., "Fast Inference from
-//! Transformers via Speculative Decoding", 2023. Drafts here are compared with the very tokens that are chosen without them, so that
-//! no text changes.
+//! Source: A. Saxena, "Prompt Lookup Decoding", 2023; verifying drafts in one step is from Leviathan et al.,
+//! "Fast Inference from Transformers via Speculative Decoding", 2023. Drafts are compared with the tokens
+//! that would be chosen without them, so they change no text.
 
-/// The longest run of last tokens that is looked for. A longer one is hardly ever followed by something else than its last tokens.
+/// The longest run of last tokens that is searched. Longer runs hardly ever have another continuation.
 const NGRAM_MAX: usize = 4;
-/// The shortest. One token says too little of what follows it.
+/// The shortest run. One token predicts too little.
 const NGRAM_MIN: usize = 2;
 
-/// At most `most` tokens that may follow a text: those that followed its last tokens where these stood before, the longest run of
-/// them, of up to four, and of equally long ones the latest. Where that place is so late that the text ends first, it goes on as it
-/// has gone on since. Nothing where no two last tokens stood together before.
+/// Drafts at most `most` tokens: the continuation of an earlier occurrence of the text's last tokens.
+///
+/// The longest run of up to four tokens wins, then the latest occurrence. If its continuation reaches the end
+/// of the text, the draft repeats it from there. Empty if no last two tokens occurred before.
 pub fn draft(text: &[u32], most: usize) -> impl Iterator<Item = u32> + '_ {
     let end = text.len();
     let same = |after: usize| {
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// By trying: the longest run first, of each length the latest place, token after token.
+    /// The specification, by trial: longest run first, latest place first, token by token.
     fn slow(text: &[u32], most: usize) -> Vec<u32> {
         for length in (NGRAM_MIN..=NGRAM_MAX).rev().filter(|&length| length < text.len()) {
             let last = &text[text.len() - length..];

@@ -1,8 +1,8 @@
-//! Rows of the token embedding that stay in the container until their token comes.
+//! Rows of the token embedding that stay in the container until they are used.
 //!
-//! A token needs one row of many thousand; an embedding that is not the head, too, is memory that neurons make better
-//! use of. It is the first tensor of the fixed part. At start it passes by for the part's hash, and each row leaves a
-//! checksum behind, against which it is checked whenever it is read.
+//! A token needs one row of many thousand. If the embedding is not also the head, its memory is better spent
+//! on neurons. The embedding is the first tensor of the fixed part. At start its bytes are hashed for the
+//! part's checksum, and each row's checksum is kept to verify every later read.
 
 use plans::memory::{embedding_buffer_bytes, embedding_left_bytes};
 use plans::{PAGE_BYTES, layout::Span};
@@ -15,7 +15,7 @@ use crate::flash::{self, Files};
 use kernels::Format;
 use kernels::Row;
 
-/// Reads rows.
+/// Reads rows of the embedding.
 pub(crate) struct EmbeddingRows {
     files: Files,
     format: Format,
@@ -26,7 +26,7 @@ pub(crate) struct EmbeddingRows {
     /// Checksums of the rows that were read at start.
     checksums: Vec<u32>,
     seeing: Xxh3,
-    /// Bytes that the row being seen lacks.
+    /// Bytes missing from the row being hashed.
     lacks: usize,
     buffer: Slab<u8>,
     counters: flash::FlashCounters,
@@ -38,13 +38,13 @@ impl std::fmt::Debug for EmbeddingRows {
     }
 }
 
-/// Why there is no row.
+/// Why a row cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddingError {
     /// The read failed.
     #[error(transparent)]
     Read(#[from] FetchError),
-    /// The bytes are not those that were there at start.
+    /// The bytes differ from those at start.
     #[error(
         "row {token} of the token embedding ({}) does not match its checksum: the file is damaged or was changed; copy or make it again",
         flash::place(*offset)
@@ -58,7 +58,8 @@ pub enum EmbeddingError {
 }
 
 impl EmbeddingRows {
-    /// Rows of the embedding of `container`, read through `files` into `buffer`; `None` where it must be in memory.
+    /// Rows of the embedding of `container`, read through `files` into `buffer`; `None` if the embedding must
+    /// stay in memory.
     pub(crate) fn new(container: &Container, files: Files, buffer: Slab<u8>) -> Option<Self> {
         let entry = apart(container)?;
         let row_bytes = entry.format.row_bytes(entry.columns);
@@ -76,7 +77,8 @@ impl EmbeddingRows {
         })
     }
 
-    /// Bytes that are left in the file, and bytes of the buffer for a row; `None` where the embedding must be in memory.
+    /// Bytes left in the file, and bytes of the buffer for a row; `None` if the embedding must stay in
+    /// memory.
     pub(crate) fn needs(container: &Container) -> Option<(u64, u64)> {
         let entry = apart(container)?;
         let row_bytes = entry.format.row_bytes(entry.columns) as u64;
@@ -88,7 +90,7 @@ impl EmbeddingRows {
         embedding_left_bytes((self.rows * self.row_bytes) as u64)
     }
 
-    /// The next bytes of the fixed part pass by; those after the last row are of no interest.
+    /// Hashes the next bytes of the fixed part; ignores bytes after the last row.
     pub(crate) fn see(&mut self, mut bytes: &[u8]) {
         while self.checksums.len() < self.rows && !bytes.is_empty() {
             let (row, rest) = bytes.split_at(self.lacks.min(bytes.len()));
@@ -106,7 +108,7 @@ impl EmbeddingRows {
     /// Reads the row of a token: `[width]`.
     ///
     /// # Errors
-    /// If the read fails or brings other bytes than at start.
+    /// If the read fails or the bytes differ from those at start.
     ///
     /// # Panics
     /// If there is no such token.
@@ -132,13 +134,13 @@ impl EmbeddingRows {
         Ok(Row::new(self.format, row))
     }
 
-    /// Rows read, and their pages.
+    /// Counts of rows read, and their pages.
     pub(crate) fn counters(&self) -> flash::FlashCounters {
         self.counters
     }
 }
 
-/// The embedding, if it is not the head, too, and comes first in the fixed part.
+/// The embedding, if it is not also the head and is first in the fixed part.
 fn apart(container: &Container) -> Option<&TensorEntry> {
     container.tensor("output.weight")?;
     container.tensor("token_embd.weight").filter(|entry| entry.offset == 0)

@@ -1,4 +1,4 @@
-//! The engine as others hold it: a plan in execution on threads of its own.
+//! A plan in execution on threads of its own, behind cloneable handles.
 //!
 //! ```text
 //! caller's thread                         the engine's thread, on the plan's first core
@@ -7,9 +7,9 @@
 //!                    <-- Reply --         logits, in the vector that came with the command
 //! ```
 //!
-//! The plan's cores are taken by threads that the engine makes: the caller's thread keeps its own. A command and its
-//! reply carry one vector to and fro, so that a token allocates nothing. Sessions and batches own a handle of the engine and
-//! the sequences that they have claimed; their calls take turns at `link`.
+//! The engine's own threads occupy the plan's cores; the caller's thread keeps its core. A command and its
+//! reply carry the same vector back and forth, so decoding allocates nothing. Sessions and batches own a
+//! handle of the engine and the sequences they claimed. Their calls take turns at `link`.
 
 use std::fmt;
 use std::ops::Range;
@@ -34,28 +34,28 @@ pub(crate) use link::{Command, Failure, Few, Heard, Link, Reply};
 
 /// A plan in execution: all memory of the plan, its threads and its reads.
 ///
-/// An engine is a handle: a clone is the same engine, and can be used from any thread. [`Engine::session`] claims one of the plan's
-/// sequences, [`Engine::batch`] all of them; both own a handle, so that they live beside the engine. Calls take turns. The threads
-/// end and the memory is given back with the last handle.
+/// An engine is a handle: clones share one engine and work from any thread. [`Engine::session`] claims one of
+/// the plan's sequences, [`Engine::batch`] claims all. Sessions and batches own a handle. Calls take turns.
+/// The threads end and the memory is freed when the last handle is dropped.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
 }
 
-/// What the handles of an engine share.
+/// The state that all handles of an engine share.
 struct Shared {
     link: Mutex<Link>,
     /// Totals after the last call.
     counters: Mutex<Counters>,
-    /// Which sequences a session or a batch has.
+    /// Sequences claimed by a session or a batch.
     claimed: Mutex<Box<[bool]>>,
     stop: StopHandle,
     facts: Facts,
-    /// Where the plan's rates are measured again, if it says so.
+    /// Points at which to measure the plan's rates again, if the plan has rates.
     points: Option<Points>,
 }
 
-/// Facts of an engine that no step changes.
+/// Constants of a running engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
     pub(crate) context: usize,
@@ -65,7 +65,7 @@ pub(crate) struct Facts {
     pub(crate) width: usize,
     pub(crate) pooling: Pooling,
     pub(crate) kv_bytes_per_token: usize,
-    /// Bytes of a sequence's recurrent state; 0 where there is none.
+    /// Bytes of a sequence's recurrent state; 0 without one.
     pub(crate) state_bytes: usize,
     pub(crate) recurrent: bool,
     pub(crate) routing: Option<Routing>,
@@ -74,7 +74,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// The facts of a transformer that has started.
+    /// The facts of a started transformer.
     fn of(transformer: &Transformer) -> Self {
         let config = transformer.config();
         Self {
@@ -101,19 +101,19 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Checks that the plan is for this model and this machine, takes all of the plan's memory and fills it.
+    /// Checks that the plan is for this model and machine, then maps all of the plan's memory and fills it.
     ///
     /// # Errors
-    /// [`Error::DoesNotFit`] if the plan is for another model, container or machine, or the system refuses memory, cores or
-    /// reads; [`Error::Model`] if the container is damaged.
+    /// [`Error::DoesNotFit`] if the plan is for another model, container or machine, or if the system refuses
+    /// memory, cores or reads. [`Error::Model`] if the container is damaged.
     pub fn start(model: &Model, plan: &Plan) -> Result<Self, Error> {
         Self::start_with(model, plan, StopHandle::default())
     }
 
-    /// [`Engine::start`] with a handle that can end the start, too.
+    /// [`Engine::start`] with a stop handle that also ends the start.
     ///
     /// # Errors
-    /// Those of [`Engine::start`], and [`Error::Stopped`].
+    /// As [`Engine::start`], and [`Error::Stopped`].
     pub fn start_with(model: &Model, plan: &Plan, stop: StopHandle) -> Result<Self, Error> {
         let keys = contract(plan);
         fit::check(keys, &model.container)?;
@@ -124,10 +124,10 @@ impl Engine {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// A new sequence, at position 0: one that no other session has. The cache of neurons stays as it is.
+    /// Claims a free sequence, at position 0. Keeps the neuron cache.
     ///
     /// # Errors
-    /// [`Error::Sequences`] if sessions or a batch have all of the plan's sequences.
+    /// [`Error::Sequences`] if all of the plan's sequences are claimed.
     pub fn session(&self) -> Result<Session, Error> {
         let mut claimed = unpoisoned(&self.shared.claimed);
         let free = claimed.iter().position(|&claimed| !claimed);
@@ -136,10 +136,10 @@ impl Engine {
         Ok(Session::new(Claim { engine: self.clone(), sequences: sequence..sequence + 1 }))
     }
 
-    /// All of the plan's sequences, each at position 0, to go on together. The cache of neurons stays as it is.
+    /// Claims all of the plan's sequences as a batch, each at position 0. Keeps the neuron cache.
     ///
     /// # Errors
-    /// [`Error::Sequences`] if a session or another batch has one of them.
+    /// [`Error::Sequences`] if any sequence is claimed.
     pub fn batch(&self) -> Result<Batch, Error> {
         let mut claimed = unpoisoned(&self.shared.claimed);
         if claimed.contains(&true) {
@@ -154,7 +154,7 @@ impl Engine {
         Error::Sequences { problem: problem.to_owned(), sequences: self.facts().sequences }
     }
 
-    /// A handle that ends what the engine is doing, for all sequences.
+    /// A handle that stops the engine's work, for all sequences.
     pub fn stop_handle(&self) -> StopHandle {
         self.shared.stop.clone()
     }
@@ -164,8 +164,8 @@ impl Engine {
         *unpoisoned(&self.shared.counters)
     }
 
-    /// Tokens that [`Session::decode_each`] and [`Batch::decode`] take together, at most: one of each sequence, and those of the plan's
-    /// drafts.
+    /// The most tokens of one [`Session::decode_each`] or [`Batch::decode`]: one for each sequence, plus the
+    /// plan's drafts.
     pub fn step_rows(&self) -> usize {
         self.facts().step_rows
     }
@@ -175,8 +175,8 @@ impl Engine {
         self.facts().vocabulary
     }
 
-    /// Whether layers of the model keep a recurrent state of a sequence in place of keys and values. Such a sequence goes back only
-    /// to where its last prompt ended, or to its beginning.
+    /// Whether the model has layers with a recurrent state instead of keys and values. Such a sequence can
+    /// only be cut back to the end of its last prompt, or to its start.
     pub fn is_recurrent(&self) -> bool {
         self.facts().recurrent
     }
@@ -185,12 +185,12 @@ impl Engine {
         &self.shared.facts
     }
 
-    /// The way to the engine's thread, for one call.
+    /// The channel to the engine's thread, locked for one call.
     pub(crate) fn link(&self) -> MutexGuard<'_, Link> {
         unpoisoned(&self.shared.link)
     }
 
-    /// Sends work with the vector for its logits and hears of every row until it is done.
+    /// Sends work with the vector for its logits; calls `each` for every row until the work is done.
     pub(crate) fn work(
         &self,
         logits: &mut Vec<f32>,
@@ -204,12 +204,12 @@ impl Engine {
     }
 }
 
-/// A panic of another call has left nothing half done: see [`Link::work`].
+/// Locks, ignoring poison: a panic leaves nothing half done, see [`Link::work`].
 fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sequences that belong to a session or a batch until it is dropped.
+/// Sequences claimed by a session or a batch until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) engine: Engine,

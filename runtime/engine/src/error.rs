@@ -1,4 +1,4 @@
-//! Everything that can go wrong, as one type.
+//! All errors of the public API, as one type.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use crate::model::tokenizer::TokenizerError;
 /// The cause below an [`Error`]: a value that `source()` leads to.
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a model does not open, an engine does not start, or a token does not come.
+/// An error of opening a model, starting an engine or computing a token.
 ///
-/// Each variant's text is a sentence with the fact and the remedy.
+/// Each variant displays the fact and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The container cannot be read or believed.
+    /// The container cannot be read, or is invalid.
     #[error("{source}")]
     Model {
         /// The container.
@@ -22,7 +22,7 @@ pub enum Error {
         /// The reason.
         source: Cause,
     },
-    /// There is no container where the plan's is looked for.
+    /// The plan's container is in none of the folders searched.
     #[error(
         "{name} is neither beside {}, nor in the current folder, nor beside the model's profile; name it with --model, or make it with `profile --model`",
         plan.display()
@@ -33,7 +33,7 @@ pub enum Error {
         /// The plan.
         plan: PathBuf,
     },
-    /// The plan cannot be read, or a key has a value that means nothing.
+    /// The plan cannot be read, or a key has an invalid value.
     #[error("{source}")]
     Plan {
         /// The plan.
@@ -44,78 +44,78 @@ pub enum Error {
     /// The plan is for another machine, model, container or schema.
     #[error("the plan does not fit: {0}")]
     DoesNotFit(#[from] Mismatch),
-    /// The machine cannot be looked at.
+    /// Facts about the machine cannot be read.
     #[error("{source}")]
     Machine {
-        /// The system's answer.
+        /// The system's error.
         source: Cause,
     },
-    /// A read failed, or brought other bytes than were written.
+    /// A read failed, or its bytes do not match their checksum.
     #[error("{source}")]
     Read {
-        /// Which, and why.
+        /// The read, and the reason.
         source: Cause,
     },
-    /// A token that the model does not have.
+    /// A token that the vocabulary does not have.
     #[error(
         "token {token} is not one of the model's {vocabulary}, which are numbered from 0; give tokens of its own tokenizer"
     )]
     Token {
         /// The token.
         token: u32,
-        /// Tokens that the model has.
+        /// Size of the vocabulary.
         vocabulary: usize,
     },
-    /// More tokens than the plan has room for.
+    /// More tokens than the plan's context.
     #[error("{tokens} tokens do not fit the plan's context of {context}; plan with a larger --context")]
     Context {
-        /// Tokens that the sequence would have.
+        /// Tokens of the sequence with the new ones.
         tokens: usize,
         /// The plan's context.
         context: usize,
     },
-    /// Tokens beyond those of the sequence.
+    /// Positions beyond the end of the sequence.
     #[error("keys and values of {requested} tokens were requested, and the sequence has {position}")]
     Sequence {
-        /// The end of the tokens that were requested.
+        /// End of the requested positions.
         requested: usize,
-        /// Tokens of the sequence.
+        /// Length of the sequence.
         position: usize,
     },
-    /// Tokens of a sequence with recurrent state that are not all up to the end of its last prompt, where its state is kept.
+    /// Positions of a recurrent sequence that do not end at its last prompt, where its state is kept.
     #[error(
         "this model keeps a recurrent state, which stands behind the last prompt and is not cut; take all of its tokens, or prefill them again"
     )]
     Recurrent,
-    /// Sequences that cannot go on together.
+    /// Sequences that cannot form a step.
     #[error("{problem}; the plan has {sequences}, numbered from 0, and `plan --slots` makes room for more")]
     Sequences {
-        /// The fault.
+        /// The problem.
         problem: String,
-        /// Sequences that there is room for.
+        /// Sequences of the plan.
         sequences: usize,
     },
-    /// More tokens than pass through the model together.
+    /// More tokens in a step than the plan allows.
     #[error(
         "{rows} tokens do not pass together, for the plan has room for {most}; give fewer, or plan with a larger --speculate"
     )]
     Rows {
-        /// Tokens that were given.
+        /// Tokens given.
         rows: usize,
-        /// Tokens that there is room for.
+        /// Tokens allowed.
         most: usize,
     },
     /// A prompt without tokens.
     #[error("a prompt needs one token at least")]
     EmptyPrompt,
-    /// A sampling option that means nothing.
+    /// A sampling option with an invalid value.
     #[error("{name} is {value}; it is {range}")]
     Sampling {
         /// The option.
         name: &'static str,
-        /// The value that was given.
+        /// The value given.
         value: f32,
-        /// The values that mean something.
+        /// The valid values.
         range: &'static str,
     },
     /// A [`StopHandle`](crate::StopHandle) of the engine or of the sequence was used.
@@ -123,14 +123,14 @@ pub enum Error {
     Stopped,
 }
 
-/// How a plan and what it is to run on differ.
+/// How a plan differs from its model or machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Mismatch {
-    /// A schema that this version does not read.
+    /// A schema that this version cannot read.
     #[error("{source}")]
     Schema {
-        /// The contract's sentence.
+        /// The message of the file's reader.
         source: Cause,
     },
     /// Another model.
@@ -168,13 +168,13 @@ pub enum Mismatch {
         "it was made for {what} `{planned}` ({device}), and this machine has `{found}`; profile and plan here"
     )]
     Machine {
-        /// Which part of the machine.
+        /// The part of the machine.
         what: &'static str,
-        /// The plan's.
+        /// The planned part.
         planned: String,
         /// The plan's name for its machine.
         device: String,
-        /// This machine's.
+        /// The part found.
         found: String,
     },
     /// A unit that the engine does not compute on.
@@ -182,56 +182,56 @@ pub enum Mismatch {
         "it gives {share_percent:.0} % of {stage} to the {unit}, and this version computes on the CPU alone; plan with --without units"
     )]
     Unit {
-        /// Which stage.
+        /// The stage.
         stage: &'static str,
         /// The unit's name.
         unit: String,
         /// The unit's share of the stage's products.
         share_percent: f64,
     },
-    /// Less memory than the plan takes.
+    /// Less free memory than the plan needs.
     #[error(
         "it takes {needed_bytes} bytes of memory, and {available_bytes} are available now; close other programs or plan with a lower --mem"
     )]
     Memory {
-        /// Bytes that the plan takes.
+        /// Bytes that the plan needs.
         needed_bytes: u64,
-        /// Bytes that can be taken now.
+        /// Bytes available now.
         available_bytes: u64,
     },
-    /// A control group that allows less memory than the plan takes.
+    /// A control group with a limit below the plan's.
     #[error(
         "it takes {needed_bytes} bytes of memory, and this process's control group allows {limit_bytes}; plan with a lower --mem"
     )]
     ControlGroup {
-        /// Bytes that the plan takes.
+        /// Bytes that the plan needs.
         needed_bytes: u64,
         /// The group's limit.
         limit_bytes: u64,
     },
-    /// A key that this container or machine cannot follow.
+    /// A key that this container or machine does not support.
     #[error("the plan's {key} {problem}; make the plan again with `plan`")]
     Key {
         /// The key.
         key: &'static str,
-        /// The fault of its value.
+        /// The problem of its value.
         problem: String,
     },
     /// Memory, cores or reads that the system refuses.
     #[error("{source}")]
     Refused {
-        /// The system's answer.
+        /// The system's error.
         source: Cause,
     },
 }
 
 impl Error {
-    /// A container that cannot be read or believed.
+    /// An error of opening a container.
     pub(crate) fn container(source: ContainerError) -> Self {
         Self::Model { path: source.path().to_owned(), source: Box::new(source) }
     }
 
-    /// Several tokens in one step of a sequence whose state cannot be cut between them.
+    /// An error for several tokens of one recurrent sequence in a step: its state cannot be cut between them.
     pub(crate) fn several_of_recurrent(sequence: usize, sequences: usize) -> Self {
         let problem = format!(
             "sequence {sequence} is named twice, and a recurrent state is not cut between its tokens"

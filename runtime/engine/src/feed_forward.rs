@@ -1,4 +1,4 @@
-//! A feed-forward network, neuron by neuron: the life of a neuron.
+//! A layer's feed-forward network, neuron by neuron.
 //!
 //! ```text
 //! route     the router names each row's experts and their weights, now or before the layer's attention
@@ -10,16 +10,17 @@
 //! insert     what was read takes the place of what the cache's policy would rather miss, or none
 //! ```
 //!
-//! Decode adds neurons to eight sums, chosen by rank, each in ascending order. So thread count, cache size, cluster size and the
-//! order of reads change no bit of the result. Values need no order, so there is one barrier between values and sums. It costs a
-//! microsecond a layer, and saves the addition of neurons whose value is zero. Pinned neurons have the lowest ranks: everything
-//! before the first missing neuron is added up before reads are awaited.
+//! Decode adds neurons to eight sums, chosen by rank, each in ascending order. Thread count, cache size,
+//! cluster size and the order of reads therefore change no bit. Values need no order, so there is one
+//! barrier, between values and sums. The barrier costs a microsecond a layer, and saves adding neurons whose
+//! value is zero. Pinned neurons have the lowest ranks: all neurons before the first missing one are added
+//! before reads are awaited.
 //!
-//! Several rows, of a batch or a draft, share one list: a neuron that any row requests is looked up, read and inserted once, and
-//! computed for each row that requested it. For other rows its value is zero, and zeros are never added, so a row has the same
-//! bits in any batch.
+//! Several rows, of a batch or a draft, share one list. A neuron that any row requests is looked up, read and
+//! inserted once, and computed for each row that requested it. For other rows its value is zero, and zeros
+//! are never added, so a row has the same bits in any batch.
 //!
-//! A prompt is `prompt.rs`.
+//! Prompts are in `prompt.rs`.
 
 use std::mem;
 use std::ops::Range;
@@ -57,10 +58,10 @@ pub(crate) use select::Routing;
 use select::{Candidates, Ends, merged};
 use values::Biases;
 
-/// Why a block has no result.
+/// Why a network has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum FeedForwardError {
-    /// A read brought other bytes than were written.
+    /// A read's bytes do not match their checksum.
     #[error(transparent)]
     Neuron(#[from] NeuronError),
     /// A read failed.
@@ -68,18 +69,20 @@ pub enum FeedForwardError {
     Fetch(#[from] FetchError),
 }
 
-/// The buffers of the path above, and the cluster size.
+/// The buffers of the steps above, and the cluster size.
 #[derive(Debug)]
 pub(crate) struct FeedForward {
     /// Neurons that a thread takes together.
     pub cluster_neurons: usize,
-    /// `[2, chunk + 1, experts]`: logits, then weights; the last row is for looking ahead.
+    /// `[2, chunk + 1, experts]`: logits, then weights; the last row is for look-ahead.
     pub router: Slab<f32>,
-    /// `[routed neurons]`: candidates' ranks, expert after expert.
+    /// `[routed neurons]`: ranks of candidates, expert after expert.
     pub selected: Slab<u32>,
-    /// `[neurons of a layer]`, where steps have several rows: which rows request each slice of the list, a bit for each.
+    /// `[neurons of a layer]`: for each slice of the list, a bit for each row that requests it. Only where
+    /// steps have several rows.
     pub requests: Slab<u32>,
-    /// `[routed neurons]`: predictor scores; then values as they are computed, of several rows `[neurons of a layer, rows]`.
+    /// `[routed neurons]`: predictor scores; then computed values, `[neurons of a layer, rows]` for several
+    /// rows.
     pub scores: Slab<f32>,
     /// Hidden layer of a low-rank predictor.
     pub hidden: Slab<f32>,
@@ -87,34 +90,35 @@ pub(crate) struct FeedForward {
     pub rounded: [Slab<f32>; 2],
     /// Sign bits of the input.
     pub signs: Slab<u64>,
-    /// `[slices of a layer]`: those requested, ascending. The neurons requested are theirs, one after another.
+    /// `[slices of a layer]`: requested slices, ascending. Their neurons follow each other.
     pub requested: Slab<u32>,
-    /// Where each requested slice is.
+    /// The place of each requested slice.
     pub places: Vec<Place>,
-    /// `[neurons of a layer]`: slices, or neurons, among the requested that are computed next.
+    /// `[neurons of a layer]`: requested slices or neurons to compute next.
     pub order: Slab<u32>,
-    /// `[cluster, chunk]`, and when decoding the gates of what was requested, then its values, `[routed neurons]`, of several
-    /// rows `[rows, neurons of a layer]`.
+    /// `[cluster, chunk]` in prompts. When decoding: the gates of requested neurons, then their values,
+    /// `[routed neurons]`, or `[rows, neurons of a layer]` for several rows.
     pub values: Slab<f32>,
-    /// Partial sums: `[rows, SUMS, sum_words]` when decoding, unless there are pieces of down; of a mixture's prompt `[chunk * experts used, width]`.
+    /// Partial sums: `[rows, SUMS, sum_words]` when decoding down rows; `[chunk * experts used, width]` in a
+    /// mixture's prompt.
     pub sums: Slab<f32>,
-    /// `[rows]`: active neurons that are added with the next window's.
+    /// `[rows]`: active neurons to be added with the next window.
     pub waiting: Box<[Waiting]>,
-    /// Of pieces of down, the values that they meet, rounded.
+    /// Rounded values, for pieces of down.
     pub values_rounded: Slab<f32>,
     /// Buffers that only a prompt needs.
     pub prompt: Prompt,
-    /// Counts of neurons, by decode since the start.
+    /// Counts of neurons over all decode steps.
     pub activity: Activity,
-    /// Bytes of rows that computing them took from slots and buffers.
+    /// Bytes of rows that compute read from slots and buffers.
     pub rows_bytes: u64,
-    /// Bytes of predictors, or of gate rows, that selecting neurons took.
+    /// Bytes of predictors or gate rows that selection read.
     pub selection_bytes: u64,
     /// Time of each stage.
     pub clock: StageClock,
 }
 
-/// Those of the buffers that are the larger the more rows there are.
+/// The buffers whose size grows with the number of rows.
 #[derive(Debug)]
 pub(crate) struct NeuronRows {
     /// [`FeedForward::router`].
@@ -123,49 +127,49 @@ pub(crate) struct NeuronRows {
     pub values: Slab<f32>,
     /// [`FeedForward::sums`].
     pub sums: Slab<f32>,
-    /// Rows of a prompt, by expert.
+    /// Rows of a prompt by expert.
     pub members: Slab<u32>,
-    /// Of a mixture's prompt: the rows of each expert, packed.
+    /// The packed rows of each expert, in a mixture's prompt.
     pub gathered: Slab<f32>,
 }
 
-/// The parts of the engine that the path works on besides its buffers.
+/// The engine's parts that a feed-forward network uses, besides its buffers.
 #[derive(Debug)]
 pub(crate) struct Network<'a> {
     /// Compute threads.
     pub pool: &'a Pool,
     /// The plan's instruction set.
     pub kernels: &'a dyn Kernels,
-    /// How vectors meet blocks of weights.
+    /// The form of vectors for products.
     pub form: Form,
     /// The fixed region.
     pub weights: &'a Weights,
     /// The quality level.
     pub level: &'a Level,
-    /// How the layer's bundles are cut.
+    /// The parts of the layer's bundles.
     pub shape: &'a Shape,
     /// Hot and cold regions.
     pub slots: &'a mut Slots,
-    /// Reads ahead.
+    /// Demand and prefetch reads.
     pub fetcher: &'a mut Fetcher,
-    /// Between gate and up, or of up alone.
+    /// The activation of gates, or of up without gates.
     pub activation: Activation,
-    /// Whether a prompt's down is met transposed.
+    /// Whether a prompt multiplies by a transposed down.
     pub transposes_down: bool,
-    /// The choice of experts.
+    /// The router and its rows.
     pub routing: Routing<'a>,
     /// Values of a row.
     pub width: usize,
-    /// Per layer: ranks that are requested in any case.
+    /// By layer: ranks that are always requested.
     pub always_on: &'a [u32],
-    /// Number of the token: a neuron that it uses is not replaced.
+    /// The token's number; its neurons are not evicted.
     pub stamp: u32,
-    /// Nothing is computed before all that is missing has completed.
+    /// Whether compute waits until all missing neurons are read.
     pub blocking: bool,
 }
 
 impl FeedForward {
-    /// The buffers that a plan's activations are made of; `rows` are those of one token's row.
+    /// Takes a plan's activation buffers from the arena; `rows` are the buffers of one token's row.
     pub(crate) fn new(
         arena: &mut Arena,
         plan: &Plan,
@@ -209,7 +213,7 @@ impl FeedForward {
         })
     }
 
-    /// Takes these in place of those it has.
+    /// Swaps the buffers that depend on the number of rows.
     pub(crate) fn exchange(&mut self, rows: NeuronRows) -> NeuronRows {
         let (members, gathered) = self.prompt.exchange(rows.members, rows.gathered);
         NeuronRows {
@@ -221,14 +225,15 @@ impl FeedForward {
         }
     }
 
-    /// One row of each of some sequences or several that follow each other, sparse: `out = ffn(x)`, over the neurons that the level names of the
-    /// experts that they were routed to. What was read is cached; what layer `next` will probably request is read ahead. What is to be
-    /// done `meanwhile` is done once, when what is missing is being read; it may take the buffer for rounded values.
+    /// Computes `out = ffn(x)`, sparse, for one row of each of some sequences or several of one. It covers
+    /// the neurons that the level selects among each row's experts. Missing neurons are read and cached;
+    /// layer `next`'s probable ones are prefetched. `meanwhile` runs once, while demand reads are in flight;
+    /// it may use the buffer for rounded values.
     ///
     /// *Shapes*: `x: [rows, width]`, normalised; `out: [rows, width]`.
     ///
     /// # Errors
-    /// If a read fails or brings other bytes than were written.
+    /// If a read fails or its bytes do not match their checksum.
     pub(crate) fn decode(
         &mut self,
         n: &mut Network<'_>,
@@ -286,7 +291,7 @@ impl FeedForward {
                 self.clock.end(Stage::Demand);
             }
             self.compute_cached(n, layer, neurons, start..end, x);
-            // neurons: what stands before the first that is missing, most of all, is added up while that is read
+            // add everything before the first missing neuron while reads are in flight
             let missing = self.places[start..end].iter().position(|&place| place == Place::Missing);
             let mut added = missing.map_or(end, |missing| start + missing);
             self.add(n, layer, neurons, start..added, count, out);
@@ -307,7 +312,7 @@ impl FeedForward {
         }
     }
 
-    /// The slices that a row requests, and what is known of their gates: how many there are.
+    /// Lists the slices that a row requests, and their known gates; returns their number.
     fn request(&mut self, n: &mut Network<'_>, layer: usize, neurons: &LayerNeurons, x: &[f32]) -> usize {
         let ends = self.select_for(n, layer, neurons, x, 0);
         let count = ends.last();
@@ -325,7 +330,7 @@ impl FeedForward {
         count
     }
 
-    /// [`Self::request`] of several rows, and which of them request each slice.
+    /// [`Self::request`] for several rows, with a bit for each row that requests a slice.
     fn request_for_each(
         &mut self,
         n: &mut Network<'_>,
@@ -353,7 +358,7 @@ impl FeedForward {
             }
             (self.requested[count], self.requests[count]) = (slice as u32, by);
             if gates_known {
-                // a slice is a neuron here, and never comes before its place in the list
+                // a slice is one neuron here, and its new index is never above the old
                 for row in 0..n.routing.rows.len() {
                     self.values[row * all + count] = self.values[row * all + slice];
                 }
@@ -378,7 +383,7 @@ impl FeedForward {
         ends
     }
 
-    /// Adds to each row what slices of `range` are worth, of `count` that are requested.
+    /// Adds the slices of `range` to each row; `count` slices are requested.
     fn add(
         &mut self,
         n: &mut Network<'_>,
@@ -399,7 +404,7 @@ impl FeedForward {
         }
     }
 
-    /// Gives slots to those of a range that were read.
+    /// Inserts the slices of a range that were read.
     fn keep(&mut self, n: &mut Network<'_>, layer: usize, neurons: &mut LayerNeurons, range: Range<usize>) {
         let list = (&*self.requested, &mut *self.places, &mut *self.order);
         insert(n, layer, neurons, list, range, false);
@@ -407,7 +412,7 @@ impl FeedForward {
     }
 }
 
-/// `out[row] += sum over its experts, ascending, of weight * down bias`, where the description has one.
+/// Computes `out[row] += sum over its experts, ascending, of weight * down bias`, if the model has that bias.
 ///
 /// *Shapes*: `weights: [rows, experts]`, `out: [rows, width]`.
 fn add_down_bias(n: &Network<'_>, layer: usize, weights: &[f32], out: &mut [f32]) {

@@ -1,8 +1,8 @@
 //! Reads ahead of the computation.
 //!
-//! A layer requests neurons in ascending rank; those that are not in memory are read, close ones together, as far
-//! ahead as there are free buffers. They may be computed as they complete, in any order; they are released in the order in
-//! which they were requested, so that the cache's contents do not depend on timing.
+//! A layer requests neurons in ascending rank. Missing neurons are read as far ahead as there are free
+//! buffers, close neighbours in one read. They may be computed in any order of completion. They are released
+//! in the order of requests, so the cache's contents do not depend on timing.
 //!
 //! ```text
 //! requested     . . H . . . . H H . . . . . . .      H: in memory
@@ -10,9 +10,9 @@
 //!             |completed |in flight    |             <- cursor: what lies behind is not submitted yet
 //! ```
 //!
-//! Neurons that the next list will probably request may be prefetched. Prefetch reads start when every demand read
-//! has completed, a few at a time, so that no demand read waits behind many of them; `begin` hands them to the next
-//! list, which takes those that it requests and drops the others.
+//! Neurons that the next list will probably request may be prefetched. Prefetch reads start, a few at a time,
+//! when every demand read has completed, so no demand read waits behind many of them. `begin` hands them to
+//! the next list, which uses the requested ones and drops the others.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -40,41 +40,41 @@ pub struct FetchError {
     pub offset: u64,
     /// Length.
     pub bytes: usize,
-    /// The system's reason; the end of the file is one.
+    /// The system's reason, the end of the file included.
     pub source: io::Error,
 }
 
 /// Counts of reads since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FetchCounters {
-    /// Reads completed, and their bytes.
+    /// Completed reads, and their bytes.
     pub flash: flash::FlashCounters,
-    /// Prefetch reads that were started.
+    /// Prefetch reads started.
     pub prefetch_reads: u64,
     /// Bytes of the prefetch reads.
     pub prefetch_bytes: u64,
     /// Prefetch reads whose neurons the next list requested.
     pub prefetch_reads_used: u64,
-    /// Bytes of gaps: read because they lie between two neurons that were wanted or prefetched.
+    /// Bytes of gaps: read because they lie between two neurons that were requested or prefetched.
     pub gap_bytes: u64,
-    /// Time in which nothing was computed because nothing had completed.
+    /// Time without compute because no read had completed.
     pub waited: Duration,
 }
 
-/// A device that reads what a schedule says.
+/// A device that executes a schedule of reads.
 pub struct Fetcher {
     flash: Box<dyn Flash>,
     schedule: Schedule,
-    /// Buffers by number; `None` while the device has one.
+    /// Buffers by number; `None` while the device has the buffer.
     buffers: Vec<Option<Buffer>>,
-    /// Why the last read into a buffer failed, by number.
+    /// The error of the last read into each buffer.
     errors: Vec<Option<io::Error>>,
-    /// Requests on their way to the device.
+    /// Requests to be submitted.
     batch: Vec<ReadRequest>,
     waited: Duration,
-    /// Reads that measured the device, which are no token's.
+    /// Reads that only measured the device.
     measured: flash::FlashCounters,
-    /// The last reads that were started, if they are remembered.
+    /// The last reads that were started, if they are recorded.
     last: Option<Recorded>,
 }
 
@@ -85,8 +85,8 @@ impl std::fmt::Debug for Fetcher {
 }
 
 impl Fetcher {
-    /// Reads through `flash` into `buffers`, which are all of one length; at most `early_max` prefetch reads in flight;
-    /// in `steps` where a list is read so.
+    /// Reads through `flash` into `buffers` of equal length, with at most `early_max` prefetch reads in
+    /// flight. `steps` is for lists that are read in steps.
     ///
     /// # Panics
     /// If there is no buffer.
@@ -112,17 +112,18 @@ impl Fetcher {
         }
     }
 
-    /// Begins a new list; everything of the last one has been released. Prefetched neurons are for this one.
+    /// Starts a new list. All reads of the last list must have been released. Prefetched neurons are for the
+    /// new list.
     pub fn begin(&mut self, reads: Reads) {
         self.schedule.begin(reads);
     }
 
-    /// Forms reads for the list of `count` neurons as far as buffers reach, and says how far that is: every index
-    /// below is in memory or in a read. They are submitted by the next [`Fetcher::poll`], which one thread may do while
+    /// Forms reads for the list of `count` neurons as far as buffers reach; returns how far: every lower
+    /// index is in memory or in a read. The next [`Fetcher::poll`] submits them; one thread may poll while
     /// others compute.
     ///
     /// # Panics
-    /// If a neuron's pages are longer than a buffer: plans are checked for that.
+    /// If a neuron's pages are longer than a buffer; plans are checked for that.
     pub fn ahead<W: Wanted>(&mut self, wanted: &W, count: usize) -> usize {
         loop {
             if let Some(cursor) = self.schedule.ahead(wanted, count) {
@@ -133,11 +134,11 @@ impl Fetcher {
         }
     }
 
-    /// [`Fetcher::ahead`] as far as `least` at least: prefetch reads give way, and buffers of unwanted reads are
-    /// waited for.
+    /// [`Fetcher::ahead`], at least up to `least`: drops prefetch reads, and waits for the buffers of
+    /// unwanted reads.
     ///
     /// # Panics
-    /// If all buffers together do not reach so far: plans are checked for that.
+    /// If all buffers together do not reach `least`; plans are checked for that.
     pub fn ahead_to<W: Wanted>(&mut self, wanted: &W, count: usize, least: usize) -> usize {
         loop {
             let cursor = self.ahead(wanted, count);
@@ -155,15 +156,16 @@ impl Fetcher {
         }
     }
 
-    /// Neurons that the next list will probably request and that are not in memory, ascending, once
-    /// [`Fetcher::ahead`] has come to the end of this list. The higher a neuron's score, which is above zero, the
-    /// sooner it is read; it is read beside this list's reads if the score is infinite, that is certain. As many are
-    /// remembered as there are buffers for.
+    /// Queues prefetch reads of missing neurons that the next list will probably request, ascending. Call it
+    /// once [`Fetcher::ahead`] has reached the end of this list.
+    ///
+    /// Scores are above zero; higher scores are read sooner. An infinite score is certain, and may be read
+    /// beside this list's reads. At most as many as there are buffers are queued.
     pub fn prefetch(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
         self.schedule.prefetch(probable);
     }
 
-    /// Looks what has completed, submits what has been formed, and then prefetched reads.
+    /// Collects completions, submits formed reads, then prefetch reads.
     pub fn poll(&mut self) {
         self.look();
         self.submit();
@@ -180,7 +182,7 @@ impl Fetcher {
         Due { flash: &mut *self.flash, batch: &mut self.batch }.submit();
     }
 
-    /// Forms prefetched reads, too, and has everything that is formed ready for the device.
+    /// Forms prefetch reads too, and makes all formed reads ready for the device.
     fn prepare(&mut self) {
         self.schedule.start_prefetches();
         for Start { number, pages, span } in self.schedule.formed.drain(..) {
@@ -194,28 +196,27 @@ impl Fetcher {
         }
     }
 
-    /// The index between `start` and `until` up to which to compute now: the first read that is still in flight, or
-    /// beyond it over `worth` neurons if they are worth waiting for. They are not while the device has nothing to do
-    /// because every buffer is taken.
+    /// The end of the compute window that starts at `start`, at most `until`: the first read in flight after
+    /// `worth` neurons, or after one neuron if the device is idle for want of buffers.
     pub fn reach(&mut self, start: usize, worth: usize, until: usize) -> usize {
         self.poll();
         self.schedule.reach(start, worth, until)
     }
 
-    /// The index up to which to compute now if reads are to go on meanwhile: all that is submitted if that is the
-    /// whole list, else half of the reads.
+    /// The end of the compute window that leaves reads in flight: the end of the submitted reads if they are
+    /// the whole list, otherwise half of the reads.
     pub fn half(&self) -> usize {
         self.schedule.half()
     }
 
-    /// Gives out, once, the missing neurons that have completed and whose reads begin below `until`; says how many. 0 when all have
-    /// been given, `None` before the next read completes.
+    /// Writes the indices of completed missing neurons whose reads start below `until`, each once; returns
+    /// their number. 0 when all are given out, `None` until the next read completes.
     ///
     /// # Errors
-    /// The first read that failed; nothing is in flight then, and the list is gone.
+    /// The first failed read; all reads are cancelled then.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If `indices` is too short.
     pub fn completed_by_now<W: Wanted>(
         &mut self,
         wanted: &W,
@@ -238,13 +239,13 @@ impl Fetcher {
         }
     }
 
-    /// [`Fetcher::completed_by_now`], after a wait if none has completed.
+    /// [`Fetcher::completed_by_now`], but waits for a read if none has completed.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Fetcher::completed_by_now`].
     ///
     /// # Panics
-    /// As there.
+    /// As [`Fetcher::completed_by_now`].
     pub fn next_completed<W: Wanted>(
         &mut self,
         wanted: &W,
@@ -259,20 +260,20 @@ impl Fetcher {
         }
     }
 
-    /// The index up to which, `until` at most, every missing neuron has been given out.
+    /// The index, at most `until`, below which every missing neuron has been given out.
     pub fn given_below(&self, until: usize) -> usize {
         self.schedule.given_below(until)
     }
 
-    /// The neuron at `index`, which was given out for its gate, is needed whole; it is given out again.
+    /// Requests the rest of the neuron at `index`, whose gate was given out; it will be given out again.
     ///
     /// # Panics
-    /// If it was not.
+    /// If its gate was not given out.
     pub fn go_on(&mut self, index: usize) {
         self.schedule.go_on(index);
     }
 
-    /// Waits for any one read. What may start then is due.
+    /// Waits for one read, then prepares the reads that may start.
     pub fn wait(&mut self) {
         self.submit();
         let start = Instant::now();
@@ -282,7 +283,7 @@ impl Fetcher {
         self.prepare();
     }
 
-    /// Waits for every read that begins below `until`.
+    /// Waits for every read that starts below `until`.
     pub fn wait_below(&mut self, until: usize) {
         self.poll();
         while self.schedule.in_flight_below(until) {
@@ -296,27 +297,27 @@ impl Fetcher {
         }
     }
 
-    /// Puts a completed read where it belongs.
+    /// Returns a completed read's buffer and records its result.
     fn place(&mut self, done: Completion) {
         self.schedule.place(done.tag, done.result.is_ok());
         self.buffers[done.tag as usize] = Some(done.buffer);
         self.errors[done.tag as usize] = done.result.err();
     }
 
-    /// Gives back the buffers of all reads whose neurons are below `until`: they have been computed.
+    /// Releases the buffers of all reads whose neurons are below `until`.
     pub fn release(&mut self, until: usize) {
         self.schedule.release(until);
     }
 
-    /// Completed reads, which stay until they are released; threads may look at them.
+    /// Completed reads, until they are released; threads may share them.
     pub fn completed(&self) -> Completed<'_> {
         Completed { schedule: &self.schedule, buffers: &self.buffers }
     }
 
-    /// The bytes of the neuron at `index`, as [`Completed::bytes`], for whoever puts them into another order.
+    /// The bytes of the neuron at `index`, as [`Completed::bytes`], to be rearranged in place.
     ///
     /// # Panics
-    /// As there.
+    /// As [`Completed::bytes`].
     pub fn completed_mut(&mut self, index: usize, span: Span) -> &mut [u8] {
         let Start { number, pages, .. } = self.schedule.completed(index);
         let Some(buffer) = &mut self.buffers[number as usize] else {
@@ -325,13 +326,13 @@ impl Fetcher {
         &mut buffer[within(pages, span)]
     }
 
-    /// [`Fetcher::completed`], and the reads that are due, which one thread may submit while others compute.
+    /// [`Fetcher::completed`], and the due reads, which one thread may submit while others compute.
     pub fn completed_and_due(&mut self) -> (Completed<'_>, Due<'_>) {
         let Self { flash, schedule, buffers, batch, .. } = self;
         (Completed { schedule, buffers }, Due { flash: &mut **flash, batch })
     }
 
-    /// The way the device reads, for the report.
+    /// The read method, for the report.
     pub fn describe(&self) -> String {
         let phases = match self.schedule.steps().phases {
             Phases::Whole => "",
@@ -341,7 +342,7 @@ impl Fetcher {
         self.flash.describe() + phases
     }
 
-    /// Totals since start, without [`Self::sustained`].
+    /// Counts since start, without [`Self::sustained`].
     pub fn counters(&self) -> FetchCounters {
         let Formed { prefetch_reads, prefetch_bytes, prefetch_reads_used, gap_bytes } =
             self.schedule.counts();
@@ -356,7 +357,7 @@ impl Fetcher {
         }
     }
 
-    /// After an error: everything back, nothing in flight.
+    /// Cancels all reads after an error: returns all buffers, with none in flight.
     pub fn abandon(&mut self) {
         self.schedule.forget();
         self.submit();
@@ -367,8 +368,8 @@ impl Fetcher {
     }
 }
 
-/// Reads that are ready for the device, and those that wait there for room. A call takes two microseconds for each, which is why it
-/// is made beside others' work.
+/// Reads ready for the device, and reads that wait for room there. Each takes two microseconds of a call, so
+/// one thread submits them while others compute.
 pub struct Due<'a> {
     flash: &'a mut dyn Flash,
     batch: &'a mut Vec<ReadRequest>,
@@ -381,22 +382,22 @@ impl std::fmt::Debug for Due<'_> {
 }
 
 impl Due<'_> {
-    /// Starts the due reads, all with one call.
+    /// Submits the due reads, all in one call.
     pub fn submit(&mut self) {
         if !self.batch.is_empty() {
             self.flash.submit(self.batch);
         }
     }
 
-    /// [`Due::submit`], and those that wait at the device begin as others complete: nothing of the schedule changes, so that
-    /// completed reads may be looked at meanwhile.
+    /// Submits the due reads, and lets reads waiting at the device start. The schedule does not change, so
+    /// completed reads may be used meanwhile.
     pub fn go_on(&mut self) {
         self.submit();
         self.flash.go_on();
     }
 }
 
-/// Neurons that are computed where they completed.
+/// Neurons in completed reads.
 #[derive(Debug, Clone, Copy)]
 pub struct Completed<'a> {
     schedule: &'a Schedule,
@@ -416,13 +417,13 @@ impl<'a> Completed<'a> {
         &buffer[within(pages, span)]
     }
 
-    /// The part of the neuron at `index`, which was given out, that has completed.
+    /// Which parts of the neuron at `index`, which was given out, have completed.
     pub fn arrived(&self, index: usize) -> Arrived {
         self.schedule.arrived(index)
     }
 }
 
-/// Where in a buffer the bytes of a span lie, of which it holds these pages.
+/// The range of a span's bytes in a buffer that holds `pages`.
 fn within(pages: Span, span: Span) -> std::ops::Range<usize> {
     let start = (span.offset - pages.offset) as usize;
     start..start + span.bytes as usize

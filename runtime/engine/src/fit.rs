@@ -1,4 +1,4 @@
-//! Whether a plan is for this machine and this container: every difference is named.
+//! Compares a plan with this machine and its container, and names every difference.
 
 use plans::Device;
 
@@ -6,7 +6,7 @@ use crate::container::Container;
 use crate::error::{Error, Mismatch};
 use crate::machine::Machine;
 
-/// Compares a plan with the container that it is to run and the machine that it is to run on.
+/// Compares a plan with its container and with this machine.
 pub(crate) fn check(plan: &plans::Plan, container: &Container) -> Result<(), Error> {
     units(plan)?;
     container_matches(plan, container)?;
@@ -73,7 +73,7 @@ fn machine_matches(plan: &plans::Plan, machine: &Machine) -> Result<(), Mismatch
     Ok(())
 }
 
-/// As much of a fingerprint as tells it from others.
+/// The first digits of a fingerprint, for people.
 fn short(fingerprint: &str) -> String {
     fingerprint.get(..12).unwrap_or(fingerprint).to_owned()
 }

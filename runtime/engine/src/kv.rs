@@ -1,13 +1,15 @@
-//! Keys and values of the tokens seen, in the plan's format and within its context.
+//! Keys and values of the tokens seen, in the plan's format, for the plan's context.
 //!
 //! ```text
 //! [sequence][layer][key, value][kv head][position][head_width]
 //! ```
 //!
-//! Where a key is the value, too, it is kept once: `[key]` in place of both halves. Layers may have heads of other shapes.
+//! Where keys are also the values, they are stored once: `[key]` instead of both halves. Layers may have
+//! heads of different shapes.
 //!
-//! A head's positions stand together, so that attention reads each once, in order. In a format of blocks a row is rounded once, when
-//! it is stored; attention reads nothing but what is stored, a prompt's own chunk included, so that no plan changes a bit.
+//! A head's positions are contiguous, so attention reads each once, in order. In block formats a row is
+//! rounded once, when stored. Attention reads only stored rows, even of a prompt's own chunk, so that no plan
+//! changes a bit.
 
 use std::ops::Range;
 
@@ -17,7 +19,7 @@ use crate::arena::Slab;
 use kernels::Format;
 use kernels::{Matrix, quantise};
 
-/// The kernels' format of a plan's.
+/// The kernels' format for a plan's format.
 pub fn stored_in(format: KvFormat) -> Format {
     match format {
         KvFormat::F16 => Format::F16,
@@ -33,7 +35,7 @@ pub struct KeyValues {
     region: Slab<u8>,
     format: Format,
     layers: Box<[Layer]>,
-    /// 2, or 1 where a key is the value, too.
+    /// 2; or 1 where keys are also the values.
     halves: usize,
     /// Bytes of one position of a sequence, in all layers.
     position_bytes: usize,
@@ -46,21 +48,21 @@ struct Layer {
     kv_heads: usize,
     head_width: usize,
     head_bytes: usize,
-    /// Bytes of one position of a sequence in the layers before.
+    /// Bytes of one position of a sequence in earlier layers.
     before: usize,
 }
 
 impl Layer {
-    /// Bytes of one position of a sequence: all heads' keys, or values.
+    /// Bytes of one position's keys, or values, over all heads.
     fn half_bytes(&self) -> usize {
         self.kv_heads * self.head_bytes
     }
 }
 
-/// Where a token stands.
+/// A token's sequence and position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct At {
-    /// Which sequence.
+    /// The sequence.
     pub sequence: usize,
     /// Tokens of the sequence before it.
     pub position: usize,
@@ -76,8 +78,8 @@ pub enum Half {
 }
 
 impl KeyValues {
-    /// Room for `context` positions of each sequence in `region`, whose size follows from the other arguments and the sequences:
-    /// `heads` has the number of heads of each layer and their width.
+    /// Keys and values of `context` positions of each sequence, in `region`. `heads` has each layer's number
+    /// of heads and their width. `region` must be as large as these and the number of sequences require.
     pub fn new(
         region: Slab<u8>,
         format: Format,
@@ -95,19 +97,19 @@ impl KeyValues {
         Self { region, format, layers, halves: 2, position_bytes, context }
     }
 
-    /// With keys alone, which are the values, too: half of the region.
+    /// Stores keys only, which are also the values: half of the region.
     #[must_use]
     pub fn of_keys(mut self) -> Self {
         self.layers.iter_mut().for_each(|layer| layer.before /= 2);
         Self { halves: 1, position_bytes: self.position_bytes / 2, ..self }
     }
 
-    /// Positions there is room for, in each sequence.
+    /// Positions of each sequence.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Bytes of the keys and values of so many positions in a layer.
+    /// Bytes of the keys and values of `positions` positions in a layer.
     pub fn bytes(&self, layer: usize, positions: usize) -> u64 {
         (positions * self.halves * self.layers[layer].half_bytes()) as u64
     }
@@ -117,7 +119,7 @@ impl KeyValues {
         self.position_bytes as u64
     }
 
-    /// Stores one position of a sequence: `values` is `[kv_heads, head_width]`.
+    /// Stores keys or values of one position of a sequence: `values` is `[kv_heads, head_width]`.
     pub fn store(&mut self, sequence: usize, layer: usize, half: Half, position: usize, values: &[f32]) {
         assert!(position < self.context, "position {position} of {}", self.context);
         let Layer { head_width, head_bytes, .. } = self.layers[layer];
@@ -142,22 +144,22 @@ impl KeyValues {
         Matrix { format: self.format, rows: positions, columns: head_width, bytes }
     }
 
-    /// Bytes from `at` on of the keys and values of a sequence's `positions`, in the region's order without the positions beside
-    /// them: `[layer][key, value][kv head][positions][head_width]`.
+    /// Copies bytes from offset `at` of the keys and values of `positions`, in the region's order without
+    /// other positions: `[layer][key, value][kv head][positions][head_width]`.
     pub fn copy_out(&self, sequence: usize, positions: Range<usize>, at: usize, out: &mut [u8]) {
         for (run, place) in self.runs(sequence, positions, at, out.len()) {
             out[place].copy_from_slice(&self.region[run]);
         }
     }
 
-    /// Puts back what [`KeyValues::copy_out`] gave.
+    /// Restores bytes that [`KeyValues::copy_out`] copied.
     pub fn copy_in(&mut self, sequence: usize, positions: Range<usize>, at: usize, bytes: &[u8]) {
         for (run, place) in self.runs(sequence, positions, at, bytes.len()) {
             self.region[run].copy_from_slice(&bytes[place]);
         }
     }
 
-    /// Gives a sequence the first `positions` of another one.
+    /// Copies the first `positions` of one sequence to another.
     pub fn share(&mut self, from: usize, to: usize, positions: usize) {
         assert!(positions <= self.context, "{positions} positions of {}", self.context);
         for layer in 0..self.layers.len() {
@@ -170,7 +172,8 @@ impl KeyValues {
         }
     }
 
-    /// Where `bytes` bytes from `at` on of these positions lie in the region, run after run, and where in what is copied.
+    /// The runs of the region with `bytes` bytes from offset `at` of these positions, and each run's place in
+    /// the copy.
     fn runs(
         &self,
         sequence: usize,
@@ -196,7 +199,7 @@ impl KeyValues {
         })
     }
 
-    /// Where a half lies among those of a layer: values that are keys lie where these do.
+    /// The index of a half in a layer; values that are keys share the keys' place.
     fn place(&self, half: Half) -> usize {
         (half as usize).min(self.halves - 1)
     }
@@ -220,7 +223,7 @@ mod tests {
     const FORMATS: [Format; 3] = [Format::F16, Format::Q8_0, Format::Q4_0];
     const CONTEXT: usize = 7;
 
-    /// Keys and values of a full context, each number another; or nothing but zeros.
+    /// Keys and values of a full context, all different; or zeros.
     fn filled(format: Format, factor: usize) -> KeyValues {
         let mut arena = Arena::new(1 << 16).unwrap();
         let of_layer = |(heads, width): (usize, usize)| 2 * heads * CONTEXT * format.row_bytes(width);

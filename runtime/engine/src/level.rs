@@ -1,4 +1,4 @@
-//! The quality level in memory: it selects each layer's active neurons before their rows are read.
+//! A loaded quality level: selects each layer's active neurons before their rows are read.
 
 use plans::model::LevelKind;
 
@@ -16,12 +16,12 @@ pub(crate) struct Level {
     experts: usize,
     ffn_width: usize,
     width: usize,
-    /// Predictor matrices, or every gate row by layer, expert and ascending rank.
+    /// Predictor matrices, or all gate rows by layer, expert and ascending rank.
     region: Slab<u8>,
     /// First byte of the thresholds in `region`.
     thresholds: usize,
     activation: Activation,
-    /// Gates resident: each layer's format of gate rows, and where they begin in `region`.
+    /// With resident gates: each layer's format of gate rows, and their first byte in `region`.
     gates: Vec<(Format, usize)>,
     /// Low rank: `fc1` and `fc2` of `[layer * experts + expert]`.
     low_rank: Vec<(Tensor, Tensor)>,
@@ -31,8 +31,8 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// Reads a level into `region`, which is as long as [`Container::level_resident_bytes`] says. Gate rows
-    /// are left to whoever streams the neurons; see [`Level::gate_row_mut`].
+    /// Reads a level into `region` of [`Container::level_resident_bytes`] bytes. The caller copies gate rows
+    /// while it streams the neurons; see [`Level::gate_row_mut`].
     ///
     /// # Errors
     /// If a section cannot be read or its hash does not match.
@@ -101,12 +101,12 @@ impl Level {
         Ok(level)
     }
 
-    /// The way it selects neurons.
+    /// How the level selects neurons.
     pub(crate) fn kind(&self) -> LevelKind {
         self.kind
     }
 
-    /// The predictor of one expert; `None` requests every neuron.
+    /// The predictor of an expert; `None` at a dense level.
     pub(crate) fn predictor(&self, layer: usize, expert: usize) -> Option<Predictor<'_>> {
         let index = layer * self.experts + expert;
         Some(match self.kind {
@@ -137,10 +137,10 @@ impl Level {
         })
     }
 
-    /// Gates resident: the gate rows of one expert, by ascending rank.
+    /// The resident gate rows of an expert, by ascending rank.
     ///
     /// # Panics
-    /// At any other level.
+    /// If gates are not resident at this level.
     pub(crate) fn gate(&self, layer: usize, expert: usize) -> Matrix<'_> {
         assert!(self.kind.gates_resident(), "gate rows are resident");
         let (format, start) = self.gates[layer];
@@ -154,10 +154,10 @@ impl Level {
         }
     }
 
-    /// Gates resident: where the gate row of the `index`-th neuron of an expert belongs.
+    /// The bytes of the resident gate row of the `index`-th neuron of an expert.
     ///
     /// # Panics
-    /// At any other level.
+    /// If gates are not resident at this level.
     pub(crate) fn gate_row_mut(&mut self, layer: usize, expert: usize, index: usize) -> &mut [u8] {
         assert!(self.kind.gates_resident(), "gate rows are resident");
         let (format, start) = self.gates[layer];

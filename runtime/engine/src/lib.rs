@@ -1,7 +1,8 @@
-//! Run language models that are larger than memory, by a plan.
+//! Runs language models that are larger than memory, by a plan.
 //!
-//! `profile` measures a machine and a model, `plan` decides what each core, byte and read does, and this crate does it. A
-//! model comes in a container that `profile` wrote, a plan in a file that `plan` wrote.
+//! `profile` measures a machine and a model, `plan` decides what each core, byte and read does, and this
+//! crate executes the plan. A model comes in a container written by `profile`; a plan comes in a file written
+//! by `plan`.
 //!
 //! ```no_run
 //! use flashplan::{Engine, Model, Plan, Sampler, Sampling};
@@ -27,15 +28,15 @@
 //! # }
 //! ```
 //!
-//! [`Engine::start`] makes every check that the program `run` makes: a plan for another model, container, machine or schema
-//! is refused with a sentence that names the difference. All memory of the plan is taken then; a token allocates
-//! nothing. The engine computes and reads on threads of its own, on the cores that the plan names, and leaves the caller's
-//! thread where it is. A [`StopHandle`] ends a call from another thread. Sessions own a handle of the engine: they may live in a
-//! struct beside it, or on threads of their own.
+//! [`Engine::start`] makes every check that the program `run` makes. It refuses a plan for another model,
+//! container, machine or schema, and names the difference. It maps all memory of the plan; decoding allocates
+//! nothing. The engine computes and reads on its own threads, pinned to the plan's cores, and does not pin
+//! the caller's thread. A [`StopHandle`] ends a call from another thread. Sessions own a handle of the
+//! engine, so a struct or a thread can own a session.
 //!
 //! Plans with equal quality keys give equal logits, bit for bit, whatever their memory, threads and reads.
 //!
-//! The parts that only the programs of flashplan and its tests use are in [`internals`]. It may change in any version.
+//! [`internals`] has the parts that only flashplan's programs and tests use. It may change in any version.
 
 mod draft;
 mod engine;
@@ -95,8 +96,9 @@ pub use transformer::Counters;
 
 #[cfg_attr(public_api, doc(hidden))]
 pub mod internals {
-    //! The parts of the engine that the programs of flashplan are made of: `profile` times the runtime's own kernels, reads and
-    //! caches, and writes containers; `run` reports, serves and measures. No promise of stability is made for anything here.
+    //! The parts of the engine that flashplan's programs are made of. `profile` times the engine's own
+    //! kernels, reads and caches, and writes containers; `run` reports, serves and measures. Nothing here is
+    //! stable.
 
     pub mod arena {
         //! All memory of a plan as one mapping, handed out as slabs.
@@ -115,17 +117,17 @@ pub mod internals {
         pub use crate::container::*;
     }
     pub mod counters {
-        //! Counters in detail: neurons by what happened to them, bytes through memory, time by stage.
+        //! Detailed counters: neurons by outcome, bytes through memory, time by stage.
         pub use crate::neurons::Activity;
         pub use crate::stage::{Stage, StageTimes, Traffic};
         pub use crate::transformer::{Detail, accumulate, detail, detail_mut};
     }
     pub mod draft {
-        //! Drafts of what comes next, by the text itself.
+        //! Drafts: guesses of the next tokens from earlier text.
         pub use crate::draft::*;
     }
     pub mod engine {
-        //! A model, a plan, an engine and its sequences looked into deeper than embedders need to.
+        //! Views into a model, a plan, an engine and its sequences that embedders do not need.
         pub use crate::engine::EngineExt;
         pub use crate::open::container;
         pub use crate::plan::contract;
@@ -133,7 +135,7 @@ pub mod internals {
         pub use crate::session::BatchExt;
     }
     pub mod fetch {
-        //! Demand reads and prefetch reads, and what they cost done again alone.
+        //! Demand reads and prefetch reads, and a replay of them without compute.
         pub use crate::fetch::*;
     }
     pub mod flash {
@@ -145,7 +147,7 @@ pub mod internals {
         pub use crate::kv::*;
     }
     pub mod machine {
-        //! This machine's identity, and the memory that the process takes of it.
+        //! This machine's identity, and the memory that the process uses.
         pub use crate::machine::*;
     }
     pub mod moe {
@@ -153,7 +155,7 @@ pub mod internals {
         pub use crate::moe::*;
     }
     pub mod pooling {
-        //! A text's embedding, of the hidden states of its tokens.
+        //! Text embeddings, pooled from the hidden states of the tokens.
         pub use crate::pooling::*;
     }
     pub mod pool {
@@ -174,15 +176,15 @@ pub mod internals {
         pub use crate::routes::*;
     }
     pub mod reference {
-        //! The whole model computed slowly and obviously.
+        //! A slow, obvious reference of the whole model.
         pub use crate::reference::*;
     }
     pub mod walks {
-        //! Steps of the engine's kernels over memory, to be timed.
+        //! Loops of the engine's kernels over memory, to be timed.
         pub use crate::walks::*;
     }
     pub mod rotary {
-        //! Rotary embeddings, ready for use.
+        //! Rotary frequencies, computed once for a model.
         pub use crate::rotary::*;
     }
     pub mod model {
@@ -193,7 +195,7 @@ pub mod internals {
 
 #[cfg(test)]
 mod tests {
-    /// Libraries that programs need and no embedder should have to link.
+    /// Libraries that programs link and embedders should not have to.
     const OF_PROGRAMS: [&str; 5] = ["clap", "csv", "ctrlc", "indicatif", "plotters"];
 
     /// Names of the libraries that a crate links, by its manifest.

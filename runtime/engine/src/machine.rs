@@ -1,10 +1,10 @@
-//! The machine and the part of it that this process may use, from `/proc` and `/sys`.
+//! The machine, and the part of it that this process may use, from `/proc` and `/sys`.
 //!
-//! `profile` writes it into `device.toml`, `run` compares it with what its plan was made for: both look
-//! here, so that a machine always has one [`Machine::identity`]. Nothing that changes from
+//! `profile` writes [`Machine::identity`] into `device.toml`, and `run` compares it with the plan's. The
+//! identity has nothing that changes from day to day: no current clock, free space, host name or kernel.
 //! day to day goes into it: no current clock, no free space, no host name, no kernel.
-//!
-//! Everything below [`Machine::here`] takes the root folder under which `/proc` and `/sys` lie; tests give
+//! All functions below [`Machine::here`] take the root folder of `/proc` and `/sys`, so that tests can
+//! provide one. Nothing is measured here.
 //! one that they wrote. It measures nothing.
 
 mod cgroup;
@@ -42,15 +42,15 @@ pub enum MachineError {
         /// The cause.
         source: io::Error,
     },
-    /// A file of the system says nothing that we understand.
+    /// A file of the system lacks an expected fact.
     #[error("{path} does not say {what}; the machine cannot be told apart without it")]
     Meaningless {
         /// The file's path.
         path: PathBuf,
-        /// The fact that was sought.
+        /// The expected fact.
         what: &'static str,
     },
-    /// The system does not say on which cores the process may run.
+    /// The system does not name the cores of this process.
     #[error("the cores of this process are unknown: {source}")]
     Affinity {
         /// The cause.
@@ -58,29 +58,29 @@ pub enum MachineError {
     },
 }
 
-/// A machine, seen by one process of it.
+/// A machine as one process sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// CPU model as the system names it.
     pub cpu: String,
-    /// All cores that are present, in classes, fastest first.
+    /// All cores present, in classes, fastest first.
     pub classes: Vec<CoreClass>,
-    /// The cores on which this process may run.
+    /// The cores that this process may use.
     pub allowed: Vec<u32>,
     /// RAM that the kernel manages.
     pub ram_bytes: u64,
-    /// RAM that could be taken now without swapping, by the kernel's own estimate.
+    /// RAM available without swapping, by the kernel's estimate.
     pub available_bytes: u64,
-    /// The disk under the folder that was requested about.
+    /// The disk of the given folder.
     pub disk: Disk,
     /// The memory control group of this process, if any.
     pub memory_group: Option<MemoryGroup>,
-    /// Bytes that this process may lock in memory; `None`: all of it.
+    /// Bytes that this process may lock in memory; `None` means no limit.
     pub lockable_bytes: Option<u64>,
 }
 
 impl Machine {
-    /// Describes this machine, with the disk that holds `storage_path`.
+    /// Describes this machine, with the disk of `storage_path`.
     ///
     /// # Errors
     /// [`MachineError`] if `storage_path` does not exist, or `/proc` is missing.
@@ -103,7 +103,7 @@ impl Machine {
         })
     }
 
-    /// The facts by which the machine is recognised. Cores that this process may not use count: they are still there.
+    /// The facts that identify the machine. Cores that this process may not use count.
     pub fn identity(&self) -> Identity {
         Identity {
             cpu: self.cpu.clone(),
@@ -117,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// The core classes with only those cores on which this process may run; no class is empty.
+    /// The core classes, restricted to the cores that this process may use; no class is empty.
     pub fn allowed_classes(&self) -> Vec<CoreClass> {
         let mut classes = self.classes.clone();
         for class in &mut classes {
@@ -128,18 +128,18 @@ impl Machine {
     }
 }
 
-/// Bytes in whole GiB, rounded to the nearest.
+/// Bytes in whole GiB, rounded to nearest.
 fn gib(bytes: u64) -> u64 {
     (bytes + (1 << 29)) >> 30
 }
 
-/// A file of the system under another root, as text.
+/// A file of the system under `root`, as text.
 fn read(root: &Path, path: &str) -> Result<String, MachineError> {
     let path = root.join(path.trim_start_matches('/'));
     std::fs::read_to_string(&path).map_err(|source| MachineError::Read { path, source })
 }
 
-/// The trimmed contents of a file that need not be there; `None` also if it is empty.
+/// The trimmed contents of an optional file; `None` also if it is empty.
 fn read_trimmed(path: &Path) -> Option<String> {
     let text = std::fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&text);

@@ -1,15 +1,15 @@
-//! Mixture of experts: which experts a token visits, and how much each counts.
+//! Mixture of experts: the experts of a token, and their weights.
 
 use kernels::softmax;
 
 use crate::model::config::{ExpertGroups, GROUPS_MAX, Gating, Router};
 
-/// The least that a sum of weights is divided by: the smallest normal number of half precision.
+/// Lower bound of the sum that weights are divided by: the smallest normal half-precision number.
 const SUM_MIN: f32 = 6.103_515_6e-5;
 
-/// The experts that a router chooses by its logits, and their weights, in ascending order of expert.
+/// Chooses experts and their weights by the router's logits; returns them by ascending expert.
 ///
-/// Of equal experts the lower wins. `logits` is left in no particular state.
+/// The lower of two equal experts wins. The contents of `logits` are undefined afterwards.
 ///
 /// *Shapes*: `logits: [experts]`, with the router's bias; `selection_bias: [experts]`.
 pub fn route(logits: &mut [f32], router: &Router, selection_bias: Option<&[f32]>) -> Vec<(usize, f32)> {
@@ -18,7 +18,7 @@ pub fn route(logits: &mut [f32], router: &Router, selection_bias: Option<&[f32]>
     chosen
 }
 
-/// [`route`] into a list that is there already: as many experts as it has places.
+/// [`route`] into an existing list of `experts_used` places.
 pub fn route_into(
     logits: &mut [f32],
     router: &Router,
@@ -47,7 +47,7 @@ pub fn route_into(
     chosen.sort_unstable_by_key(|&(expert, _)| expert);
 }
 
-/// Takes the experts of all but the best groups out of the choice. Of equal groups the lower wins.
+/// Excludes all but the best groups. The lower of two equal groups wins.
 fn leave_out_groups(
     values: &mut [f32],
     groups: ExpertGroups,
@@ -66,7 +66,7 @@ fn leave_out_groups(
     }
 }
 
-/// The sum of a group's best experts.
+/// The score of a group: the sum of its best experts' scores.
 fn group_score(
     values: &[f32],
     groups: ExpertGroups,
@@ -87,7 +87,7 @@ fn group_score(
     best.map(|expert| preference(values, expert)).sum()
 }
 
-/// Gives each weight its expert's factor, where the description has those.
+/// Multiplies each weight by its expert's factor, if there are factors.
 ///
 /// *Shapes*: `scales: [experts]`.
 pub fn scale(chosen: &mut [(usize, f32)], scales: Option<&[f32]>) {
@@ -96,7 +96,7 @@ pub fn scale(chosen: &mut [(usize, f32)], scales: Option<&[f32]>) {
     }
 }
 
-/// The weights that [`route_into`] would give these experts, had it chosen them; they come in ascending order.
+/// Weighs the given ascending experts as [`route_into`] would have, had it chosen them.
 pub fn weigh_into(
     logits: &mut [f32],
     router: &Router,
@@ -111,8 +111,9 @@ pub fn weigh_into(
     weigh(router, over_chosen, chosen);
 }
 
-/// Logits as experts are compared by. Whether they are still logits, of which those of the chosen go through a softmax:
-/// a softmax over all keeps the order, and the ratios of the chosen, so that divided by their sum they are the same.
+/// Turns logits into comparable scores. Returns true if they are still logits: the chosen ones then go
+/// through a softmax. A softmax over all keeps order and ratios, so weights divided by their sum are the
+/// same.
 fn score(logits: &mut [f32], router: &Router, selection_bias: Option<&[f32]>) -> bool {
     let over_chosen = match router.gating {
         Gating::SelectedSoftmax => true,
@@ -127,7 +128,7 @@ fn score(logits: &mut [f32], router: &Router, selection_bias: Option<&[f32]>) ->
     over_chosen
 }
 
-/// The scores of the chosen as weights.
+/// Turns the scores of the chosen experts into weights.
 fn weigh(router: &Router, over_chosen: bool, chosen: &mut [(usize, f32)]) {
     if over_chosen {
         let max = chosen.iter().fold(f32::NEG_INFINITY, |max, &(_, logit)| max.max(logit));
@@ -165,7 +166,7 @@ mod tests {
         }
     }
 
-    /// The definition, in double precision: probabilities of all, the best two by preference, their weights.
+    /// The definition in double precision: probabilities of all, the best two by preference, their weights.
     fn by_definition(logits: &[f32], router: &Router, bias: Option<&[f32]>) -> Vec<(usize, f64)> {
         let exps: Vec<f64> = logits.iter().map(|&logit| f64::from(logit).exp()).collect();
         let all: f64 = exps.iter().sum();
@@ -203,7 +204,7 @@ mod tests {
                         assert_eq!(expert, same, "{router:?} {bias:?}");
                         assert!((f64::from(weight) - expected).abs() < 1e-6, "{router:?} {bias:?}: {weight}");
                     }
-                    // and so are the weights of the same experts, named by another
+                    // and so are the weights of the same experts when given
                     let experts: Vec<u16> = found.iter().map(|&(expert, _)| expert as u16).collect();
                     let mut named = [(0, 0.0); 2];
                     weigh_into(&mut logits.clone(), &router, bias, &experts, &mut named);

@@ -1,19 +1,20 @@
-//! A layer's neurons: which are in memory, where their bytes are, and whether bytes read are really theirs.
+//! A layer's neurons: which are in memory, where their bytes are, and their checksums.
 //!
 //! ```text
 //! hot region   [layer 0: inputs of ranks 0..hot, their downs | layer 1: ...]     filled at start
 //! cold region  [layer 0: inputs of all slots, their downs        | layer 1: ...]     filled as neurons are read
 //! ```
 //!
-//! Neurons come and go in slices, most often of one neuron each: the cache and the reads know slices, everything else
-//! neurons. Where experts or layers are requested whole a slice is some neighbours of one expert, and may hold their *piece*
-//! of down, bit for bit as the model's file has it: some columns of each of its rows, back to back. A neuron's down bytes are
-//! a share of the piece then, so that shares side by side, in slots or where they completed, are the piece.
+//! Neurons are read and evicted in slices, most often of one neuron. The cache and the reads handle slices;
+//! everything else handles neurons. If experts or layers are requested whole, a slice is some neighbours of
+//! one expert. It may hold their *piece* of down, bit for bit as in the model's file: some columns of each
+//! row, back to back. A neuron's down bytes are then a share of the piece: contiguous shares, in slots or in
+//! read buffers, form the piece.
 //!
-//! A slot holds the part of a bundle that the quality level needs, unpadded, in two pieces: the rows that meet the input
-//! (gate and up, or up alone), and the one that is added up (down). A token goes through the first of all its neurons before it goes
-//! through the second of any, and a processor that reads rows in order fetches what lies behind each, too: were it the
-//! other pass's row, a third of the bandwidth would be spent on it.
+//! A slot holds the part of a bundle that the quality level needs, unpadded, in two regions: rows multiplied
+//! by the input (gate and up, or up alone), and the row that is added up (down). A token uses the first of
+//! all its neurons before the second of any. Processors prefetch the bytes behind a row; with the down row
+//! there, a third of the bandwidth would be wasted.
 
 use std::path::PathBuf;
 
@@ -34,7 +35,7 @@ mod slots;
 pub(crate) use shape::{Bundle, Shape};
 pub(crate) use slots::{LayerSlots, Slots};
 
-/// Neurons by what happened to them, over tokens and layers.
+/// Counts of neurons by outcome, over tokens and layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activity {
@@ -54,7 +55,7 @@ impl Activity {
         self.with(earlier, |now, then| now - then)
     }
 
-    /// Every number of both.
+    /// Combines every count with the other's.
     pub(crate) fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
         Self {
             routed: of(self.routed, other.routed),
@@ -65,16 +66,16 @@ impl Activity {
     }
 }
 
-/// A neuron that is not what was written.
+/// Damaged or inconsistent neurons.
 #[derive(Debug, thiserror::Error)]
 pub enum NeuronError {
-    /// The tables of neurons cannot be read.
+    /// The neuron tables cannot be read.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// There is no memory for the tables while they are read.
+    /// There is no memory to read the tables.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// A neuron's bytes are not those that were written.
+    /// A neuron's bytes do not match their checksum.
     #[error(
         "neuron {rank} of layer {layer} (byte {offset} of the container) does not match its checksum: the file is damaged or was replaced; copy or make it again"
     )]
@@ -86,7 +87,7 @@ pub enum NeuronError {
         /// First byte of the neuron.
         offset: u64,
     },
-    /// A part of an expert is not what it was when the model's file was profiled.
+    /// A part of an expert does not match the profiled file.
     #[error(
         "{part} of an expert of layer {layer} (byte {offset} of {path}) does not match its checksum: the file is damaged or was changed; get it again, or make its index anew with `profile --model`"
     )]
@@ -100,7 +101,7 @@ pub enum NeuronError {
         /// The model's file.
         path: PathBuf,
     },
-    /// A slice of a layer with neurons of several experts.
+    /// A slice with neurons of several experts.
     #[error(
         "{path}: a slice of layer {layer} has neurons of several experts; make it again with `profile --model`"
     )]
@@ -110,7 +111,7 @@ pub enum NeuronError {
         /// Layer.
         layer: usize,
     },
-    /// A layer's order that names a neuron twice.
+    /// An order that names a neuron twice.
     #[error(
         "{path}: the neuron order of layer {layer} names a neuron twice; make it again with `profile --model`"
     )]
@@ -132,9 +133,9 @@ pub(crate) struct LayerNeurons {
     layer: usize,
     /// First byte of the layer in the container.
     offset: u64,
-    /// `[ranks]`; none where slices lie apart.
+    /// `[ranks]`; empty where slices have separate parts.
     checksums: Box<[Checksums]>,
-    /// Where they do.
+    /// For slices with separate parts.
     apart: Option<Apart>,
     /// `[ranks]`.
     experts: Box<[u16]>,
@@ -143,10 +144,10 @@ pub(crate) struct LayerNeurons {
     ffn_width: usize,
 }
 
-/// A layer's slices whose parts lie apart.
+/// A layer's slices with separate parts.
 #[derive(Debug)]
 struct Apart {
-    /// Where a slice's parts begin in its buffer, by slice.
+    /// By slice: first byte of each part in its buffer.
     starts: Box<[[usize; PARTS]]>,
     sums: Box<[SliceSums]>,
     group: LayerSlices,
@@ -167,10 +168,10 @@ impl Apart {
 }
 
 impl LayerNeurons {
-    /// Every layer's tables, from the container, with caches as the plan has them.
+    /// Loads every layer's tables from the container, with caches as in the plan.
     ///
     /// # Errors
-    /// If the tables cannot be read or are not permutations.
+    /// If the tables cannot be read, or an order is no permutation.
     pub(crate) fn load_all(
         container: &Container,
         files: &Files,
@@ -235,22 +236,22 @@ impl LayerNeurons {
         usize::from(self.experts[rank as usize])
     }
 
-    /// Experts that share the layer.
+    /// Number of experts in the layer.
     pub(crate) fn experts_count(&self) -> usize {
         self.count() / self.ffn_width
     }
 
-    /// An expert's ranks, ascending: the order of its predictor's rows.
+    /// An expert's ranks, ascending, in the order of its predictor's rows.
     pub(crate) fn list(&self, expert: usize) -> &[u32] {
         &self.lists[expert * self.ffn_width..][..self.ffn_width]
     }
 
-    /// The place of a rank in its expert's list.
+    /// The index of a rank in its expert's list.
     pub(crate) fn index_in_expert(&self, rank: u32) -> usize {
         self.list(self.expert(rank)).partition_point(|&other| other < rank)
     }
 
-    /// All ranks.
+    /// Number of neurons.
     pub(crate) fn count(&self) -> usize {
         self.experts.len()
     }
@@ -260,12 +261,12 @@ impl LayerNeurons {
         self.slice
     }
 
-    /// All slices.
+    /// Number of slices.
     pub(crate) fn slices(&self) -> u32 {
         self.cache.neurons()
     }
 
-    /// Pinned ranks.
+    /// Number of pinned ranks.
     pub(crate) fn hot(&self) -> u32 {
         self.cache.hot() * self.slice as u32
     }
@@ -275,7 +276,7 @@ impl LayerNeurons {
         self.list(expert).iter().step_by(self.slice).map(|rank| rank / self.slice as u32)
     }
 
-    /// Counts what the tokens of a prompt request, one after another: the slices of the experts that they were routed to.
+    /// Counts the requests of a prompt's tokens, one after another: the slices of each token's experts.
     ///
     /// *Shapes*: `weights: [tokens, experts]`.
     pub(crate) fn count_uses(&mut self, weights: &[f32]) {
@@ -300,7 +301,7 @@ impl LayerNeurons {
         Span { offset: self.offset + span.offset, bytes: span.bytes }
     }
 
-    /// Where the gate, up and down of a slice with a piece of down begin among its bytes.
+    /// The offsets of gate, up and down in the bytes of a slice with a piece of down.
     pub(crate) fn starts(&self, shape: &Shape, slice: u32) -> [usize; PARTS] {
         match &self.apart {
             Some(apart) => apart.starts[slice as usize],
@@ -308,17 +309,17 @@ impl LayerNeurons {
         }
     }
 
-    /// Of a slice whose parts lie apart, where their pages begin in its buffer, and their bytes by address.
+    /// The offset of each part's pages in a slice's buffer, and its span; for slices with separate parts.
     pub(crate) fn parts(&self, slice: u32) -> impl Iterator<Item = (usize, Span)> {
         self.apart.iter().flat_map(move |Apart { group, .. }| {
             group.at.iter().map(|&at| at as usize).zip(group.slices[slice as usize])
         })
     }
 
-    /// Whether `bytes` are the part of a slice that the model's file had when it was profiled.
+    /// Compares a part of a slice with its checksum from the profile.
     ///
     /// # Errors
-    /// [`NeuronError::Changed`] if they are not.
+    /// [`NeuronError::Changed`] if they differ.
     pub(crate) fn verify_part(&self, slice: u32, part: usize, bytes: &[u8]) -> Result<(), NeuronError> {
         let Some(Apart { sums, group, paths, .. }) = &self.apart else { return Ok(()) };
         if part_checksum(self.layer, slice as usize, part, bytes) == sums[slice as usize][part] {
@@ -333,10 +334,10 @@ impl LayerNeurons {
         })
     }
 
-    /// Whether `bytes` are what the container's writer put at a rank.
+    /// Compares the bytes of a rank with their checksums.
     ///
     /// # Errors
-    /// [`NeuronError::Damaged`] if they are not.
+    /// [`NeuronError::Damaged`] if they differ.
     pub(crate) fn verify(
         &self,
         shape: &Shape,
@@ -355,10 +356,10 @@ impl LayerNeurons {
         self.agree(shape, rank, up_down_checksum(self.layer, rank as usize, up_down) == sum)
     }
 
-    /// [`LayerNeurons::verify`] of a neuron among the bytes of its slice, which holds a piece of down.
+    /// [`LayerNeurons::verify`] for a neuron in the bytes of its slice, which holds a piece of down.
     ///
     /// # Errors
-    /// As there.
+    /// As [`LayerNeurons::verify`].
     pub(crate) fn verify_share(&self, shape: &Shape, rank: u32, slice: &[u8]) -> Result<(), NeuronError> {
         let neuron = rank as usize % self.slice;
         let (all_inputs, shares) = slice.split_at(self.slice * shape.inputs_bytes());
@@ -373,7 +374,7 @@ impl LayerNeurons {
     /// Compares a gate row with its checksum.
     ///
     /// # Errors
-    /// As there.
+    /// As [`LayerNeurons::verify`].
     pub(crate) fn verify_gate(&self, shape: &Shape, rank: u32, gate: &[u8]) -> Result<(), NeuronError> {
         let [sum, _] = self.checksums[rank as usize];
         self.agree(shape, rank, gate_checksum(self.layer, rank as usize, gate) == sum)
@@ -388,8 +389,8 @@ impl LayerNeurons {
 /// The expert of each rank, and each expert's ranks.
 type ByExpert = (Box<[u16]>, Box<[u32]>);
 
-/// The expert of each rank and the ranks of each expert, by the source index of each rank. `None` if the order is
-/// no permutation.
+/// The expert of each rank, and each expert's ranks, from the source index of each rank. `None` if the order
+/// is no permutation.
 fn by_expert(order: &[u32], experts: usize, ffn_width: usize) -> Option<ByExpert> {
     let mut seen = vec![false; order.len()];
     let mut filled = vec![0; experts];

@@ -1,4 +1,4 @@
-//! A container or an index, opened: the model that an engine runs.
+//! The model that an engine runs, opened from a container or an index.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,10 +10,11 @@ use crate::error::{Error, Mismatch};
 use crate::model::tokenizer::Tokenizer;
 use crate::plan::{Plan, contract};
 
-/// A model in its container, or in its own file with an index beside it, as `profile` wrote them: shapes, tokenizer, and where every
-/// weight lies.
+/// A model as `profile` wrote it: a container, or an index and the model's own file. It has the shapes, the
+/// tokenizer, and the place of every weight.
 ///
-/// Opening reads the container's directory and checks it. Weights are read when an [`Engine`](crate::Engine) starts.
+/// Opening reads and checks the container's directory. Weights are read when an [`Engine`](crate::Engine)
+/// starts.
 #[derive(Debug)]
 pub struct Model {
     pub(crate) container: Arc<Container>,
@@ -21,15 +22,17 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens the container or the index at `path`; an index's model is beside it, or where it was profiled.
+    /// Opens the container or index at `path`. An index's model file is searched beside it, then where it was
+    /// profiled.
     ///
     /// # Errors
-    /// [`Error::Model`] if it cannot be read, or is not what a container must be, or an index's model is not the one that it is of.
+    /// [`Error::Model`] if the container is unreadable or invalid, or if an index's model file is missing or
+    /// another.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(path.as_ref(), None)
     }
 
-    /// Opens a container, or an index whose model is looked for in `model_folder` alone, if that is given.
+    /// Opens a container or index; if `model_folder` is given, an index's model file is searched only there.
     fn open_with(path: &Path, model_folder: Option<&Path>) -> Result<Self, Error> {
         let mut container = Container::open_with(path, model_folder).map_err(Error::container)?;
         let tokenizer = Tokenizer::new(container.take_tokenizer())
@@ -37,17 +40,17 @@ impl Model {
         Ok(Self { container: Arc::new(container), tokenizer })
     }
 
-    /// Opens the container or the index that `plan` names: beside the plan, in the current folder, or beside the profile that the plan was
-    /// made from.
+    /// Opens the container or index that `plan` names, searched beside the plan, in the current folder, and
+    /// beside the profile.
     ///
     /// # Errors
-    /// [`Error::NoModel`] if there is none, else as [`Model::open`].
+    /// [`Error::NoModel`] if there is none; otherwise as [`Model::open`].
     pub fn open_for(plan: &Plan) -> Result<Self, Error> {
         Self::open_with(&named(plan)?, None)
     }
 
-    /// Opens the model that `plan` is for at `path`: a container, an index, or the model's own file, which the index that the plan
-    /// names is of.
+    /// Opens `plan`'s model at `path`: a container, an index, or the model's own GGUF file. A GGUF file needs
+    /// the index that the plan names.
     ///
     /// # Errors
     /// As [`Model::open_for`].
@@ -65,7 +68,7 @@ impl Model {
         &self.container.directory.name
     }
 
-    /// Text to tokens and back.
+    /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
@@ -76,7 +79,7 @@ pub fn container(model: &Model) -> &Container {
     &model.container
 }
 
-/// The container or index that a plan names, where it is found.
+/// The path of the container or index that a plan names.
 fn named(plan: &Plan) -> Result<PathBuf, Error> {
     let name = contract(plan).target.container.as_str();
     if Path::new(name).file_name().is_none_or(|file| file != name) {
@@ -87,15 +90,15 @@ fn named(plan: &Plan) -> Result<PathBuf, Error> {
     found.ok_or_else(|| Error::NoModel { name: name.to_owned(), plan: plan.path().to_owned() })
 }
 
-/// Whether a file begins as GGUF does; one that cannot be read is told of when it is opened.
+/// Whether a file starts with a GGUF magic; false for an unreadable file, which fails when it is opened.
 fn is_gguf(path: &Path) -> bool {
     let mut magic = [0; 4];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
     read.is_ok() && (&magic == b"GGUF" || &magic == b"PWRI")
 }
 
-/// Where a plan's container may be. The profile's folder is as `plan` was given it: from the folder where that was, which may
-/// be the plan's or the current one.
+/// Folders that may have a plan's container. A relative profile folder counts from where `plan` was run, so
+/// it is tried from the plan's folder and from the current one.
 fn folders(plan: &Plan) -> Vec<PathBuf> {
     let beside = plan.path().parent().unwrap_or(Path::new("")).to_owned();
     let mut folders = vec![beside.clone(), PathBuf::new()];

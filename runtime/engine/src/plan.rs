@@ -1,10 +1,10 @@
-//! A plan, read and checked: every decision that an engine follows.
+//! A plan, read and checked: every decision that the engine executes.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Mismatch};
 
-/// A plan as `plan` wrote it. Every key has been checked for a value that means something.
+/// A plan as `plan` wrote it; every key is checked.
 #[derive(Debug, Clone)]
 pub struct Plan {
     plan: plans::Plan,
@@ -15,18 +15,19 @@ impl Plan {
     /// Reads the plan at `path`.
     ///
     /// # Errors
-    /// [`Error::Plan`] if it cannot be read or a value means nothing, with file, line and key; [`Mismatch::Schema`] if it has
-    /// another schema.
+    /// [`Error::Plan`] with file, line and key if the file cannot be read or a value is invalid;
+    /// [`Mismatch::Schema`] if it has another schema.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let plan = plans::file::read(path).map_err(|source| refused(source, path))?;
         Ok(Self { plan: plan.value, path: path.to_owned() })
     }
 
-    /// Reads a plan from the text of its file. [`Model::open_for`](crate::Model::open_for) looks for its container in the current folder.
+    /// Parses the text of a plan. [`Model::open_for`](crate::Model::open_for) searches its container in the
+    /// current folder.
     ///
     /// # Errors
-    /// Those of [`Plan::read`].
+    /// As [`Plan::read`].
     pub fn parse(text: &str) -> Result<Self, Error> {
         let path = Path::new("plan.toml");
         let plan = plans::file::parse(text, path).map_err(|source| refused(source, path))?;
@@ -38,13 +39,13 @@ impl Plan {
         &self.path
     }
 
-    /// Tokens that fit the context, the prompt included.
+    /// Tokens of the context, prompt included.
     pub fn context_tokens(&self) -> usize {
         self.plan.context.tokens as usize
     }
 }
 
-/// Why a plan is not read.
+/// The error for a plan that cannot be read.
 fn refused(source: plans::ContractError, path: &Path) -> Error {
     match source {
         source @ plans::ContractError::Schema { .. } => Mismatch::Schema { source: Box::new(source) }.into(),
@@ -52,7 +53,7 @@ fn refused(source: plans::ContractError, path: &Path) -> Error {
     }
 }
 
-/// Every key of a plan, as its file has it.
+/// All keys of a plan, as in its file.
 pub fn contract(plan: &Plan) -> &plans::Plan {
     &plan.plan
 }

@@ -1,4 +1,4 @@
-//! One vector for a text, of the hidden states of its tokens.
+//! Text embeddings: one vector from the hidden states of a text's tokens.
 //!
 //! ```text
 //! hidden[i] = norm(x[i])                        after the last block, what the head would read
@@ -8,35 +8,35 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How the hidden states of a text's tokens become one vector.
+/// How hidden states become one vector.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
-    /// That of the last token: the one that has seen all others. What a model has that does not say another.
+    /// The last token's state, which has seen all others; the default of models that name no pooling.
     #[default]
     Last,
-    /// That of the first token.
+    /// The first token's state.
     First,
-    /// The mean of all.
+    /// The mean of all states.
     Mean,
 }
 
-/// A text's embedding, while the hidden states of its tokens come.
+/// A text's embedding, built token by token.
 #[derive(Debug, Clone)]
 pub struct Pooled {
     pooling: Pooling,
-    /// The state that counts, or the sum of all.
+    /// The selected state, or the sum of all.
     values: Vec<f64>,
     tokens: usize,
 }
 
 impl Pooled {
-    /// Of no token yet.
+    /// An embedding of no tokens yet.
     pub fn new(pooling: Pooling) -> Self {
         Self { pooling, values: Vec::new(), tokens: 0 }
     }
 
-    /// The next token's hidden state `[width]`.
+    /// Adds the next token's hidden state `[width]`.
     pub fn add(&mut self, hidden: &[f32]) {
         self.tokens += 1;
         let values = hidden.iter().copied().map(f64::from);
@@ -52,9 +52,9 @@ impl Pooled {
         }
     }
 
-    /// The embedding `[width]`, of length 1; of no token it is empty, and where all values are zero they stay so.
+    /// The embedding `[width]`, of length 1. Empty without tokens; zero if all states are zero.
     pub fn finish(self) -> Vec<f32> {
-        // the number of tokens changes the length alone, which is made 1
+        // dividing by the number of tokens is not needed: the length becomes 1
         let length = self.values.iter().map(|value| value * value).sum::<f64>().sqrt();
         let factor = if length > 0.0 { 1.0 / length } else { 0.0 };
         self.values.iter().map(|value| (value * factor) as f32).collect()

@@ -1,35 +1,36 @@
-//! Predictors: four ways to select the neurons that will fire before their rows are read.
+//! Predictors: four ways to select active neurons before their rows are read.
 //!
-//! A predictor belongs to one expert of one layer. Its input is the normalised input of the feed-forward network; its
-//! neurons are in the order of their ranks in the container.
+//! A predictor belongs to one expert of one layer. Its input is the normalised input of the feed-forward
+//! network. Its neurons are in the order of their ranks in the container.
 //!
-//! 1. *Exact gate*: the gate rows are resident and computed. Lossless where a neuron with `gate <= 0` contributes
+//! 1. *Exact gate*: computes the resident gate rows. Lossless where a neuron with `gate <= 0` contributes
 //!    nothing. (PowerInfer-2, section 5.)
-//! 2. *Gate threshold*: the same, where no gate is exactly zero: a neuron is selected whose activated gate reaches a threshold of
-//!    its own in size. (CATS has one for all neurons of a layer, *stated*; one for each is ours.)
-//! 3. *Sign*: count the places where the input and the gate row differ in sign; few enough means active. No training.
-//!    (`SparseInfer`.)
-//! 4. *Low rank*: `fc2 . h(fc1 . x)` against a threshold for each neuron, where `h` is [`Hidden::Relu`] (PowerInfer's form,
-//!    *stated*) or [`Hidden::Linear`] (Deja Vu's). The threshold for each neuron instead of one for all is ours.
+//! 2. *Gate threshold*: the same for activations that are never exactly zero: selects a neuron if its
+//!    activated gate is at least its threshold in size. (CATS has one threshold a layer, *stated*; one a
+//!    neuron is ours.)
+//! 3. *Sign*: counts the values where the input and the gate row differ in sign; few differences mean active.
+//!    No training. (`SparseInfer`.)
+//! 4. *Low rank*: compares `fc2 . h(fc1 . x)` with a threshold for each neuron. `h` is [`Hidden::Relu`]
+//!    (PowerInfer's form, *stated*) or [`Hidden::Linear`] (Deja Vu's). A threshold for each neuron is ours.
 
 use serde::{Deserialize, Serialize};
 
 use kernels::{Activation, Input, Kernels, Matrix};
 
-/// The function that a low-rank predictor applies to its hidden values.
+/// The activation of a low-rank predictor's hidden layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Hidden {
     /// Values below zero become zero.
     #[default]
     Relu,
-    /// No function: `fc2 . fc1` is a matrix of that rank, in the place of the gate. With `ReLU`s it would take two
-    /// hidden values to carry what one carries here.
+    /// The identity: `fc2 . fc1` approximates the gate by a matrix of that rank. `ReLU` would need two hidden
+    /// values for one here.
     Linear,
 }
 
 impl Hidden {
-    /// The function of one value.
+    /// Applies the activation to one value.
     pub fn apply(self, value: f32) -> f32 {
         match self {
             Self::Relu => value.max(0.0),
@@ -38,7 +39,7 @@ impl Hidden {
     }
 }
 
-/// The predictor of one expert, as it lies in memory.
+/// The predictor of one expert, in memory.
 #[derive(Debug, Clone, Copy)]
 pub enum Predictor<'a> {
     /// Gate rows `[neurons, width]`.
@@ -46,20 +47,20 @@ pub enum Predictor<'a> {
         /// The rows.
         gate: Matrix<'a>,
     },
-    /// Gate rows `[neurons, width]`, and from where on a gate counts.
+    /// Gate rows `[neurons, width]`, and a threshold for each.
     GateThreshold {
         /// The rows.
         gate: Matrix<'a>,
-        /// What is compared with the thresholds is the size of this of a gate.
+        /// The activation; its size is compared with the threshold.
         activation: Activation,
-        /// A neuron is selected at or above its threshold. `[neurons]`.
+        /// `[neurons]`: a neuron is selected at or above its threshold.
         thresholds: &'a [f32],
     },
     /// Sign bits of the gate rows.
     Sign {
         /// `[neurons, words]`: bit set where the gate is negative; `words = width.div_ceil(64)`.
         signs: &'a [u64],
-        /// A neuron is active with at most so many differences; -1: never. `[neurons]`.
+        /// `[neurons]`: most differences of an active neuron; -1 for never.
         differences_max: &'a [i32],
     },
     /// Two thin matrices.
@@ -68,15 +69,15 @@ pub enum Predictor<'a> {
         fc1: Matrix<'a>,
         /// `[neurons, rank]`.
         fc2: Matrix<'a>,
-        /// Between them.
+        /// The activation between the matrices.
         hidden: Hidden,
-        /// A neuron is active at or above its threshold. `[neurons]`.
+        /// `[neurons]`: a neuron is active at or above its threshold.
         thresholds: &'a [f32],
     },
 }
 
 impl Predictor<'_> {
-    /// Number of neurons that it decides about.
+    /// Number of neurons.
     pub fn neurons(&self) -> usize {
         match self {
             Self::ExactGate { gate } | Self::GateThreshold { gate, .. } => gate.rows,
@@ -85,7 +86,7 @@ impl Predictor<'_> {
         }
     }
 
-    /// Bytes that lie in memory, all of which a row's selection reads.
+    /// Bytes in memory; a row's selection reads all of them.
     pub fn bytes(&self) -> u64 {
         let bytes = match *self {
             Self::ExactGate { gate } => gate.bytes.len(),
@@ -98,7 +99,7 @@ impl Predictor<'_> {
         bytes as u64
     }
 
-    /// Rows of the first step: the hidden layer of the low-rank form; nothing for the others.
+    /// Rows of the hidden layer, for low rank; 0 for the others.
     pub fn hidden(&self) -> usize {
         match self {
             Self::LowRank { fc1, .. } => fc1.rows,
@@ -106,7 +107,7 @@ impl Predictor<'_> {
         }
     }
 
-    /// Part of the hidden layer: `h(fc1 . x)` for rows `start..start + out.len()`.
+    /// Computes part of the hidden layer: `h(fc1 . x)` for rows `start..start + out.len()`.
     pub fn hide(&self, kernels: &dyn Kernels, x: Input<'_>, start: usize, out: &mut [f32]) {
         if let Self::LowRank { fc1, hidden, .. } = self {
             x.rows(kernels, *fc1, start, out);
@@ -114,7 +115,7 @@ impl Predictor<'_> {
         }
     }
 
-    /// [`Predictor::score`] of neurons `start..start + out.len()`, to the bit.
+    /// [`Predictor::score`] of neurons `start..start + out.len()`, with the same bits.
     pub fn scores(
         &self,
         kernels: &dyn Kernels,
@@ -146,12 +147,12 @@ impl Predictor<'_> {
         }
     }
 
-    /// Score by which a neuron is selected, see [`Predictor::selects`]: the exact gate gives the gate itself, a threshold on the
-    /// gate the same where it counts and else zero, the others how far beyond the threshold it is, above zero, and the greater the
-    /// surer.
+    /// A neuron's score; [`Predictor::selects`] decides by it. Exact gate: the gate. Gate threshold: the gate
+    /// if it reaches the threshold, else zero. The others: the distance beyond the threshold, above zero if
+    /// selected; greater is surer.
     ///
-    /// `x` is the input, `hidden` the hidden layer, `signs` the input's [`sign_bits`]; a predictor looks at the one it
-    /// needs.
+    /// `x` is the input, `hidden` the hidden layer, `signs` the input's [`sign_bits`]; each predictor uses
+    /// one of them.
     pub fn score(
         &self,
         kernels: &dyn Kernels,
@@ -186,17 +187,17 @@ impl Predictor<'_> {
     }
 }
 
-/// A gate that is not left out, else zero. One that is no number counts, so that it is not lost.
+/// The gate if its activation reaches the threshold, else zero. A NaN is kept, so that it is not hidden.
 fn counted(activation: Activation, gate: f32, least: f32) -> f32 {
     if activation.of_gate(gate).abs() < least { 0.0 } else { gate }
 }
 
-/// Distance of a score beyond a threshold: above zero if it reaches it, else zero.
+/// The distance of a score beyond a threshold, above zero if it reaches it; else zero.
 fn beyond(score: f32, least: f32) -> f32 {
     if score >= least { (score - least).max(f32::MIN_POSITIVE) } else { 0.0 }
 }
 
-/// One bit for each value, set where it is negative; the last word is filled with zeros.
+/// Packs one sign bit for each value, set if negative; pads the last word with zeros.
 ///
 /// *Shapes*: `x: [n]`, `out: [n.div_ceil(64)]`.
 pub fn sign_bits(x: &[f32], out: &mut [u64]) {

@@ -1,9 +1,9 @@
-//! This hour's rates: those that a plan assumes, measured again on this machine before it is run.
+//! Current rates: the plan's rates, measured again on this machine before a run.
 //!
-//! A profile is of another hour: a virtual machine's host, another tenant of the disk or a warm day change what it found. So
-//! the rates are measured where the plan needs them: products with weights in cache, matrices and rows over the engine's
-//! own memory, reads of the very container, with the plan's threads and as many reads in flight. Five rounds, so that
-//! a disturbance of a tenth of a second meets one of them; the median counts.
+//! The host of a virtual machine, other users of the disk or heat change rates after profiling. The probe
+//! measures them as the plan uses them: products with cached weights, matrices and rows in the engine's own
+//! memory, and reads of the container, with the plan's threads and reads in flight. It reports the median of
+//! five rounds, so a disturbance of a tenth of a second affects only one.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -22,45 +22,45 @@ use crate::pool::Pool;
 use crate::stop::StopHandle;
 use crate::walks::{COLUMNS, DenseWalk, Random, SparseWalk, dots_in_cache};
 
-/// All of it.
+/// Time of the whole probe.
 const TIME: Duration = Duration::from_millis(500);
-/// Windows of each rate.
+/// Windows for each rate.
 const ROUNDS: u32 = 5;
-/// The largest cache where the system does not say.
+/// Assumed largest cache if the system does not say.
 const CACHE_BYTES: u64 = 32 << 20;
-/// More memory than this, or than twice the largest cache, tells nothing more.
+/// The most memory that is measured, besides twice the largest cache.
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
 
-/// The rates of this hour; absent where they could not be measured, or the plan does not need them.
+/// Current rates; absent if they could not be measured or the plan does not need them.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Probe {
-    /// Products with weights in cache, by all decoding threads.
+    /// Products with cached weights, by all decode threads.
     pub flops_per_second: Option<f64>,
-    /// Weights in long rows, in order from memory.
+    /// Weights in long rows, streamed from memory.
     pub dense_bytes_per_second: Option<f64>,
-    /// Weights of neurons here and there from memory.
+    /// Weights of scattered neurons from memory.
     pub sparse_bytes_per_second: Option<f64>,
-    /// Reads here and there, of the size of the plan's mean read.
+    /// Scattered reads of the plan's mean size.
     pub random_reads_per_second: Option<f64>,
-    /// Reads in order, of whole buffers.
+    /// Sequential reads of whole buffers.
     pub ordered_reads_per_second: Option<f64>,
-    /// Share of the processors' time that others took meanwhile, the host of a virtual machine included.
+    /// CPU fraction taken by others meanwhile, the host of a virtual machine included.
     pub others_cpu_fraction: Option<f64>,
-    /// How long the probe took.
+    /// Duration of the probe.
     pub time: Duration,
-    /// Why a rate that the plan assumes is absent, in sentences.
+    /// Why rates of the plan are absent, in sentences.
     pub unmeasured: Vec<String>,
 }
 
 impl Probe {
-    /// Nothing measured, for one reason.
+    /// A probe without results, with the reason.
     pub(crate) fn nothing(why: String) -> Self {
         Self { unmeasured: vec![why], ..Self::default() }
     }
 }
 
-/// Where a plan's rates are measured again.
+/// The measuring points of a plan's rates.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Points {
     rates: Rates,
@@ -70,7 +70,7 @@ pub(crate) struct Points {
 }
 
 impl Points {
-    /// Those of a plan whose weights are in this file, by address; `None` where the plan does not say what it assumes.
+    /// The points of a plan whose weights are in `file`; `None` if the plan has no rates.
     pub(crate) fn of(plan: &Plan, file: Span) -> Option<Self> {
         let rates = plan.rates.clone()?;
         let (depth, buffer_bytes) = (plan.read.depth as usize, plan.read.buffer_bytes);
@@ -184,19 +184,19 @@ pub(crate) fn measure(
     probe
 }
 
-/// Other places in every run: what was read a minute ago may still lie in a cache of the disk or its host.
+/// A seed that differs in every run: pages read a minute ago may still be in a cache of the disk or host.
 fn seed() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64
 }
 
-/// The middle value; none of none, or where it is no rate.
+/// The median; `None` without values or if it is not a positive number.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().filter(|rate| rate.is_finite() && *rate > 0.0)
 }
 
-/// Work a second of `step`, which returns its work, until the window is over; one step before is not counted.
+/// Repeats `step` until the window is over; returns its work per second. The first step is not counted.
 fn again(window: Duration, mut step: impl FnMut() -> f64) -> f64 {
     step();
     let (start, mut work) = (Instant::now(), 0.0);
@@ -209,7 +209,7 @@ fn again(window: Duration, mut step: impl FnMut() -> f64) -> f64 {
     }
 }
 
-/// [`again`] on every thread by itself: the sum of what they come to.
+/// [`again`] on every thread by itself; returns the sum of their rates.
 fn by_all(pool: &Pool, window: Duration, step: &(dyn Fn() -> f64 + Sync)) -> f64 {
     let sum = Mutex::new(0.0);
     pool.run(|_| {

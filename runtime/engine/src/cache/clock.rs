@@ -1,19 +1,20 @@
 //! Clock: second chance.
 //!
-//! A hand goes round the slots. Who was found since it passed last is passed by once more; the first who was not gives
-//! up the slot. Newcomers have to be found before the hand comes round: who is requested once leaves within one round,
-//! before what was used twice. That is the order of use, roughly, for one byte a slot instead of eight.
+//! A hand goes round the slots. A neuron found since the hand last passed keeps its slot for one more round;
+//! the first neuron not found loses it. A new neuron must be found before the hand comes round, so one that
+//! is requested once leaves within one round, before those used twice. This approximates LRU with one byte a
+//! slot instead of eight.
 //!
 //! *Source*: Corbató, "A paging experiment with the Multics system", 1968.
 
 use super::{Eviction, Residents};
 
-/// The hand, and who was found since it passed.
+/// The hand, and the slots found since it passed.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// `[slots]`: found since the hand passed.
     found: Box<[bool]>,
-    /// The slot that it comes to next.
+    /// The next slot of the hand.
     hand: u32,
 }
 
@@ -33,7 +34,7 @@ impl Eviction for Clock {
         self.found[slot as usize] = false;
     }
 
-    /// Two rounds at most, since somebody is not the current token's.
+    /// At most two rounds, since the current token does not use every slot.
     fn replace(&mut self, _neuron: u32, residents: &Residents<'_>) -> Option<u32> {
         loop {
             let slot = self.hand;

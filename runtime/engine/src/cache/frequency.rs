@@ -1,55 +1,54 @@
-//! Frequency first: who is used least often leaves, and only for somebody who is used more often.
+//! Frequency first: evicts the least used neuron, and only for one that is used more.
 //!
-//! Each neuron that is not pinned has a score, the number of its uses, of which every [`HALF_LIFE_TOKENS`] tokens halve
-//! what a use counts:
+//! Each neuron that is not pinned has a score, the number of its uses. A use loses half its weight every
+//! [`HALF_LIFE_TOKENS`] tokens:
 //!
 //! ```text
 //! score = sum over uses of 2^(-age / half-life)
 //! ```
 //!
-//! The score goes on while the neuron is not in memory. So a neuron that is requested once in a long time comes with a
-//! score of 1 and is computed from the buffer where it completed: it takes a slot only from one who was not used more often
-//! of late. A token that requests very many such neurons leaves what is used all the time where it is; and most of what
-//! misses need not be copied.
+//! A neuron keeps its score while it is not in memory. A rarely requested neuron arrives with a score of 1
+//! and is computed from its read buffer: it gets a slot only if the evicted neuron's score is lower. A token
+//! that requests many rare neurons therefore evicts no frequent ones, and most misses need no copy.
 //!
-//! Scores are kept as if time ran backwards: not the old uses lose, but each token's count more than those before it
-//! (`unit`), until all are scaled down together. Then time changes no order, a score only rises, and the slots can
-//! wait in a heap with the scores of when they were last looked at: who comes up with a score that has risen goes back
-//! down. A use costs an addition, and a replacement looks at about as many as were used since the last one.
+//! Old uses are not scaled down: each token's uses count more than the last token's (`unit`), until all
+//! scores are scaled down together. Then time changes no order, and a score only rises. The slots wait in a
+//! heap under the score of their last look-up; a key at the root whose score has risen is moved back down. A
+//! use costs an addition, and a replacement looks at about as many keys as were used since the last one.
 //!
-//! *Source*: scores as in LRFU (Lee et al., "LRFU: a spectrum of policies", 1999), which becomes *least recently used*
-//! with a short half-life and *least frequently used* with a long one; insert as in `TinyLFU` (Einziger et al., 2017);
-//! growing units as in the decisions of SAT solvers (VSIDS).
+//! *Source*: scores as in LRFU (Lee et al., "LRFU: a spectrum of policies", 1999). LRFU becomes LRU with a
+//! short half-life and LFU with a long one. Insertion as in `TinyLFU` (Einziger et al., 2017); growing units
+//! as in SAT solvers (VSIDS).
 
 use super::{Eviction, Residents};
 
-/// Tokens in which a use loses half of what it counts. Half and twice as many change the misses of the models that we
-/// have measured by a fiftieth; more insert less.
+/// Tokens after which a use has half its weight. Half or twice as many change the misses of the measured
+/// models by 2 %; more tokens mean fewer insertions.
 pub(super) const HALF_LIFE_TOKENS: f32 = 32.0;
-/// When a use counts for more than this, everything is scaled down by it: a power of two, which rounds nothing but what
-/// has all but faded.
+/// The `unit` above which all scores are divided by it. A power of two, so that only negligible scores are
+/// rounded.
 pub(super) const UNIT_MAX: f32 = 18_446_744_073_709_551_616.0;
 
 /// The scores of a layer's neurons, and its slots by score.
 #[derive(Debug)]
 pub(super) struct Frequency {
-    /// Neurons that are pinned: they have no score.
+    /// Pinned neurons; they have no score.
     hot: u32,
     /// The score that a use adds now.
     unit: f32,
-    /// The factor by which `unit` grows with each token.
+    /// Growth of `unit` per token, as a factor.
     growth: f32,
-    /// `[neurons - hot]`: the scores, in the unit's terms.
+    /// `[neurons - hot]`: the scores, in units of the current scale.
     scores: Box<[f32]>,
-    /// `[slots]`: a heap of `waiting` keys, the least first, none above its neuron's own; then the neurons that take no
-    /// part because they are the current token's.
+    /// `[slots]`: first a heap of `waiting` keys, the least first, none above its neuron's score; then the
+    /// current token's neurons, which cannot be evicted.
     heap: Box<[Key]>,
     waiting: usize,
     used: usize,
 }
 
-/// A score (its bits, which order as it does) above a rank: the least is the neuron to leave. Of equals that is the
-/// last in the layer's order, which was used least often when the model was profiled.
+/// A score's bits above the inverted rank; positive floats order as their bits do. The least key is evicted
+/// first; among equal scores, the last in the layer's order, which profiling saw least.
 type Key = u64;
 
 impl Frequency {
@@ -100,7 +99,7 @@ impl Frequency {
         }
     }
 
-    /// Takes the root out of the heap, to the first place behind it.
+    /// Moves the root out of the heap, to the first place behind it.
     fn set_aside(&mut self) {
         self.waiting -= 1;
         self.heap.swap(0, self.waiting);
@@ -118,7 +117,7 @@ impl Eviction for Frequency {
         if self.unit > UNIT_MAX {
             self.unit /= UNIT_MAX;
             self.scores.iter_mut().for_each(|score| *score /= UNIT_MAX);
-            // and the heap is made anew
+            // and the heap is rebuilt
             self.waiting = 0;
         }
         while self.waiting < self.used {

@@ -1,16 +1,17 @@
 //! Least recently used.
 //!
-//! A doubly linked list in two arrays of slot numbers. Who was found or filled is the newest; the oldest leaves. A
-//! neuron of the current token is never the oldest while there is another: every use moves a slot to the newest end.
+//! A doubly linked list in two arrays of slot numbers. A found or filled slot becomes the newest; the oldest
+//! is evicted. Every use moves a slot to the newest end, so the current token's neurons are never the oldest
+//! while there are others.
 
 use super::{Eviction, NONE, Residents};
 
-/// The order in which slots were last used.
+/// Slots ordered by last use.
 #[derive(Debug)]
 pub(super) struct Lru {
-    /// Towards the oldest.
+    /// The next older slot.
     previous: Box<[u32]>,
-    /// Towards the newest.
+    /// The next newer slot.
     next: Box<[u32]>,
     oldest: u32,
     newest: u32,

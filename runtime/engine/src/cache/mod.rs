@@ -1,17 +1,16 @@
 //! The cache: which neurons of a layer are in memory, and where.
 //!
-//! A layer's neurons are numbered by rank, most used first. The first `hot` are pinned: resident
-//! from start to end, nothing to look up. The others share the layer's cold slots and replace each
-//! other as the plan's policy says, except that a neuron of the token being computed is never replaced: it
-//! may not have been computed yet. (PowerInfer-2's segmented neuron cache, *stated*, is least recently used.)
+//! A layer's neurons are numbered by rank, most used first. The first `hot` are pinned: resident from start
+//! to end. The others share the layer's cold slots and evict each other by the plan's policy. A neuron of the
+//! current token is never evicted, because it may not have been computed yet. (PowerInfer-2's segmented
+//! neuron cache, *stated*, is least recently used.)
 //!
-//! The tables know numbers only: no bytes, no files. The meaning of slot `n` is the caller's.
+//! The tables hold numbers only. The caller decides what slot `n` holds.
 //!
 //! # Which policy
 //!
-//! The planner takes the one that misses least by the profile's measurement. These are the neurons missing of 100
-//! requested, over all tokens of a text decoded one after another, replayed with nothing pinned and so many slots;
-//! *best* knows the future:
+//! The planner chooses the policy with the fewest misses in the profile. The table shows misses per 100
+//! requested neurons over all tokens of a text, replayed with nothing pinned; *best* knows the future:
 //!
 //! | model, level, tokens | slots, % of neurons | lru | clock | frequency | best |
 //! |---|---|---|---|---|---|
@@ -30,14 +29,14 @@
 //! | | 20 | 24.0 | 22.8 | 19.0 | 11.6 |
 //! | | 40 | 4.60 | 4.37 | 3.32 | 1.74 |
 //!
-//! With a quarter or half of the cache pinned the policies come closer to each other, in the same order. Where the
-//! slots hold what one token requests, frequency first misses an eighth to a quarter less than the order of use and
-//! copies at most half as many neurons into slots, often a tenth, for four bytes a neuron more. A plan takes it
-//! wherever it was measured. The other policies stay for texts whose topics change within a half-life, which
-//! frequency would notice late, and for comparison (`plan --without policy`).
+//! With a quarter or half of the cache pinned, the policies are closer, in the same order. Where the slots
+//! hold the neurons of one token, frequency first misses 12 to 25 % less than LRU. It copies at most half as
+//! many neurons into slots, often a tenth, for four more bytes a neuron. A plan uses frequency first wherever
+//! it was measured. The other policies remain for comparison (`plan --without policy`), and for texts whose
+//! topics change within a half-life.
 //!
-//! Memory: exactly four bytes per neuron (its slot) and what [`plans::Policy::tables_bytes`] says of the
-//! slots; a plan counts on it.
+//! Memory: four bytes per neuron (its slot), plus [`plans::Policy::tables_bytes`] for the slots. The planner
+//! prices exactly these bytes.
 
 mod clock;
 mod frequency;
@@ -53,31 +52,31 @@ use plans::Policy;
 /// A neuron without a slot, and a slot without a neuron.
 const NONE: u32 = u32::MAX;
 
-/// A cache policy: which neuron leaves when another needs a slot. The cache reports every use, and consults it when
+/// A cache policy: decides which neuron is evicted. The cache reports every use, and consults the policy when
 /// no slot is free.
 ///
-/// Equal calls have equal answers, on every machine and in every run.
+/// Decisions are deterministic: equal calls have equal answers, on every machine and in every run.
 trait Eviction: fmt::Debug + Send + Sync {
-    /// A token begins to request neurons; the previous token's may be replaced.
+    /// Starts a token; neurons of the previous token may be evicted from now on.
     fn begin_token(&mut self) {}
 
-    /// A neuron was requested and is in this slot.
+    /// Reports a requested neuron that is in a slot.
     fn found(&mut self, neuron: u32, slot: u32);
 
-    /// A neuron was requested and has no slot.
+    /// Reports a requested neuron that has no slot.
     fn missed(&mut self, _neuron: u32) {}
 
-    /// A neuron gets a slot that was free.
+    /// Reports a neuron that gets a free slot.
     fn fill(&mut self, neuron: u32, slot: u32);
 
-    /// The slot that a neuron gets of those in use, which are all, or `None` if everybody there is worth more than it.
-    /// Never a slot that the current token uses; there are others.
+    /// Chooses the slot to give to a neuron when all are in use; `None` if every resident is worth more.
+    /// Never a slot of the current token; there are others.
     fn replace(&mut self, neuron: u32, residents: &Residents<'_>) -> Option<u32>;
 
-    /// All slots are free, as at start.
+    /// Frees all slots, as at start.
     fn clear(&mut self);
 
-    /// Bytes of its tables.
+    /// Bytes of the policy's tables.
     fn bytes(&self) -> usize;
 }
 
@@ -90,7 +89,7 @@ struct Residents<'a> {
 }
 
 impl Residents<'_> {
-    /// The slot of a neuron that has one.
+    /// The slot of a resident neuron.
     fn slot_of(&self, neuron: u32) -> u32 {
         self.slot_of[neuron as usize]
     }
@@ -108,26 +107,26 @@ pub enum Place {
     Hot(u32),
     /// The neuron is in this cold slot.
     Cold(u32),
-    /// The neuron is in the container only.
+    /// The neuron is only in the container.
     Missing,
 }
 
 /// Counts of a cache since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheCounters {
-    /// Neurons looked up; the sum of the next three.
+    /// Neurons looked up: the sum of the next three counts.
     pub requested: u64,
     /// Neurons found in the hot region.
     pub hot_hits: u64,
     /// Neurons found in a slot.
     pub cold_hits: u64,
-    /// Neurons found nowhere in memory.
+    /// Neurons not in memory.
     pub missing: u64,
     /// Neurons that were given a slot.
     pub inserted: u64,
-    /// Neurons that lost their slot to another.
+    /// Neurons evicted for another.
     pub evicted: u64,
-    /// Neurons that got no slot: all belong to the current token or to neurons that are worth more, or there are none.
+    /// Neurons that got no slot: the layer has none, or all residents are the current token's or worth more.
     pub refused: u64,
 }
 
@@ -141,7 +140,7 @@ pub struct LayerCache {
     neuron_in: Box<[u32]>,
     /// `[slots]`: the token that last used it; meaningless for free slots.
     stamp_of: Box<[u32]>,
-    /// Slots below are in use, slots from here on are free.
+    /// First free slot: all below are in use.
     used: u32,
     /// The current token, and how many slots it uses.
     current: Option<(u32, u32)>,
@@ -174,8 +173,8 @@ impl LayerCache {
         }
     }
 
-    /// Looks up the places of all requested neurons in one pass. A neuron that is found counts as used now, by token
-    /// `stamp`, and is not replaced while `stamp` is current.
+    /// Looks up the places of all requested neurons in one pass. A neuron that is found counts as used now by
+    /// token `stamp`, and is not evicted while `stamp` is current.
     ///
     /// # Panics
     /// If `places` is not as long as `requested`, or a neuron is not of this layer.
@@ -226,8 +225,8 @@ impl LayerCache {
         }
     }
 
-    /// Counts what a token of a prompt requests as [`Self::look_up`] would, and says nothing of where it is: its tokens pass
-    /// together, so that none of them is the current one.
+    /// Counts the requests of a prompt's token as [`Self::look_up`] would, without places. A prompt's tokens
+    /// pass together, so none of them becomes the current one.
     ///
     /// # Panics
     /// If a neuron is not of this layer.
@@ -247,11 +246,11 @@ impl LayerCache {
         neuron >= self.hot && self.slot_of[neuron as usize] == NONE
     }
 
-    /// A slot for a neuron that was missing: a free one, or else that of the neuron that the policy would rather miss,
-    /// unless token `stamp` has used it. `None` then, and the caller computes from the buffer that it holds.
+    /// Gives a missing neuron a slot: a free one, or one that the policy empties. `None` if token `stamp`
+    /// uses all slots or the policy refuses; the caller then computes from its read buffer.
     ///
-    /// From here on the cache says that the slot holds the neuron: fill it before the next look-up,
-    /// and insert only what has arrived and been checked.
+    /// From here on the cache says that the slot holds the neuron. Insert only bytes that were read and
+    /// verified, and fill the slot before the next look-up.
     ///
     /// # Panics
     /// If the neuron is pinned or in a slot already, or not of this layer.
@@ -271,7 +270,7 @@ impl LayerCache {
         Some(slot)
     }
 
-    /// A free slot, or one that the policy empties. Where the current token uses them all there is none.
+    /// A free slot, or one that the policy empties; `None` if the current token uses all.
     fn slot_for(&mut self, neuron: u32, stamp: u32, current: u32) -> Option<u32> {
         if self.used < self.slots() {
             let slot = self.used;
@@ -289,7 +288,7 @@ impl LayerCache {
         Some(slot)
     }
 
-    /// Number of slots that token `stamp` uses; zero if it begins.
+    /// Number of slots that token `stamp` uses; zero for a new token.
     fn begin(&mut self, stamp: u32) -> u32 {
         match self.current {
             Some((current, slots)) if current == stamp => slots,
@@ -301,7 +300,7 @@ impl LayerCache {
         }
     }
 
-    /// Forgets the cold neurons, as at start. Counters stay.
+    /// Frees all cold slots, as at start; keeps the counters.
     pub fn clear_cold(&mut self) {
         for &neuron in &self.neuron_in[..self.used as usize] {
             self.slot_of[neuron as usize] = NONE;
@@ -312,7 +311,7 @@ impl LayerCache {
 
     /// Neurons of the layer.
     pub fn neurons(&self) -> u32 {
-        // as many as `new` was given
+        // `new` was given as many
         u32::try_from(self.slot_of.len()).unwrap_or(NONE)
     }
 
@@ -323,7 +322,7 @@ impl LayerCache {
 
     /// Cold slots, used and free.
     pub fn slots(&self) -> u32 {
-        // as many as `new` was given
+        // `new` was given as many
         u32::try_from(self.stamp_of.len()).unwrap_or(NONE)
     }
 
@@ -355,8 +354,8 @@ mod tests {
 
     use super::*;
 
-    /// The specification of all policies: a list of who is in which slot since when, and what each policy knows, all of it
-    /// looked through from first to last.
+    /// The specification of all policies: a list of resident neurons, their slots and ages, and each policy's
+    /// state, searched from first to last.
     #[derive(Debug)]
     struct Model {
         policy: Policy,
@@ -401,7 +400,7 @@ mod tests {
             Place::Cold(slot)
         }
 
-        /// A token of a prompt: uses count, and nobody is the current token's.
+        /// Counts a prompt's token; no neuron becomes the current token's.
         fn count(&mut self, requested: &[u32]) {
             self.begin_token();
             for &neuron in requested {
@@ -414,7 +413,7 @@ mod tests {
             self.scores.get(&neuron).copied().unwrap_or(0.0)
         }
 
-        /// The slot whose neuron leaves for another.
+        /// The index of the evicted entry.
         fn leaves(&mut self, neuron: u32, stamp: u32) -> Option<usize> {
             let mut others = (0..self.entries.len()).filter(|&at| self.entries[at].2 != stamp);
             match self.policy {

@@ -1,4 +1,5 @@
-//! Whether a container's directory can be true: sections inside the file, tensors inside sections, lists as long as the model says.
+//! Checks of a container's directory: sections inside the file, tensors inside sections, lists as long as the
+//! model says.
 
 use std::path::Path;
 
@@ -11,7 +12,8 @@ use crate::flash;
 use crate::model::config::TensorShape;
 
 impl Container {
-    /// Every section in the file, every tensor in its section, every list as long as the model says.
+    /// Checks that every section is in the file, every tensor in its section, every list as long as the model
+    /// says.
     pub(crate) fn check(&self) -> Result<(), String> {
         let d = &self.directory;
         d.config.check().map_err(|error| error.to_string())?;
@@ -105,7 +107,7 @@ impl Container {
         Ok(())
     }
 
-    /// All that an index says of its model's files.
+    /// Checks all that an index says of its model's files.
     fn check_source(&self, source: &Source) -> Result<(), String> {
         let (d, name) = (&self.directory, |name: &str| Path::new(name).file_name() == Some(name.as_ref()));
         if source.files.is_empty() || !source.files.iter().all(|file| name(&file.name)) {
@@ -115,11 +117,11 @@ impl Container {
         if total.is_none() || source.files.iter().any(|file| file.bytes >= flash::FILE_BYTES_MAX) {
             return Err("it names files of impossible lengths".to_owned());
         }
-        // behind these files other addresses begin
+        // addresses beyond these files belong to groups
         if source.files.len() as u64 >= flash::APART / flash::FILE_BYTES_MAX {
             return Err(format!("it names {} files", source.files.len()));
         }
-        // its own tensors are in the index, whose addresses come before those of the files
+        // the index's own tensors have addresses before those of the files
         let own = d.fixed.offset <= self.bytes;
         let small = d.fixed.offset.is_multiple_of(PAGE_BYTES) && d.fixed.bytes.is_multiple_of(PAGE_BYTES);
         let pieces = source.pieces(&d.tensors, d.fixed.offset, d.fixed.bytes);
@@ -149,7 +151,7 @@ impl Container {
         Ok(())
     }
 
-    /// Every tensor that a token meets, in its shape.
+    /// Checks the shape of every tensor that a token uses.
     fn check_shapes(&self) -> Result<(), String> {
         let c = &self.directory.config;
         let expect = |name: String, is_plain: bool, rows: usize, columns: usize| match self.tensor(&name) {
@@ -176,7 +178,7 @@ impl Container {
     }
 }
 
-/// Rows and pieces of whole blocks, and a bundle of their shape.
+/// Checks that rows and pieces are whole blocks, and the bundle's shape.
 fn check_stored(d: &Directory, stored: &Stored) -> Result<(), String> {
     let Stored { gate_format, up_format, down_format, .. } = *stored;
     let slice = d.bundle.slice_neurons as usize;

@@ -1,7 +1,7 @@
-//! The index `<model>.index`: a container that leaves a model's weights where they are, in its own files.
+//! The index `<model>.index`: a container that leaves a model's weights in the model's own files.
 //!
-//! It has the container's header and directory, and few bytes besides. The directory's [`Source`] says which files those are and
-//! where in them everything lies:
+//! It has the container's header and directory, and little else. The directory's [`Source`] names the files
+//! and the place of everything in them:
 //!
 //! ```text
 //! fixed part      put together when it is loaded: matrices from the model's files, vectors (as F32, by rank) from the index
@@ -9,8 +9,8 @@
 //! layers          each slice is a whole expert: its gate, up and down are three runs of bytes of the model's files
 //! ```
 //!
-//! A file is taken for the one that was profiled if it has its length and its beginning, up to the first tensor. All other
-//! bytes have checksums, and are compared when they are read.
+//! A file is accepted as the profiled one if its length and its bytes up to the first tensor are equal. All
+//! other bytes have checksums, compared at every read.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -28,24 +28,24 @@ use crate::flash::FILE_BYTES_MAX;
 use crate::model::gguf::{Gguf, TensorInfo};
 use crate::model::source::{Down, SourceModel};
 
-/// Words of `u32` that the tables of an index have for each slice: its number in the source, and checksums.
+/// Words of `u32` per slice in an index's tables: its number in the source, and checksums.
 pub(crate) const SLICE_WORDS: usize = 1 + PARTS;
 
-/// Checksums of a slice: of its gate, up and down.
+/// Checksums of a slice: gate, up and down.
 pub type SliceSums = [u32; PARTS];
 
-/// Where an index has its model's bytes.
+/// The places of an index's weights in the model's own files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// The folder in which the files were profiled: where they are if they are not beside the index.
+    /// The folder of the files when they were profiled; searched if they are not beside the index.
     pub folder: PathBuf,
-    /// The files, in order. Places are counted over all of them, as if they lay one after another.
+    /// The files, in order. Places count bytes over all of them, as if they were one file.
     pub files: Vec<SourceFile>,
-    /// The place of each tensor of the fixed part, as they stand in the directory; absent: in the index itself, where those
-    /// follow each other, each on 64 bytes.
+    /// The place of each tensor of the fixed part, in the directory's order. `None`: the tensor is in the
+    /// index itself; such tensors follow each other, aligned to 64 bytes.
     pub tensors: Vec<Option<u64>>,
-    /// By layer, for each slice in order the places of gate, up and down.
+    /// By layer and slice: the places of gate, up and down.
     pub slices: Vec<Vec<[u64; PARTS]>>,
 }
 
@@ -63,17 +63,17 @@ pub struct SourceFile {
     pub head_hash: String,
 }
 
-/// Where a fixed part's bytes come from, piece by piece, in order.
+/// The source of a piece of a fixed part, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// Zeros between tensors.
     Zeros(u64),
-    /// A run of bytes, by address.
+    /// A run of bytes at an address.
     Bytes(Span),
 }
 
 impl Source {
-    /// The files of a model, before anything is said of what lies in them.
+    /// A source of the model's files, with no places yet.
     ///
     /// # Errors
     /// If the model is not in files, or they are in no folder that can be named.
@@ -82,7 +82,7 @@ impl Source {
         let mut files = Vec::new();
         for (path, start, bytes) in gguf.files() {
             let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "an index is of a model in files");
-            // a link's own name: the hub's cache calls the file that it names by a checksum
+            // the link's own name: the hub's cache names the linked file by checksum
             let parent = path.parent().ok_or_else(invalid)?;
             folder = if parent == Path::new("") { Path::new(".") } else { parent }.canonicalize()?;
             let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(invalid)?.to_owned();
@@ -100,7 +100,7 @@ impl Source {
         Ok(Self { folder, files, tensors: Vec::new(), slices: Vec::new() })
     }
 
-    /// The address of a place; those of the index itself come before.
+    /// The address of a place; addresses of the index itself are lower.
     pub(crate) fn address(&self, place: u64) -> Option<u64> {
         let mut start = 0;
         for (number, file) in (1..).zip(&self.files) {
@@ -112,7 +112,7 @@ impl Source {
         None
     }
 
-    /// The run of so many bytes from a place on, if one file has all of them.
+    /// The span of `bytes` bytes from a place, if one file has all of them.
     pub(crate) fn span(&self, place: u64, bytes: u64) -> Option<Span> {
         let offset = self.address(place)?;
         let file = &self.files[(offset / FILE_BYTES_MAX) as usize - 1];
@@ -120,7 +120,7 @@ impl Source {
         fits.then_some(Span { offset, bytes })
     }
 
-    /// A layer's slices by address, if the files have all of their bytes.
+    /// A layer's slices by address, if the files have all their bytes.
     pub(crate) fn slices(&self, layer: usize, parts_bytes: [u64; PARTS]) -> Option<Box<[[Span; PARTS]]>> {
         let of_slice = |places: &[u64; PARTS]| {
             let mut spans = [Span { offset: 0, bytes: 0 }; PARTS];
@@ -132,8 +132,8 @@ impl Source {
         self.slices.get(layer)?.iter().map(of_slice).collect()
     }
 
-    /// The pieces that a fixed part of these tensors and so many bytes is put together from; the index's own begin at `own`. `None`
-    /// where a tensor is nowhere.
+    /// The pieces of a fixed part of `bytes` bytes with these tensors; the index's own bytes start at `own`.
+    /// `None` if a tensor is in no file.
     pub(crate) fn pieces(&self, tensors: &[TensorEntry], own: u64, bytes: u64) -> Option<Vec<Piece>> {
         let (mut pieces, mut end, mut own) = (Vec::new(), 0, own);
         for (tensor, place) in tensors.iter().zip(&self.tensors) {
@@ -152,10 +152,10 @@ impl Source {
         (tensors.len() == self.tensors.len()).then_some(pieces)
     }
 
-    /// The files, in `folder` or, if that is not given, beside the index or else where they were profiled.
+    /// The files: in `folder` if given, otherwise beside the index or in the profiled folder.
     ///
     /// # Errors
-    /// If one is in none of these, or is another file.
+    /// If a file is in none of these, or is not the profiled one.
     pub(super) fn find(&self, index: &Path, folder: Option<&Path>) -> Result<Vec<PathBuf>, ContainerError> {
         let beside = index.parent().unwrap_or(Path::new("")).to_owned();
         let folders =
@@ -187,7 +187,7 @@ impl Source {
 }
 
 impl SourceFile {
-    /// Says how a file differs from the one that was profiled.
+    /// Checks that a file is the one that was profiled; the error names the difference.
     fn check(&self, path: &Path) -> Result<(), String> {
         let refused = |error: io::Error| error.to_string();
         let found = fs::metadata(path).map_err(refused)?.len();
@@ -206,13 +206,14 @@ impl SourceFile {
     }
 }
 
-/// Checksum of a part of a slice.
+/// The checksum of a part of a slice.
 pub(crate) fn part_checksum(layer: usize, slice: usize, part: usize, bytes: &[u8]) -> u32 {
     let seed = (layer as u64) << 32 | slice as u64;
     xxh3_64_with_seed(bytes, seed ^ (part as u64) << 62) as u32
 }
 
-/// Gate, up and down of an expert, as the source has them, or without gates up, nothing and down; `None` where down is by neurons.
+/// Gate, up and down of an expert as the source has them; without gates: up, nothing, down. `None` where down
+/// is stored by neurons.
 pub(super) fn parts<'a>(
     source: &'a SourceModel<'_>,
     layer: usize,
@@ -224,7 +225,7 @@ pub(super) fn parts<'a>(
     Some([source.ffn_gate(layer, expert).bytes, up, down.bytes])
 }
 
-/// Checksums of a layer's slices, each an expert, in this order: one pass over its bytes.
+/// The checksums of a layer's slices, one expert each, in this order: one pass over its bytes.
 pub(super) fn sums(source: &SourceModel<'_>, layer: usize, experts: &[usize]) -> Vec<SliceSums> {
     experts
         .par_iter()

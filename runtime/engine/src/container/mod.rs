@@ -1,7 +1,7 @@
-//! The flash container `<model>.bundle`: everything `run` needs besides a plan.
+//! The flash container `<model>.bundle`: all that `run` needs besides a plan.
 //!
-//! Independent of device and instruction set. It is made from a source model by [`write`](fn@write) and opened by
-//! [`Container::open`]; sizes are checked before they are believed, and every part has a checksum.
+//! It is independent of device and instruction set. [`write`](fn@write) makes it from a source model,
+//! [`Container::open`] opens it. Sizes are checked before they are used, and every part has a checksum.
 //!
 //! ```text
 //! byte 0                8         12            16           24          32      40       72     80
@@ -17,15 +17,15 @@
 //!         directory       JSON: shapes, tokenizer, where everything lies, BLAKE3 of every section but the bundles
 //! ```
 //!
-//! Every section begins on a page. All numbers are little-endian. A neuron's *rank* is its place in its layer's
-//! order: hot neurons first. Its *source index* is `expert * ffn_width + neuron`.
+//! Every section starts on a page. All numbers are little-endian. A neuron's *rank* is its place in its
+//! layer's order, hot neurons first. Its *source index* is `expert * ffn_width + neuron`.
 //!
-//! An *index* is a container without weights: it says where the model's own files have them (`index.rs`).
+//! An *index* is a container without weights; it names their places in the model's own files (`index.rs`).
 //!
-//! A bundle has two checksums, low halves of XXH3: one over its gate row and one over its up and down rows, both seeded
-//! with layer and rank, so that a bundle read from the wrong place fails, and so that whoever reads the gate alone,
-//! or up and down alone, can check them too. Where slices hold pieces of down, one is over gate and up, the other over the
-//! neuron's share of the piece.
+//! A bundle has two checksums, low halves of XXH3: one over its gate row, one over its up and down rows. Both
+//! are seeded with layer and rank, so a bundle read from the wrong place fails. Two checksums let a reader
+//! verify the gate alone, or up and down alone. Where slices hold pieces of down, one is over gate and up,
+//! the other over the neuron's share of the piece.
 
 mod check;
 mod index;
@@ -54,11 +54,11 @@ pub use write::{
 pub const MAGIC: [u8; 8] = *b"flashpln";
 /// The version of the format.
 pub const VERSION: u32 = 3;
-/// Reads back as another number on a machine of the other byte order.
+/// Reads as another number on a machine of the other byte order.
 const BYTE_ORDER: u32 = 0x0102_0304;
 /// Bytes of the header that its checksum covers.
 const HEADER_CHECKED: usize = 72;
-/// Tensors begin on cache lines.
+/// Tensors start on cache lines.
 pub(crate) const TENSOR_ALIGN: u64 = 64;
 
 /// The container's table of contents.
@@ -81,11 +81,11 @@ pub struct Directory {
     pub down_format: Format,
     /// A bundle's shape, likewise.
     pub bundle: BundleLayout,
-    /// Whether down is transposed, a row for each neuron, as it is if absent; else slices hold pieces of it, as the source
-    /// has them.
+    /// Whether down is transposed, one row a neuron; true if absent. Otherwise slices hold pieces of down as
+    /// the source has them.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub down_transposed: bool,
-    /// How each layer stores its neurons, where layers differ; all as the first if absent.
+    /// Storage of each layer's neurons, where layers differ; if absent, all are as the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Stored>,
     /// The fixed part.
@@ -100,12 +100,12 @@ pub struct Directory {
     pub tables: Section,
     /// First byte of each layer's bundles; none in an index.
     pub layer_offsets: Vec<u64>,
-    /// Of an index: where the model's own files have what it has not; absent in a container.
+    /// Places in the model's own files, in an index; absent in a container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
 }
 
-/// Value of `down_transposed` where it is absent.
+/// The value of `down_transposed` if absent.
 fn yes() -> bool {
     true
 }
@@ -115,7 +115,7 @@ fn is_yes(so: &bool) -> bool {
     *so
 }
 
-/// How a layer stores its neurons.
+/// Storage of a layer's neurons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stored {
@@ -130,7 +130,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Neurons of a model in slices, and either their down rows or pieces of down: `None` where those are not
+    /// Storage of a model's neurons in slices, with down rows or pieces of down; `None` where these are not
     /// whole blocks.
     fn new(
         [gate, up, down]: [Format; 3],
@@ -157,33 +157,33 @@ impl Stored {
         Some(Self { gate_format: gate, up_format: up, down_format: down, bundle })
     }
 
-    /// The formats and the layout of a model's own file.
+    /// The formats and layout of the model's own file.
     fn apart(self) -> Self {
         Self { bundle: self.bundle.apart(), ..self }
     }
 }
 
 impl Directory {
-    /// How a layer stores its neurons.
+    /// Storage of a layer's neurons.
     pub fn stored(&self, layer: usize) -> Stored {
         let Self { gate_format, up_format, down_format, bundle, .. } = *self;
         self.layers.get(layer).copied().unwrap_or(Stored { gate_format, up_format, down_format, bundle })
     }
 
-    /// The bundles' shape, or where layers differ what they have on average.
+    /// The bundles' shape; the mean shape where layers differ.
     pub fn mean_bundle(&self) -> BundleLayout {
         let own: Vec<BundleLayout> = self.layers.iter().map(|layer| layer.bundle).collect();
         BundleLayout::mean(&own).unwrap_or(self.bundle)
     }
 
-    /// The format that most layers have; of several the first.
+    /// The format of most layers; the first in a tie.
     fn most(&self, of: fn(&Stored) -> Format) -> Format {
         let all: Vec<Format> = (0..self.config.layers()).map(|layer| of(&self.stored(layer))).collect();
         let count = |format: &Format| all.iter().filter(|other| *other == format).count();
         all.iter().rev().copied().max_by_key(count).unwrap_or(self.gate_format)
     }
 
-    /// The shapes, as `model.toml` has them.
+    /// The shapes, as in `model.toml`.
     pub fn architecture(&self) -> Architecture {
         let c = &self.config;
         let (heads, other_heads) = heads_of(c);
@@ -215,7 +215,8 @@ impl Directory {
     }
 }
 
-/// The shapes of heads and the layers that have them: that of the first layer with keys and values, and the others.
+/// The head shape of the first layer with keys and values, then the other shapes, each with its number of
+/// layers.
 fn heads_of(config: &Config) -> (Heads, Vec<Heads>) {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut shapes: Vec<Heads> = Vec::new();
@@ -229,7 +230,7 @@ fn heads_of(config: &Config) -> (Heads, Vec<Heads>) {
             None => shapes.push(Heads { layers: 1, heads, kv_heads, head_width }),
         }
     }
-    // a model without attention is refused
+    // a model without attention is refused elsewhere
     let first = if shapes.is_empty() { Heads::default() } else { shapes.remove(0) };
     (first, shapes)
 }
@@ -263,7 +264,7 @@ pub struct TensorEntry {
 }
 
 impl TensorEntry {
-    /// Bytes of all rows; nothing when they cannot be counted.
+    /// Bytes of all rows; `None` on overflow or if a row is not whole blocks.
     pub fn bytes(&self) -> Option<u64> {
         if !self.columns.is_multiple_of(self.format.block_values()) {
             return None;
@@ -287,7 +288,7 @@ pub struct SetEntry {
     pub ranks: Vec<Vec<usize>>,
     /// Storage of `fc1` and `fc2`; without meaning for signs.
     pub format: Format,
-    /// The function of the hidden layer; a `ReLU` where a container does not say.
+    /// The function of the hidden layer; `ReLU` if absent.
     #[serde(default)]
     pub hidden: Hidden,
     /// First byte of each expert's matrices, from the section's start: `fc1`, then `fc2` on the next cache line, or the
@@ -307,7 +308,7 @@ pub struct LevelEntry {
     pub set: Option<usize>,
     /// Per layer and neuron in order of expert, then rank within the expert: `f32` thresholds or `i32` differences.
     pub thresholds: Option<Section>,
-    /// Per layer: the first so many ranks are always computed.
+    /// By layer: this many first ranks are always computed.
     pub always_on: Vec<u32>,
 }
 
@@ -323,10 +324,11 @@ pub fn up_down_checksum(layer: usize, rank: usize, up_down: &[u8]) -> u32 {
 
 /// Checksums of a bundle: of its gate row, and of its up and down rows.
 pub type Checksums = [u32; 2];
-/// Words of `u32` that the tables have for each neuron: its source index and its checksums.
+/// Words of `u32` per neuron in the tables: its source index and its checksums.
 pub(crate) const TABLE_WORDS: usize = 1 + size_of::<Checksums>() / size_of::<u32>();
 
-/// Checksums of the neurons of a slice with a piece of down: of the inputs of each, and of its share of the piece.
+/// Checksums of the neurons of a slice with a piece of down: each neuron's inputs, and its share of the
+/// piece.
 fn slice_checksums(layer: usize, first: usize, slice: &[u8], bundle: &BundleLayout) -> Vec<Checksums> {
     let (inputs, down) = ((bundle.gate_bytes + bundle.up_bytes) as usize, bundle.down_bytes as usize);
     let (all_inputs, piece) = slice.split_at(bundle.slice_neurons as usize * inputs);

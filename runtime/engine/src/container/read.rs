@@ -1,4 +1,4 @@
-//! Opening a container: nothing is believed before it is checked.
+//! Opens containers, and checks everything before it is used.
 
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -15,12 +15,12 @@ use super::{BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, T
 use crate::arena::LINE_BYTES;
 use crate::flash::{self, Files, LayerSlices};
 
-/// A directory holds shapes and a vocabulary: no model's comes near this.
+/// Far above the size of any model's directory, which holds shapes and a vocabulary.
 const DIRECTORY_BYTES_MAX: u64 = 1 << 28;
 /// Sections are read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Why the system does not read a container, and what to do.
+/// Why the system did not read a container, and what to do.
 fn unreadable(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::NotFound => {
@@ -74,7 +74,7 @@ pub enum ContainerError {
         /// The file.
         path: PathBuf,
     },
-    /// Shorter or longer than it says.
+    /// Its length differs from its header.
     #[error(
         "{path} has {found} bytes and should have {expected}: it was cut short or changed; copy or make it again"
     )]
@@ -94,7 +94,7 @@ pub enum ContainerError {
         /// The damaged part.
         part: String,
     },
-    /// The model's file is not where it is looked for.
+    /// A model file is in none of the folders searched.
     #[error(
         "{name}, whose weights {index} leaves where they are, is neither in {folders}: put it beside the index, or name it with --model"
     )]
@@ -103,7 +103,7 @@ pub enum ContainerError {
         index: PathBuf,
         /// The name of the model's first file.
         name: String,
-        /// Where it was looked for.
+        /// The folders searched.
         folders: String,
     },
     /// The model's file is not the one that was profiled.
@@ -118,7 +118,7 @@ pub enum ContainerError {
         /// The difference.
         problem: String,
     },
-    /// The fixed part, put together from the model's file, is another.
+    /// The fixed part, assembled from the model's files, does not match.
     #[error(
         "{path}: attention, embeddings or head do not match their checksum: the file is damaged or was changed since it was profiled; get it again, or make {index} anew with `profile --model`"
     )]
@@ -128,7 +128,7 @@ pub enum ContainerError {
         /// The index.
         index: PathBuf,
     },
-    /// Checksums match, but it makes no sense.
+    /// Its checksums match, but its contents contradict each other.
     #[error("{path}: {problem}; make it again with `profile --model`")]
     Invalid {
         /// The file.
@@ -149,7 +149,7 @@ pub struct Container {
     pub fingerprint: String,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Of an index the model's own files, in order; of a container none.
+    /// An index's model files, in order; empty for a container.
     pub model_files: Vec<PathBuf>,
 }
 
@@ -172,10 +172,11 @@ impl ContainerError {
     }
 }
 
-/// Whether a container with this directory and so many bytes before it will be opened; its tables have no hash yet.
+/// Checks that [`Container::open`] will accept a container of this directory after `bytes` bytes; its tables
+/// have no hash yet.
 ///
 /// # Errors
-/// `InvalidData` with what [`Container::open`] would say of `path`.
+/// `InvalidData` with the message of [`Container::open`] for `path`.
 pub(super) fn believed(path: &Path, directory: &Directory, bytes: u64) -> io::Result<()> {
     let json = serde_json::to_vec(directory)?;
     let invalid = |problem: String| {
@@ -192,7 +193,7 @@ pub(super) fn believed(path: &Path, directory: &Directory, bytes: u64) -> io::Re
     container.check().map_err(invalid)
 }
 
-/// A directory as it stands in the file.
+/// Parses a directory as the file has it.
 fn read_directory(json: &[u8]) -> Result<Directory, String> {
     if json.len() as u64 > DIRECTORY_BYTES_MAX {
         return Err(format!("a directory of {} bytes is not read", json.len()));
@@ -201,8 +202,8 @@ fn read_directory(json: &[u8]) -> Result<Directory, String> {
 }
 
 impl Container {
-    /// Opens and checks everything but the sections' contents, which are checked as they are read. An index's model is looked for
-    /// beside it, and where it was profiled.
+    /// Opens a container and checks all but the contents of its sections, which are checked as they are read.
+    /// An index's model files are searched beside it, then where they were profiled.
     ///
     /// # Errors
     /// Every [`ContainerError`].
@@ -210,10 +211,11 @@ impl Container {
         Self::open_with(path, None)
     }
 
-    /// Opens and checks as [`Self::open`] does. An index's model is looked for in `model_folder` alone, if that is given.
+    /// Opens a container as [`Self::open`]. If `model_folder` is given, an index's model files are searched
+    /// only there.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Self::open`].
     pub fn open_with(path: &Path, model_folder: Option<&Path>) -> Result<Self, ContainerError> {
         let io = |source| ContainerError::Io { path: path.to_owned(), source };
         let metadata = std::fs::metadata(path).map_err(io)?;
@@ -230,7 +232,8 @@ impl Container {
         Ok(container)
     }
 
-    /// Reads and checks the header and the directory of a file of so many bytes, of which `read_at` fills a buffer from a place on.
+    /// Reads and checks header and directory of a file of `file_length` bytes; `read_at` fills a buffer from
+    /// an offset.
     fn read(
         path: &Path,
         file_length: u64,
@@ -273,7 +276,7 @@ impl Container {
             return Err(checksum("directory"));
         }
         let mut directory = read_directory(&json).map_err(invalid)?;
-        // what follows counts its layers
+        // later fields are counted by its layers
         directory.config.check().map_err(|error| invalid(error.to_string()))?;
         if directory.source.is_some() {
             directory.layer_offsets = (0..directory.config.layers()).map(LayerSlices::address).collect();
@@ -289,8 +292,8 @@ impl Container {
         Ok(container)
     }
 
-    /// Reads bytes as a container or an index, for fuzzing: all that is read of one before a plan is known is used, or it is refused,
-    /// without a panic. Its checksums are made right before, and it is as long as it says.
+    /// Reads bytes as a container or index, for fuzzing. All parts read before a plan is known are used or
+    /// refused, without a panic. Corrects header checksums and length first.
     #[doc(hidden)]
     pub fn read_any(bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
@@ -322,7 +325,7 @@ impl Container {
     /// Opens the file, and an index's model files, for reading as [`flash::open`] does.
     ///
     /// # Errors
-    /// The system's, of the file that is named.
+    /// The system's error, with the file's name.
     pub fn files(&self, direct: bool) -> Result<Files, ContainerError> {
         let open = |path: &PathBuf| {
             flash::open(path, direct).map_err(|source| ContainerError::Io { path: path.clone(), source })
@@ -332,12 +335,12 @@ impl Container {
         ))
     }
 
-    /// The file that neurons are read from; of an index the model's first.
+    /// The file that neurons are read from: the container, or the first file of an index's model.
     pub fn weights_path(&self) -> &Path {
         self.model_files.first().unwrap_or(&self.path)
     }
 
-    /// Where most weights are: the container, or the longest file of an index's model.
+    /// The file with most weights: the container, or the longest file of an index's model.
     pub(crate) fn weights(&self) -> Span {
         let files = self.directory.source.iter().flat_map(|source| (1..).zip(&source.files));
         let longest = files.max_by_key(|(_, file)| file.bytes);
@@ -347,12 +350,12 @@ impl Container {
         })
     }
 
-    /// The slices of each layer whose parts lie apart: of an index all.
+    /// Layers whose slices have separate parts: all layers of an index, none of a container.
     pub(crate) fn groups(&self) -> Vec<LayerSlices> {
         let d = &self.directory;
         let of_layer = |source: &Source, layer| {
             let bundle = d.stored(layer).bundle;
-            // checked when it was opened
+            // `open` checked it
             let slices = source.slices(layer, self.parts_bytes(layer)).unwrap_or_default();
             LayerSlices { at: bundle.parts_at(), slices }
         };
@@ -368,12 +371,13 @@ impl Container {
         [gate, up, (self.directory.config.width * row) as u64]
     }
 
-    /// The tokenizer, which the container then no longer has: a vocabulary need not be in memory twice.
+    /// Takes the tokenizer out of the container, so that a vocabulary is in memory once.
     pub(crate) fn take_tokenizer(&mut self) -> TokenizerData {
         std::mem::take(&mut self.directory.tokenizer)
     }
 
-    /// Reads a section into `out` and checks its hash. `files` may be open for direct I/O if `out` lies on a page.
+    /// Reads a section into `out` and checks its hash. `files` may be open for direct I/O if `out` starts on
+    /// a page.
     ///
     /// # Errors
     /// [`ContainerError::Io`] and [`ContainerError::Checksum`], which names `part`.
@@ -390,11 +394,11 @@ impl Container {
         self.read_section_past(files, section, part, &mut [], 0, |_| (), out)
     }
 
-    /// [`Container::read_section`] without its first `past` bytes, which go through `scratch` and are passed to `see`.
-    /// `files` may be open for direct I/O if these are whole pages and `scratch` lies on one, too.
+    /// Reads as [`Container::read_section`] but passes the first `past` bytes through `scratch` to `see`.
+    /// `files` may be open for direct I/O if `past` is whole pages and `scratch` starts on a page, too.
     ///
     /// # Errors
-    /// Those of [`Container::read_section`].
+    /// As [`Container::read_section`].
     ///
     /// # Panics
     /// If `out` is not the rest of the section.
@@ -435,13 +439,14 @@ impl Container {
         Ok(())
     }
 
-    /// Reads the fixed part as [`Container::read_section_past`], of an index from wherever its pieces are.
+    /// Reads the fixed part as [`Container::read_section_past`]; an index's part is assembled from its
+    /// pieces.
     ///
     /// # Errors
-    /// As there, and [`ContainerError::ChangedSource`].
+    /// As [`Container::read_section_past`], and [`ContainerError::ChangedSource`].
     ///
     /// # Panics
-    /// As there; if `scratch` has less than two pages.
+    /// As [`Container::read_section_past`]; also if `scratch` has less than two pages.
     pub(crate) fn read_fixed(
         &self,
         files: &Files,
@@ -455,7 +460,7 @@ impl Container {
             return self.read_section_past(files, fixed, "fixed part", scratch, past, see, out);
         };
         assert_eq!(past + out.len() as u64, fixed.bytes, "a section is read whole");
-        // checked when it was opened
+        // `open` checked it
         let pieces = source.pieces(&self.directory.tensors, fixed.offset, fixed.bytes).unwrap_or_default();
         let (mut hasher, mut at, mut rest) = (blake3::Hasher::new(), 0, out);
         let mut take = |mut bytes: &[u8]| {
@@ -518,7 +523,7 @@ impl Container {
         self.directory.config.experts() * self.directory.config.ffn_width()
     }
 
-    /// Resident bytes of a level: its predictor set and thresholds, or every gate row, and thresholds behind them.
+    /// Resident bytes of a level: its predictor set and thresholds, or every gate row and its thresholds.
     pub fn level_resident_bytes(&self, level: &LevelEntry) -> u64 {
         match level.kind {
             LevelKind::Dense => 0,
@@ -540,7 +545,7 @@ impl Container {
 }
 
 impl super::SetEntry {
-    /// Bytes of one expert's matrices; nothing when they cannot be counted.
+    /// Bytes of one expert's matrices; `None` on overflow.
     pub(super) fn expert_bytes(
         &self,
         config: &crate::model::config::Config,
@@ -567,7 +572,7 @@ impl super::SetEntry {
     }
 }
 
-/// Bytes of a file in memory, if it has them.
+/// Part of a file in memory, if the file has it.
 fn part_of(bytes: &[u8], at: u64, length: u64) -> Option<&[u8]> {
     let start = usize::try_from(at).ok()?;
     bytes.get(start..start.checked_add(usize::try_from(length).ok()?)?)

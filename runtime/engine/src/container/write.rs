@@ -1,4 +1,4 @@
-//! Making a container from a source model.
+//! Writes containers and indexes from a source model.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -38,12 +38,12 @@ pub enum PredictorSource {
     },
 }
 
-/// A source of predictors, one at a time: all of a large model's are more than memory should hold.
+/// A source of predictors, read one at a time: all predictors of a large model would not fit in memory.
 pub trait PredictorSources: std::fmt::Debug {
     /// The predictor of an expert of a layer.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     fn predictor(&self, layer: usize, expert: usize) -> io::Result<PredictorSource>;
 }
 
@@ -63,7 +63,7 @@ pub struct SetSource<'a> {
     pub kind: LevelKind,
     /// Storage of the low-rank matrices.
     pub format: Format,
-    /// Between the low-rank matrices.
+    /// Activation between the low-rank matrices.
     pub hidden: Hidden,
     /// One for every expert of every layer.
     pub predictors: &'a dyn PredictorSources,
@@ -78,13 +78,14 @@ pub struct LevelSource {
     pub kind: LevelKind,
     /// Index of the level's predictor set.
     pub set: Option<usize>,
-    /// Low rank: `[layer][expert][neuron]` logit thresholds. Gate threshold: those of the activated gate's size. Sign: largest numbers of differences, as whole numbers.
+    /// Low rank: `[layer][expert][neuron]` logit thresholds. Gate threshold: thresholds of the activated
+    /// gate's size. Sign: the greatest number of differing bits, a whole number.
     pub thresholds: Option<Vec<Vec<Vec<f32>>>>,
-    /// Per layer: the first so many ranks are always computed.
+    /// By layer: this many first ranks are always computed.
     pub always_on: Vec<u32>,
 }
 
-/// A container that stands on disk.
+/// A container that was written.
 #[derive(Debug, Clone)]
 pub struct Written {
     /// The directory as written.
@@ -95,32 +96,32 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// Remembers which layers a half-written container holds, so that a second start need not write them again.
+/// The layers that a partial container holds, so that a resumed run does not write them again.
 pub trait WrittenLayers {
     /// The checksums of a layer's bundles, if it was written before.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// If they cannot be read.
     fn load(&self, layer: usize) -> io::Result<Option<Vec<Checksums>>>;
 
-    /// A layer is there, written now or before.
+    /// Records a written layer.
     ///
     /// # Errors
-    /// When that cannot be kept.
+    /// If it cannot be recorded.
     fn save(&mut self, layer: usize, checksums: &[Checksums]) -> io::Result<()>;
 
-    /// Whether the source gives back a layer that is saved, so that what was written is read again first.
+    /// Whether the source frees a layer that is saved; the written layer is then read and verified first.
     fn gives_back(&self) -> bool {
         false
     }
 
-    /// Whether the source no longer has this layer, so that it is in the half-written container or nowhere.
+    /// Whether the source has freed this layer, so that only the partial container may have it.
     fn given_back(&self, _layer: usize) -> bool {
         false
     }
 }
 
-/// Remembers nothing.
+/// Records nothing.
 impl WrittenLayers for () {
     fn load(&self, _: usize) -> io::Result<Option<Vec<Checksums>>> {
         Ok(None)
@@ -131,10 +132,10 @@ impl WrittenLayers for () {
     }
 }
 
-/// A container or an index as an output. The caller decides which files it may replace.
+/// A container or an index as output. The caller decides which files it may replace.
 pub const OUTPUT: OutputKind = OutputKind { name: "a container", is_one: |_| true };
 
-/// All that a container is made of.
+/// All parts of a container.
 #[derive(Debug)]
 pub struct Contents<'a> {
     /// The model's name.
@@ -145,9 +146,10 @@ pub struct Contents<'a> {
     pub source: &'a SourceModel<'a>,
     /// Tokenizer of the model.
     pub tokenizer: TokenizerData,
-    /// Format of down rows that have blocks; those without keep theirs. `None`: no rows, slices hold pieces of the source's down.
+    /// Format of down rows that have blocks; formats without blocks are kept. `None`: no down rows; slices
+    /// hold pieces of the source's down.
     pub down_format: Option<Format>,
-    /// Neurons of one expert that stand together and come and go together; 1 if each does by itself.
+    /// Neurons of one expert that are read and evicted together; 1 for single neurons.
     pub slice_neurons: usize,
     /// Per layer, for each rank the source index `expert * ffn_width + neuron`: a permutation.
     pub orders: &'a [Vec<u32>],
@@ -157,15 +159,17 @@ pub struct Contents<'a> {
     pub levels: &'a [LevelSource],
 }
 
-/// Writes a container to `part`, and renames it to `path` in the same folder when it is whole.
+/// Writes a container to `part`, and renames it to `path` in the same folder when it is complete.
 ///
-/// A layer that `layers` remembers is believed after every bundle in `part` has been checked. `progress` is told the bytes
-/// written so far and answers whether to go on.
+/// A layer recorded in `layers` is used after every bundle in `part` was verified. `progress` gets the bytes
+/// written so far and returns whether to continue.
 ///
 /// # Errors
-/// An [`io::Error`] of kind `Interrupted` when `progress` says stop, which leaves `part` to go on with; `InvalidInput`
-/// when the parts do not fit the model; `InvalidData` when a layer is in neither the source nor `part`; otherwise the
-/// system says, a full disk included. `part` is removed then, unless it holds what the source no longer has.
+/// * `Interrupted` if `progress` returned false; `part` is kept for resuming.
+/// * `InvalidInput` if the contents do not fit the model.
+/// * `InvalidData` if a layer is in neither the source nor `part`.
+/// * Otherwise the system's error, for example a full disk. `part` is removed, unless it holds layers that
+///   the source has freed.
 pub fn write(
     path: &Path,
     part: &Path,
@@ -179,7 +183,7 @@ pub fn write(
         .and_then(|written| deliver(part, path, OUTPUT).map(|()| written));
     let needed = (0..count).any(|layer| layers.given_back(layer));
     if !needed && written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
-        // the first error is reported; a second one about a missing file would add nothing
+        // report the first error; a second about a missing file would add nothing
         let _gone = fs::remove_file(part);
     }
     written
@@ -235,7 +239,7 @@ fn write_part(
     let sets = sets.iter().map(|set| write_set(&mut out, config, set)).collect::<io::Result<Vec<_>>>()?;
     let levels = levels.iter().map(|level| write_level(&mut out, level)).collect::<io::Result<Vec<_>>>()?;
 
-    // The checksums of the tables are known only after the bundles: their pages are left out and written later.
+    // The checksums are known only after the bundles, so the tables' pages are skipped and written later.
     let neurons = config.experts() * config.ffn_width();
     let tables_offset = out.position;
     let tables_words = (config.layers() * neurons * TABLE_WORDS) as u64;
@@ -273,7 +277,7 @@ fn write_part(
         layer_offsets,
         source: None,
     };
-    // a layer that is there may be given back by the source: first all else must be one that is opened
+    // the source may free a written layer: first check that everything else will be accepted
     let end = out.position + layers.iter().map(layer_bytes).sum::<u64>();
     read::believed(part, &directory, end)?;
     for (layer, (order, converted)) in orders.iter().zip(&layers).enumerate() {
@@ -319,7 +323,7 @@ fn write_part(
     finish(&file, out, directory, &tables)
 }
 
-/// Writes the directory behind everything, the tables into their place, and the header.
+/// Writes the directory at the end, the tables into their place, and the header.
 fn finish(file: &File, mut out: Sections<'_>, directory: Directory, tables: &[u8]) -> io::Result<Written> {
     let json = serde_json::to_vec(&directory)?;
     let directory_offset = out.position;
@@ -334,11 +338,13 @@ fn finish(file: &File, mut out: Sections<'_>, directory: Directory, tables: &[u8
     Ok(Written { directory, fingerprint: fingerprint(&json), bytes: file_bytes })
 }
 
-/// Writes an index to `part`, and renames it to `path` when it is whole: a container that leaves the weights in the source's own
-/// files. Everything is read once, layer after layer; `progress` is told the source's bytes that have been.
+/// Writes an index to `part`, and renames it to `path` when it is complete: a container that leaves the
+/// weights in the source's own files. Reads everything once, layer after layer; `progress` gets the source
+/// bytes read so far and returns whether to continue.
 ///
 /// # Errors
-/// As [`write`](fn@write); also if slices are not whole experts with pieces of down, or there are predictors.
+/// As [`write`](fn@write); also if slices are not whole experts with pieces of down, or if there are
+/// predictors.
 pub fn write_index(
     path: &Path,
     part: &Path,
@@ -349,7 +355,7 @@ pub fn write_index(
     let written = write_index_part(part, contents, progress)
         .and_then(|written| deliver(part, path, OUTPUT).map(|()| written));
     if written.is_err() {
-        // the first error is reported; a second one about a missing file would add nothing
+        // report the first error; a second about a missing file would add nothing
         let _gone = fs::remove_file(part);
     }
     written
@@ -388,7 +394,7 @@ fn write_index_part(
     let mut out = Sections::new(&file, quiet)?;
     out.write(&[0; PAGE_BYTES as usize])?;
 
-    // the fixed part as it will be put together; what is not in the source as it is follows here
+    // the fixed part as it will be assembled; tensors that the source does not have in this form follow here
     let (mut hasher, mut end, mut tensors) = (blake3::Hasher::new(), 0, Vec::new());
     let own_offset = out.position;
     for tensor in fixed_tensors(source, orders) {
@@ -428,7 +434,7 @@ fn write_index_part(
         for &expert in &experts {
             let parts = index::parts(source, layer, expert).unwrap_or_default();
             bytes += parts.iter().map(|part| part.len() as u64).sum::<u64>();
-            // no bytes are where the gate is
+            // an empty part gets the gate's place
             let [gate, down] = [place(parts[0])?, place(parts[2])?];
             places.push([gate, if parts[1].is_empty() { gate } else { place(parts[1])? }, down]);
         }
@@ -467,7 +473,7 @@ fn write_index_part(
     finish(&file, out, directory, &tables)
 }
 
-/// BLAKE3 of a directory's bytes, 32 digits: what plans are bound to.
+/// BLAKE3 of a directory's bytes, 32 digits; plans name a container by it.
 pub(super) fn fingerprint(json: &[u8]) -> String {
     hex(blake3::hash(json))[..32].to_owned()
 }
@@ -486,7 +492,7 @@ fn header(directory_offset: u64, json: &[u8], file_bytes: u64) -> Vec<u8> {
     header
 }
 
-/// The fixed part, each tensor on a cache line.
+/// Writes the fixed part, each tensor on a cache line.
 fn write_fixed(
     out: &mut Sections<'_>,
     source: &SourceModel<'_>,
@@ -507,7 +513,8 @@ fn write_fixed(
     Ok((out.end()?, entries))
 }
 
-/// A tensor of the fixed part: stored as it is or, where it is plain, as values of `F32`, in an order where there is one.
+/// A tensor of the fixed part, stored unchanged, or if plain as `F32` values, permuted by `order` if there is
+/// one.
 struct Fixed<'a> {
     name: String,
     matrix: Matrix<'a>,
@@ -515,7 +522,7 @@ struct Fixed<'a> {
     order: Option<&'a [u32]>,
 }
 
-/// The embedding, what every token meets of each layer, and the head, in the order in which a token meets them.
+/// The tensors of the fixed part in the order of use: the embedding, each layer's shared tensors, the head.
 fn fixed_tensors<'a>(source: &'a SourceModel<'_>, orders: &'a [Vec<u32>]) -> Vec<Fixed<'a>> {
     let of = |name: &str, matrix, is_plain| Fixed { name: name.to_owned(), matrix, is_plain, order: None };
     let mut tensors = vec![of("token_embd.weight", source.token_embedding(), false)];
@@ -536,7 +543,7 @@ fn fixed_tensors<'a>(source: &'a SourceModel<'_>, orders: &'a [Vec<u32>]) -> Vec
     tensors
 }
 
-/// The values of a plain tensor.
+/// The values of a plain tensor, permuted by `order` if there is one.
 fn plain_values(w: Matrix<'_>, order: Option<&[u32]>) -> Vec<f32> {
     let mut values = vec![0.0; w.rows * w.columns];
     dequantise(w.format, w.bytes, &mut values);
@@ -612,12 +619,12 @@ fn write_level(out: &mut Sections<'_>, level: &LevelSource) -> io::Result<LevelE
     })
 }
 
-/// Formats of a layer's rows, as they are read and as they are stored.
+/// Formats of a layer's rows, as read and as stored.
 struct Converted {
-    /// Formats of gate, up and down rows before they are put into the order that kernels want.
+    /// Formats of gate, up and down rows before they are rearranged for the kernels.
     from: [Format; 3],
     stored: Stored,
-    /// Whether there are down rows, and not pieces.
+    /// Whether there are down rows, not pieces.
     transposed: bool,
 }
 
@@ -655,10 +662,10 @@ impl Converted {
     }
 }
 
-/// Bundles that are put together, by all threads, before they are written.
+/// Bundles that all threads assemble together before they are written.
 const BUNDLES_AT_ONCE: usize = 1024;
 
-/// One layer's bundles, in order of rank; their checksums.
+/// Writes one layer's bundles by rank; returns their checksums.
 fn write_layer(
     out: &mut Sections<'_>,
     source: &SourceModel<'_>,
@@ -705,7 +712,7 @@ fn write_layer(
     Ok(checksums)
 }
 
-/// Writes slice after slice, with pieces of down.
+/// Writes a layer slice by slice, with pieces of down; returns checksums.
 fn write_slices(
     out: &mut Sections<'_>,
     source: &SourceModel<'_>,
@@ -749,12 +756,12 @@ fn write_slices(
     Ok(checksums)
 }
 
-/// Slices that are put together at a time.
+/// Slices that are assembled together.
 fn slices_at_once(slice: usize) -> usize {
     (BUNDLES_AT_ONCE / slice).max(1)
 }
 
-/// `piece` becomes columns `first..first + count` of each row of down, then zeros.
+/// Fills `piece` with columns `first..first + count` of each row of down, then zeros.
 fn take_piece(down: Matrix<'_>, first: usize, count: usize, stored: Format, piece: &mut [u8]) {
     piece.fill(0);
     let (from, to) = (down.format.row_bytes(first), down.format.row_bytes(first + count));
@@ -764,7 +771,7 @@ fn take_piece(down: Matrix<'_>, first: usize, count: usize, stored: Format, piec
     }
 }
 
-/// Whether the bundles of a layer that was written before are there, each with its checksum.
+/// Whether the file holds all bundles of a layer that was written before, each with its checksum.
 fn holds_layer(
     file: &File,
     offset: u64,
@@ -773,7 +780,7 @@ fn holds_layer(
     checksums: &[Checksums],
 ) -> bool {
     let bundle = &converted.stored.bundle;
-    // a slice is checked at a time where it holds a piece, else a neuron
+    // the unit of checks: a slice where it holds a piece, else a neuron
     let (slice, stride) = (bundle.slice_neurons as usize, bundle.stride_bytes as usize);
     let unit = if converted.transposed { 1 } else { slice };
     let of_unit = |rank: usize, bytes: &[u8], sums: &[Checksums]| {
@@ -798,8 +805,8 @@ fn holds_layer(
     })
 }
 
-/// An expert's down matrix as a container with down rows in `format` holds it, where that is not the source's bit for
-/// bit: `down^T`, `[neurons, width]`.
+/// An expert's `down^T` `[neurons, width]` in `format`, as a container with down rows holds it. `None` where
+/// it equals the source's, bit for bit.
 pub fn requantised_down(
     source: &SourceModel<'_>,
     layer: usize,
@@ -852,40 +859,42 @@ fn transposed(down: Down<'_>, format: Format) -> Vec<u8> {
     out
 }
 
-/// The format in which down rows of a model are stored. A block of a quantised down matrix spans neurons, so a
-/// neuron's row cannot be cut out of it unchanged: it is quantised again, along the width, as `wanted` or else in the
-/// source's own format, which is the finest where layers differ (`Q4_K_M` files), `Q4_K` where that is read only, and
-/// `Q8_0` where the width is not whole blocks of it. Formats without blocks keep every bit, whatever is wanted.
+/// The format of a model's stored down rows. Formats without blocks keep every bit, whatever is wanted.
+///
+/// A block of a quantised down matrix spans neurons, so a neuron's row cannot be cut out unchanged: it is
+/// quantised again along the width. The target is `wanted`, or else the source's own format, the finest where
+/// layers differ (`Q4_K_M` files). `Q4_K` replaces formats that cannot be written, and `Q8_0` formats whose
+/// blocks do not divide the width.
 pub fn stored_down_format(source: &SourceModel<'_>, wanted: Option<Format>) -> Format {
     let fineness = |format: &Format| Format::ALL.iter().position(|other| other == format);
     let own = down_formats(source).min_by_key(fineness).unwrap_or(Format::F32);
     if !own.has_blocks() {
         return own;
     }
-    // four-bit floats are written, too, but lose more than that when they are rounded a second time
+    // four-bit floats can be written, but lose more than `Q4_K` when rounded a second time
     let own = if own.is_written() && own != Format::Mxfp4 { own } else { Format::Q4K };
     let suits = |format: &Format| source.config().width.is_multiple_of(format.block_values());
     [wanted.unwrap_or(own), Format::Q8_0].into_iter().find(suits).unwrap_or(Format::F16)
 }
 
-/// Whether the source has a down matrix by neurons, a row for each.
+/// Whether the source stores a down matrix by neurons, one row each.
 pub fn has_down_rows(source: &SourceModel<'_>) -> bool {
     downs(source).any(|down| matches!(down, Down::Rows(_)))
 }
 
-/// The formats of the source's down matrices, layer after layer.
+/// The formats of the source's down matrices, by layer.
 pub fn down_formats(source: &SourceModel<'_>) -> impl Iterator<Item = Format> {
     downs(source).map(|(Down::Columns(w) | Down::Rows(w))| w.format)
 }
 
-/// The source's down matrices, layer after layer.
+/// The source's down matrices, by layer.
 fn downs<'a>(source: &'a SourceModel<'_>) -> impl Iterator<Item = Down<'a>> {
     let config = source.config();
     let experts = move |layer| (0..config.experts()).map(move |expert| source.ffn_down(layer, expert));
     (0..config.layers()).flat_map(experts)
 }
 
-/// Slices with pieces of down are neighbours of one expert, in the source's order.
+/// Checks that slices with pieces of down are neighbours of one expert, in the source's order.
 fn check_slices(config: &Config, orders: &[Vec<u32>], slice: usize) -> io::Result<()> {
     let of_one = |neurons: &[u32]| {
         let first = neurons[0] as usize;
@@ -930,7 +939,7 @@ pub(super) fn hex(hash: blake3::Hash) -> String {
     hash.to_hex().to_string()
 }
 
-/// A file written section by section: each on a page, each hashed.
+/// A file written section by section, each on a page and hashed.
 struct Sections<'a> {
     file: DirectWriter<'a>,
     position: u64,
@@ -955,7 +964,7 @@ impl<'a> Sections<'a> {
         self.write_unhashed(bytes)
     }
 
-    /// Writes bytes outside any section's hash: bundles have checksums of their own.
+    /// Writes bytes outside any section's hash; bundles have their own checksums.
     fn write_unhashed(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.position += bytes.len() as u64;
@@ -967,7 +976,7 @@ impl<'a> Sections<'a> {
         self.write(&zeros[..(self.position.next_multiple_of(align) - self.position) as usize])
     }
 
-    /// The next cache line, counted from the section's start.
+    /// Pads to the next cache line; returns its offset in the section.
     fn align(&mut self) -> io::Result<u64> {
         self.align_to(TENSOR_ALIGN)?;
         Ok(self.position - self.start)

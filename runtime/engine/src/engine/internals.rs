@@ -1,5 +1,4 @@
-//! Measurements and facts of an engine that the programs of flashplan need besides. The trait stands in [`crate::internals`];
-//! embedders have no use for it.
+//! Measurements and facts of an engine for flashplan's own programs, exported through [`crate::internals`].
 
 use super::{Command, Engine, Reply};
 use crate::error::Error;
@@ -8,52 +7,53 @@ use crate::pooling::Pooling;
 use crate::probe::Probe;
 use crate::routes::{Routes, RoutesError};
 
-/// An engine measured, and the facts that a report or a server needs of it.
+/// Measurements of an engine, and facts for reports and servers.
 pub trait EngineExt {
-    /// Measures for half a second what this machine gives in this hour: the rates that the plan assumes, over the engine's own
-    /// memory and the very container, with the plan's threads and reads in flight. It takes no memory beyond the plan's and
-    /// changes no result; what cannot be measured is absent, with a reason.
+    /// Measures the plan's rates again, within half a second: over the engine's memory and container, with
+    /// the plan's threads and reads in flight. Needs no memory beyond the plan's and changes no result. A
+    /// rate that cannot be measured is absent, with a reason.
     fn probe(&self) -> Probe;
 
-    /// Empties the cache of neurons that come and go, as at start. Pinned neurons stay.
+    /// Frees all cold slots of the neuron cache, as at start. Pinned neurons stay.
     fn clear_cache(&self);
 
-    /// Writes down the last reads from now on, for [`EngineExt::replay_reads`].
+    /// Records reads from now on, for [`EngineExt::replay_reads`].
     fn record_reads(&self);
 
-    /// Does the recorded reads once more, `depth` at a time and with nothing beside them: the time that the device needs for them
-    /// in this hour. `None` if none were recorded.
+    /// Repeats the recorded reads, `depth` at a time and without compute, to time the device alone. `None` if
+    /// none were recorded.
     ///
     /// # Errors
-    /// [`Error::Read`] if one fails.
+    /// [`Error::Read`] if a read fails.
     fn replay_reads(&self, depth: usize) -> Result<Option<Replay>, Error>;
 
-    /// Lets the tokens of every sequence visit the experts that were recorded at their positions, in place of those that the
-    /// router chooses; it weighs them. Behind the last recorded token it chooses again. Nothing is prefetched meanwhile: what
-    /// the next layer's router says of this layer's stream has nothing to do with the recording. `None` ends it.
+    /// Replays recorded routes: tokens of every sequence use the experts recorded at their positions,
+    /// weighted by the model's router. After the last recorded token the router chooses again. `None` ends
+    /// the replay.
     ///
-    /// A generated model's caches and reads meet a real model's routing so.
+    /// Prefetching is off meanwhile, because the router's guess for the next layer would ignore the
+    /// recording. A generated model thus exercises caches and reads with a real model's routing.
     ///
     /// # Errors
-    /// When they are routes of a model that routes otherwise.
+    /// If the routes are of a model with other experts.
     fn replay_routes(&self, routes: Option<Routes>) -> Result<(), RoutesError>;
 
-    /// How flash is read, for people.
+    /// The read method, for people.
     fn reads(&self) -> &str;
 
-    /// Why the engine's memory may be paged out; `None`: it is locked.
+    /// Why the engine's memory may be swapped out; `None` if it is locked.
     fn unlocked(&self) -> Option<&str>;
 
     /// Bytes of the keys and values of one token.
     fn kv_bytes_per_token(&self) -> usize;
 
-    /// Bytes of the recurrent state of a sequence; 0 where there is none.
+    /// Bytes of the recurrent state of a sequence; 0 without one.
     fn state_bytes(&self) -> usize;
 
-    /// How the hidden states of a text become its embedding: as the model's file says, otherwise that of the last token.
+    /// How hidden states become a text's embedding: as the model's file says, otherwise the last token's.
     fn pooling(&self) -> Pooling;
 
-    /// Values of a hidden state, and so of an embedding.
+    /// Values of a hidden state and of an embedding.
     fn width(&self) -> usize;
 }
 

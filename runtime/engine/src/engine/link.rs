@@ -1,4 +1,4 @@
-//! The two ends of an engine's channel: what callers send and hear, and the loop of the engine's thread.
+//! The channel between callers and the engine's thread, and the loop of that thread.
 
 use std::any::Any;
 use std::ops::Range;
@@ -21,40 +21,40 @@ use crate::transformer::{Counters, Token, Transformer, TransformerError};
 
 /// Work for the engine's thread.
 pub(crate) enum Command {
-    /// Tokens of one sequence from a position on, dense.
+    /// Prefill tokens of one sequence from a position, dense.
     Prefill { tokens: Vec<u32>, at: At, rows: Heard, stop: StopHandle, logits: Vec<f32> },
-    /// One token of each of some sequences, or several that follow each other, sparse.
+    /// Decode one token of each of some sequences, or several of one, sparse.
     Decode { rows: Few, stop: Option<StopHandle>, logits: Vec<f32> },
-    /// Bytes from `at` on of the keys and values of some positions, and of the state behind them, into these.
+    /// Copy bytes from `at` of the keys, values and state of some positions into `bytes`.
     KeysAndValues { sequence: usize, positions: Range<usize>, at: usize, bytes: Vec<u8> },
-    /// These bytes back to where they were.
+    /// Restore these bytes.
     Restore { sequence: usize, positions: Range<usize>, at: usize, bytes: Vec<u8> },
-    /// What a sequence keeps of its first positions to another one.
+    /// Share a sequence's first positions with another sequence.
     Share { from: usize, to: usize, positions: usize },
-    /// The cache as at start.
+    /// Free all cold slots.
     ClearCache,
-    /// Experts as recorded from now on.
+    /// Replay recorded experts from now on.
     Routes(Option<Routes>),
-    /// Reads are written down from now on.
+    /// Record reads from now on.
     RecordReads,
-    /// Those reads once more, and nothing else.
+    /// Repeat the recorded reads without compute.
     ReplayReads { depth: usize },
-    /// The current rates.
+    /// Measure current rates.
     Probe { points: Box<Points> },
 }
 
-/// What is heard of a prompt's tokens.
+/// Rows of a prompt that are sent back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// The logits after the last.
+    /// The logits of the last token.
     Last,
-    /// The logits after each.
+    /// The logits of each token.
     Logits,
-    /// The hidden state of each, and no logits.
+    /// The hidden state of each token, without logits.
     Hidden,
 }
 
-/// Tokens of some sequences; a list that needs no allocation.
+/// Tokens of a step, in a list that never allocates.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Few {
     rows: [Token; ROWS_MAX],
@@ -68,12 +68,12 @@ impl Few {
     }
 }
 
-/// Answers of the engine's thread. They pass through a channel that holds one, made at start: size costs nothing there,
-/// and a box would be an allocation a token.
+/// Replies of the engine's thread. They pass through a channel of capacity one, made at start: their size
+/// costs nothing, while a box would be an allocation per token.
 #[expect(clippy::large_enum_variant, reason = "a token allocates nothing")]
 pub(crate) enum Reply {
     Started(Result<Facts, Error>),
-    /// The logits after one token of a prompt, or its hidden state; more follow.
+    /// The logits or hidden state of one token of a prompt; more follow.
     Row(Vec<f32>),
     Done {
         result: Result<(), Error>,
@@ -81,7 +81,7 @@ pub(crate) enum Reply {
         logits: Vec<f32>,
     },
     Copied(Vec<u8>),
-    /// Done, with nothing to tell.
+    /// Done, without a result.
     Acknowledged,
     Replayed(Result<Option<Replay>, Error>),
     Probed(Box<Probe>),
@@ -90,7 +90,7 @@ pub(crate) enum Reply {
 /// Why work was not done.
 pub(crate) enum Failure {
     Error(Error),
-    /// The callback that heard of rows has panicked; the work may be done all the same.
+    /// The caller's callback panicked; the work may have been done.
     Panic {
         panic: Box<dyn Any + Send>,
         done: bool,
@@ -104,7 +104,7 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// The error; a panic goes on.
+    /// The error; resumes a panic.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Error(error) => error,
@@ -118,12 +118,12 @@ pub(crate) struct Link {
     commands: Option<SyncSender<Command>>,
     replies: Receiver<Reply>,
     thread: Option<JoinHandle<()>>,
-    /// Ends a prompt whose rows nobody hears any more.
+    /// Stops a prompt after a callback's panic.
     abandon: StopHandle,
 }
 
 impl Link {
-    /// Starts the engine's thread, which starts a transformer.
+    /// Starts the engine's thread, which starts the transformer.
     pub(super) fn start(
         container: Arc<Container>,
         plan: plans::Plan,
@@ -161,13 +161,13 @@ impl Link {
     }
 
     pub(crate) fn order(&self, command: Command) {
-        // a thread that has panicked takes no command; whoever waits for the reply hears of it
+        // a panicked thread takes no command; the panic resumes when the reply is awaited
         if let Some(commands) = &self.commands {
             let _ = commands.send(command);
         }
     }
 
-    /// The next reply; a panic of the engine's thread goes on here.
+    /// Waits for the next reply; resumes a panic of the engine's thread.
     pub(crate) fn reply(&mut self) -> Reply {
         self.replies.recv().unwrap_or_else(|_| {
             let panic = self.thread.take().and_then(|thread| thread.join().err());
@@ -175,9 +175,10 @@ impl Link {
         })
     }
 
-    /// Sends work with the vector for its logits and hears of every row until it is done; the totals since start after it.
+    /// Sends work with the vector for its logits, and calls `each` for every row until it is done. Returns
+    /// the totals since start.
     ///
-    /// Where `each` panics, the work is ended and waited for: the next command meets an engine that owes no replies.
+    /// If `each` panics, the work is stopped and awaited, so that the next command finds no stale replies.
     pub(super) fn work(
         &mut self,
         logits: &mut Vec<f32>,
@@ -189,7 +190,7 @@ impl Link {
         loop {
             match self.reply() {
                 Reply::Row(row) if panic.is_none() => {
-                    // the panic goes on in the caller, once the engine is in order
+                    // resume the panic in the caller after the engine has finished
                     panic = catch_unwind(AssertUnwindSafe(|| each(&row))).err();
                     if panic.is_some() {
                         self.abandon.stop();
@@ -218,18 +219,18 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.commands = None;
-        // a thread that has a reply to hand over does not wait for anybody to take it
+        // unblock a thread that waits to send a reply
         self.replies = sync_channel(1).1;
         if let Some(thread) = self.thread.take() {
-            // whoever waited for the thread has heard of its panic
+            // a panic was already resumed where the reply was awaited
             let _ = thread.join();
         }
     }
 }
 
-/// Does what comes until nobody can send any more.
+/// Executes commands until the channel closes.
 fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &SyncSender<Reply>) {
-    // whoever has gone wants no reply
+    // the caller may have gone
     let _ = replies.send(Reply::Started(Ok(Facts::of(&transformer))));
     let vocabulary = transformer.config().vocabulary;
     let done = |transformer: &Transformer, result, rows: usize, mut logits: Vec<f32>| {

@@ -1,4 +1,4 @@
-//! Reads for the next layer, and for this one before its input is known.
+//! Prefetch reads: for the next layer, and for this one before its input is known.
 
 use plans::model::LevelKind;
 
@@ -8,25 +8,25 @@ use crate::fetch::Fetcher;
 use crate::model::config::RouterInput;
 use crate::neurons::{LayerNeurons, Shape};
 
-/// The layer after the one at hand.
+/// The layer after the current one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Next<'a> {
     /// Number of the layer.
     pub layer: usize,
     /// Neurons of the layer.
     pub neurons: &'a LayerNeurons,
-    /// How the layer's bundles are cut.
+    /// The parts of the layer's bundles.
     pub shape: &'a Shape,
-    /// Input that the layer is taken to have, normalised: `[width]`.
+    /// The layer's expected input, normalised: `[width]`.
     pub x: &'a [f32],
-    /// The residual stream that it is taken to have: `[width]`.
+    /// The layer's expected residual stream: `[width]`.
     pub stream: &'a [f32],
 }
 
 impl FeedForward {
-    /// Reads ahead what the next layer would request if its input were what `next` says. The stream changes little from
-    /// layer to layer, so that most of it is right. The neurons that are rarely used are not considered: there are many, and
-    /// few reads among them.
+    /// Prefetches what the next layer would request for the expected input of `next`. The stream changes
+    /// little from layer to layer, so most guesses are right. Rarely used neurons are not considered: there
+    /// are many, and few of them would be requested.
     pub(super) fn prefetch(&mut self, n: &mut Network<'_>, next: &Next<'_>) {
         let row = self.router.len() / (2 * next.neurons.experts_count()) - 1;
         let input = n.routing.router.map_or(RouterInput::Experts, |router| router.input);
@@ -42,8 +42,8 @@ impl FeedForward {
         n.fetcher.prefetch(probable.map(|(slice, score)| (span(slice), sure(score))));
     }
 
-    /// Reads ahead what a layer is certain to request of the experts that a row has been routed to, before the layer's input is
-    /// known: all that is not in memory. The level is one that selects whole experts.
+    /// Prefetches all missing slices of the experts that a row is routed to, before the layer's input is
+    /// known. For levels that select whole experts.
     pub(crate) fn prefetch_routed(&mut self, fetcher: &mut Fetcher, shape: &Shape, neurons: &LayerNeurons) {
         let (experts, half) = (neurons.experts_count(), self.router.len() / 2);
         let mut ends = Ends::default();

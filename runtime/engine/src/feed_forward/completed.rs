@@ -1,4 +1,4 @@
-//! Slices that have been read: they are checked, put into the order of the kernels, and given slots.
+//! Slices that were read: verified, rearranged for the kernels, and inserted.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::cache::Place;
 use crate::fetch::{Arrived, Completed, Fetcher};
 use crate::neurons::{LayerNeurons, NeuronError};
 
-/// The first damaged bundle that threads have found, as an index into the list.
+/// The first damaged bundle found by the threads, as an index into the list.
 pub(super) struct Checks(AtomicUsize);
 
 impl Default for Checks {
@@ -21,14 +21,14 @@ impl Default for Checks {
 }
 
 impl Checks {
-    /// Checks one.
+    /// Verifies one neuron.
     pub(super) fn check(&self, list: &List<'_>, completed: Completed<'_>, index: usize) {
         if list.check(completed, index).is_err() {
             self.0.fetch_min(index, Ordering::Relaxed);
         }
     }
 
-    /// The first that is damaged, by name; nothing is in flight then, and the list is gone.
+    /// The error of the first damaged neuron, if any; then cancels all reads of the list.
     pub(super) fn finish(self, list: &List<'_>, fetcher: &mut Fetcher) -> Result<(), NeuronError> {
         match self.0.into_inner() {
             usize::MAX => Ok(()),
@@ -41,8 +41,8 @@ impl Checks {
     }
 }
 
-/// Slices whose parts lie apart have completed: each part is compared with its checksum, and its rows are put into the order that
-/// the kernels want, where that is another, by all threads.
+/// Verifies each part of completed slices whose parts are separate, and rearranges its rows for the kernels
+/// if needed, on all threads.
 pub(super) fn complete_parts(
     n: &mut Network<'_>,
     list: &List<'_>,
@@ -80,7 +80,7 @@ pub(super) fn complete_parts(
     Ok(())
 }
 
-/// Gives a slot to each slice of a range that was read and is worth one; with `free` to those that find a free one.
+/// Inserts each slice of a range that was read, if the cache accepts it; with `free`, only into free slots.
 pub(super) fn insert(
     n: &mut Network<'_>,
     layer: usize,

@@ -1,14 +1,13 @@
-//! What a token's active neurons add to a layer's output: `out = sum of values * down`.
+//! Down rows of a token's active neurons: `out = sum of values * down`.
 //!
 //! ```text
 //! rank   0 ........ run ........ 2 run ....      8 run ....
 //! sum        0          1            2               0 ....           each in ascending rank, by one thread at a time
 //! ```
 //!
-//! Rows are added [`ADDED`] at a time, those of a run that follow each other among the active. Where their factors are
-//! rounded under one scale it matters which rows are added together: rank alone decides. What is left at the end of a window of
-//! the list, with more of its run to come, waits for the next window, and its rows, whose buffers are given back, are
-//! copied.
+//! [`ADDED`] active rows of the same run are added together. Where their factors are rounded under one scale,
+//! the grouping changes results, so ranks alone decide it. An incomplete group whose run goes on waits for
+//! the next window of the list. Its rows are copied, because their read buffers are reused.
 
 use std::array;
 use std::mem;
@@ -24,10 +23,10 @@ use crate::pool::ALONE;
 use crate::stage::Stage;
 use kernels::{self, Row};
 
-/// Columns that one thread takes at least: whole blocks, cache lines of `f32`, and those that share a word of a sum.
+/// The least columns of a thread: whole blocks, cache lines of `f32`, and columns that share a word of a sum.
 const COLUMNS: usize = SHARING;
 
-/// Active neurons that are added with the next window's.
+/// Active neurons to be added with the next window.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     count: usize,
@@ -37,7 +36,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Nobody in each of some rows, which share room for rows.
+    /// Empty lists for `count` rows, which share the buffer `rows`.
     pub(crate) fn of_each(mut rows: Slab<f32>, count: usize) -> Box<[Self]> {
         let each = rows.len() / count;
         let of_one = |left: usize| {
@@ -47,17 +46,17 @@ impl Waiting {
         (0..count).rev().map(of_one).collect()
     }
 
-    /// Nobody waits any more.
+    /// Empties the list.
     pub(crate) fn forget(&mut self) {
         self.count = 0;
     }
 
-    /// Who waits.
+    /// Indices of the waiting neurons.
     fn indices(&self) -> &[u32] {
         &self.indices[..self.count]
     }
 
-    /// The down row of one who waits.
+    /// The down row of a waiting neuron.
     fn row(&self, index: u32, bytes: usize) -> Option<&[u8]> {
         let slot = self.indices().iter().position(|&waits| waits == index)?;
         bytemuck::cast_slice(&self.rows[..]).get(slot * bytes..(slot + 1) * bytes)
@@ -65,7 +64,7 @@ impl Waiting {
 }
 
 impl FeedForward {
-    /// Adds what is active for a row of `range`, a window of the `count` neurons requested.
+    /// Adds a row's active neurons of `range`, a window of the `count` requested neurons.
     pub(super) fn add_down(
         &mut self,
         n: &mut Network<'_>,
@@ -84,7 +83,7 @@ impl FeedForward {
         let run_at = |index: u32| list.rank(index as usize) as usize >> run_bits;
         let (waiting, values) = (&self.waiting[row], &self.values[row * neurons.count()..]);
 
-        // by sum, in ascending order: who waits, who are of one run, comes before the window
+        // by sum, in ascending order: waiting neurons, all of one run, come before the window
         let runs = || list.runs(range.clone(), run_bits);
         let mut starts = [0; SUMS + 1];
         for (run, indices) in runs() {
@@ -123,7 +122,7 @@ impl FeedForward {
 
         let (order, row_bytes) = (&self.order[..rows], format.row_bytes(width));
         let (slots, shape) = (n.slots.layer(layer), n.shape);
-        // reads go on unless rows lie where they completed
+        // reads go on unless rows are still in read buffers
         let kept = list.places[list.slices(&range)].iter().all(|&place| place != Place::Missing);
         let fetcher = &mut *n.fetcher;
         let (mut fetcher, completed) =
@@ -153,7 +152,7 @@ impl FeedForward {
                 }
             }
         };
-        // what one thread has done before another wakes up is done by one
+        // work that one thread finishes before another wakes up stays on one thread
         let sums = &mut self.sums[row * SUMS * words..][..SUMS * words];
         let grain = if rows * width < ALONE { sums.len() } else { words };
         n.pool.share_mut(sums, grain, || fetcher.iter_mut().for_each(|fetcher| fetcher.poll()), add);
@@ -164,7 +163,7 @@ impl FeedForward {
         for ((&index, waits), place) in
             self.order[held].iter().zip(&mut waiting.indices).zip(places.chunks_exact_mut(row_bytes))
         {
-            // who waited before is the first of its run still, and its row is where it was
+            // neurons that waited before are still first, with their rows in place
             if index as usize >= range.start {
                 place.copy_from_slice(shape.down(list.bundle(slots, completed, index as usize)).bytes);
             }
@@ -173,7 +172,7 @@ impl FeedForward {
         self.clock.end(Stage::Down);
     }
 
-    /// A row's sums, together.
+    /// Joins a row's partial sums into its output.
     pub(super) fn join_sums(&mut self, n: &Network<'_>, row: usize, out: &mut [f32]) {
         let (width, words) = (n.width, sum_words(n.width));
         let (sums, kernels, form, format) =

@@ -1,4 +1,4 @@
-//! The list of a layer's requested slices: where each is, in memory or among the reads that have completed.
+//! The list of a layer's requested slices, in memory or in completed reads.
 
 use std::ops::Range;
 
@@ -9,34 +9,34 @@ use crate::fetch::{Arrived, Completed, Wanted};
 use crate::neurons::{Bundle, LayerNeurons, LayerSlots, NeuronError, Shape};
 use kernels::{Matrix, Row};
 
-/// Who has requested which slice of a list: a bit for each row; one row by itself has requested all.
+/// Which rows requested which slices of a list: a bit for each row. A single row has requested all.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Requests<'a>(Option<&'a [u32]>);
 
 impl<'a> Requests<'a> {
-    /// The requests of a step of so many rows.
+    /// The requests of a step of `rows` rows.
     pub(super) fn of(requests: &'a [u32], rows: usize) -> Self {
         Self((rows > 1).then_some(requests))
     }
 
-    /// Whether this row has requested the slice at an index of the list.
+    /// Whether `row` requested the slice at `index`.
     #[inline]
     pub(super) fn by(&self, index: usize, row: usize) -> bool {
         self.0.is_none_or(|requests| requests[index] >> row & 1 == 1)
     }
 }
 
-/// Neurons that lie one after another in a region of slots.
+/// Neurons in consecutive slots of a region.
 pub(super) struct InOrder {
-    /// 0 for the pinned ones, 1 for the others.
+    /// 0 for the hot region, 1 for the cold one.
     pub(super) region: usize,
-    /// The first one's slot, of one neuron.
+    /// The first neuron's slot, counted in neurons.
     pub(super) slot: usize,
     pub(super) count: usize,
 }
 
-/// The slices requested, of which some are not in memory, and their neurons one after another: where a slice is one neuron
-/// they have the same indices.
+/// The requested slices, in memory or not. Their neurons follow each other; slices of one neuron have the
+/// neuron's index.
 #[derive(Clone, Copy)]
 pub(super) struct List<'a> {
     pub(super) neurons: &'a LayerNeurons,
@@ -46,7 +46,7 @@ pub(super) struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// The slice of a neuron, and its place in it.
+    /// A neuron's slice, and its index in it.
     #[inline]
     pub(super) fn split(&self, index: usize) -> (usize, usize) {
         match self.neurons.slice() {
@@ -61,7 +61,7 @@ impl<'a> List<'a> {
         range.start / slice..range.end.div_ceil(slice)
     }
 
-    /// The neuron at a place among those of some slices.
+    /// The `at`-th neuron of the slices in `order`.
     #[inline]
     pub(super) fn at(&self, order: &[u32], at: usize) -> usize {
         let (slice, neuron) = self.split(at);
@@ -75,19 +75,19 @@ impl<'a> List<'a> {
         self.requested[slice] * self.neurons.slice() as u32 + neuron as u32
     }
 
-    /// The bytes of a neuron where it completed.
+    /// The bytes of a neuron in its completed read.
     pub(super) fn bytes(&self, completed: Completed<'a>, index: usize) -> &'a [u8] {
         let span = self.neurons.span(self.shape, self.shape.part, self.rank(index));
         completed.bytes(self.split(index).0, span)
     }
 
-    /// The bytes of a slice where it completed.
+    /// The bytes of a slice in its completed read.
     pub(super) fn slice_bytes(&self, completed: Completed<'a>, slice: usize) -> &'a [u8] {
         let span = self.neurons.slice_span(self.shape, self.shape.part, self.requested[slice]);
         completed.bytes(slice, span)
     }
 
-    /// The rows of a neuron where it completed.
+    /// The rows of a neuron in its completed read.
     pub(super) fn read(&self, completed: Completed<'a>, index: usize) -> Bundle<'a> {
         if !self.shape.has_pieces() {
             return self.shape.cut(self.bytes(completed, index));
@@ -97,7 +97,7 @@ impl<'a> List<'a> {
         self.shape.of_slice(self.slice_bytes(completed, slice), starts, neuron)
     }
 
-    /// The piece of down of a slice, in memory or where it completed.
+    /// The piece of down of a slice, in memory or in its completed read.
     pub(super) fn piece(
         &self,
         slots: LayerSlots<'a>,
@@ -109,14 +109,14 @@ impl<'a> List<'a> {
         self.shape.piece(slots.downs(self.places[slice]).or_else(read).unwrap_or_default())
     }
 
-    /// Gate row of a neuron, which may be all that has completed.
+    /// The gate row of a neuron, which may be all that was read.
     pub(super) fn gate(&self, completed: Completed<'a>, index: usize) -> Row<'a> {
         let span = self.neurons.span(self.shape, Part::Whole, self.rank(index));
         let span = Span { bytes: self.shape.layout.gate_bytes, ..span };
         Row::new(self.shape.gate_format(), completed.bytes(self.split(index).0, span))
     }
 
-    /// The part of a neuron that has completed.
+    /// Which parts of a neuron have completed.
     pub(super) fn arrived(&self, completed: Completed<'_>, index: usize) -> Arrived {
         completed.arrived(self.split(index).0)
     }
@@ -127,7 +127,7 @@ impl<'a> List<'a> {
         slots.bundle(self.places[slice], neuron)
     }
 
-    /// The rows of a neuron, in memory or where they completed.
+    /// The rows of a neuron, in memory or in its completed read.
     pub(super) fn bundle(
         &self,
         slots: LayerSlots<'a>,
@@ -138,13 +138,14 @@ impl<'a> List<'a> {
         self.in_slot(slots, index).or_else(read).unwrap_or_default()
     }
 
-    /// Those from place `at` on among the neurons of some slices, at most so many, that lie one after another in memory.
+    /// The neurons from `at` on, at most `most`, that are consecutive in memory; `None` for a single cold
+    /// neuron.
     pub(super) fn in_order(&self, order: &[u32], at: usize, most: usize) -> Option<InOrder> {
         let (slice, (first, neuron)) = (self.neurons.slice(), self.split(at));
         let place = |at: usize| self.places[order[at] as usize];
         let (region, slot, slices) = match place(first) {
             Place::Hot(slot) => {
-                // pinned are the first slices, and slices ascend
+                // pinned slices come first, and slices ascend
                 let wanted = (neuron + most).div_ceil(slice).min(order.len() - first);
                 let follows = |&after: &usize| place(first + after) == Place::Hot(slot + after as u32);
                 (0, slot, 1 + (1..wanted).take_while(follows).count())
@@ -156,7 +157,7 @@ impl<'a> List<'a> {
         Some(InOrder { region, slot: slot as usize * slice + neuron, count })
     }
 
-    /// Neighbours of `range`, of which `2^bits` at most stand together: the number of their run, and who they are.
+    /// Splits `range` into runs of at most `2^bits` ranks: each run's number, and its range.
     pub(super) fn runs(&self, range: Range<usize>, bits: u32) -> impl Iterator<Item = (usize, Range<usize>)> {
         let (slice, requested) = (self.neurons.slice(), self.requested);
         let (list, mut start) = (*self, range.start);
@@ -178,7 +179,7 @@ impl<'a> List<'a> {
         self.neurons.expert(self.rank(index))
     }
 
-    /// Whether what has completed is what was written.
+    /// Verifies the completed part of a neuron.
     pub(super) fn check(&self, completed: Completed<'_>, index: usize) -> Result<(), NeuronError> {
         let rank = self.rank(index);
         match self.arrived(completed, index) {

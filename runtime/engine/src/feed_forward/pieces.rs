@@ -1,12 +1,12 @@
-//! What a token's neurons add to a layer's output where slices hold pieces of down, as the model's file has them.
+//! Adds neurons to a layer's output where slices hold pieces of down, as the model's file has them.
 //!
 //! ```text
 //! for each slice, ascending:     out[row] += piece[row] . h        [width, slice] x [slice]      threads share rows
 //! ```
 //!
-//! A piece is a matrix of a row for each of the output's values. Its rows are short, and lie in order. Every product is of one
-//! slice, and a row's products are added by ascending slice, whoever computes them: no bit depends on threads, on the cache or
-//! on the order of reads. Where vectors are rounded to 8 bits, so are the values of a slice, 32 neighbours under one scale.
+//! A piece is a matrix with a short row for each output value. Every product is of one slice, and a row's
+//! products are added by ascending slice. Threads, cache and read order therefore change no bit. If the plan
+//! rounds vectors to 8 bits, a slice's values are rounded too, 32 neighbours under one scale.
 
 use std::ops::Range;
 
@@ -17,11 +17,11 @@ use crate::pool::ALONE;
 use crate::stage::Stage;
 use kernels::{Form, Input, Rounded};
 
-/// Rows whose products are taken together before they are added.
+/// Rows multiplied together before they are added.
 const ROWS: usize = 128;
 
 impl FeedForward {
-    /// Adds to `out`, a row's, what those of the slices of `range` are worth that the row has requested.
+    /// Adds the slices of `range` that a row requested to `out`, the row's output.
     pub(super) fn add_pieces(
         &mut self,
         n: &mut Network<'_>,
@@ -49,7 +49,7 @@ impl FeedForward {
             }
         }
 
-        // reads go on unless pieces lie where they completed
+        // reads go on unless pieces are still in read buffers
         let kept = list.places[range.clone()].iter().all(|&place| place != Place::Missing);
         let fetcher = &mut *n.fetcher;
         let (mut fetcher, completed) =
@@ -68,7 +68,8 @@ impl FeedForward {
                 }
             }
         };
-        // long runs of each piece, since a processor fetches ahead; what one thread has done before another wakes up is done by one
+        // long runs of each piece, since processors prefetch; work that one thread finishes before another
+        // wakes up stays on one
         let (width, threads) = (out.len(), n.pool.threads());
         let alone = width * range.len() * slice < ALONE;
         let grain = if alone { width } else { (width / (2 * threads)).max(ROWS) };

@@ -1,4 +1,4 @@
-//! A prompt through a feed-forward network: each expert meets the rows that are routed to it, together.
+//! A prompt's rows through a feed-forward network: each expert takes its rows together.
 //!
 //! ```text
 //! group   the rows of each expert, ascending, expert after expert; packed in that order
@@ -8,15 +8,16 @@
 //! join    out[row] = sum over its experts of weight * sum[expert, row]
 //! ```
 //!
-//! Where every neuron fires and vectors may be rounded, the values are, too, and down rows are met transposed
-//! ([`kernels::Down::add_transposed`]): 32 neurons at a time, by rank, so that clusters are whole blocks of them.
+//! If every neuron fires (`SiLU`, say) and vectors may be rounded, values are rounded too, and down rows are
+//! multiplied transposed ([`kernels::Down::add_transposed`]). That takes 32 neurons at a time, by rank, so
+//! clusters are whole blocks of 32.
 //!
-//! Where slices hold pieces of down, clusters are whole slices. The values of a slice are packed once more, and meet the piece
-//! as vectors meet any matrix; threads share its rows, and sums are added to slice by slice.
+//! If slices hold pieces of down, clusters are whole slices. Each slice's values are packed again and
+//! multiplied by its piece; threads share the piece's rows, and sums are added slice by slice.
 //!
-//! A row has a sum for each of its experts, to which that expert's neurons are added in ascending rank; then the
-//! experts are, in ascending order. So no bit depends on clusters, chunks, threads, or the rows beside a row. A model
-//! without experts is one expert that every row is routed to with weight 1; its sums are the output.
+//! A row has a sum for each of its experts. The expert's neurons are added in ascending rank, then the
+//! experts in ascending order. Clusters, chunks, threads and other rows therefore change no bit. A model
+//! without experts is one expert of weight 1 for every row; its sums are the output.
 
 use std::mem;
 use std::ops::Range;
@@ -33,25 +34,26 @@ use crate::pool::Pool;
 use crate::products::{ROWS, Tile, VECTORS, add_products, form_for, pack_in_place};
 use kernels::{Form, LANES, Packed, Row, TRANSPOSED_COLUMNS, pack_some, pack_transposed};
 
-/// Neurons whose rows of down are added together.
+/// Neurons whose down rows are added together.
 const DOWN_ROWS: usize = 256;
 
-/// The most that are transposed together.
+/// The most neurons multiplied transposed together.
 const TRANSPOSED_ROWS: usize = 512;
 
-/// Buffers and lists of a prompt, besides the buffers of decoding.
+/// Buffers and lists of a prompt, besides the decode buffers.
 #[derive(Debug)]
 pub(crate) struct Prompt {
-    /// Neurons that all rows meet together; where experts meet fewer rows, more neurons.
+    /// Neurons of a cluster, where all rows use them; clusters are larger where experts have fewer rows.
     cluster_neurons: usize,
     groups: Groups,
-    /// `[chunk * experts used, width]` of a mixture: the rows of each expert, packed.
+    /// `[chunk * experts used, width]`, of mixtures: the packed rows of each expert.
     gathered: Slab<f32>,
     batches: Batches,
 }
 
 impl Prompt {
-    /// Nothing yet, with room for rows by expert (`members: [chunk * experts used]`) and their packed values.
+    /// Empty lists, with buffers for rows by expert (`members: [chunk * experts used]`) and their packed
+    /// values.
     pub(crate) fn new(
         cluster_neurons: usize,
         experts: usize,
@@ -62,7 +64,7 @@ impl Prompt {
         let slice = if shape.has_pieces() { shape.slice() } else { 1 };
         let cluster_neurons = cluster_neurons.max(slice) / slice * slice;
         let slices = if slice > 1 { (cluster_neurons * experts).div_ceil(slice) } else { 0 };
-        // an expert's last batch may be short, and clusters grow where experts meet few rows
+        // an expert's last batch may be short, and clusters grow where experts have few rows
         let pieces = (cluster_neurons * experts).div_ceil(ROWS) + experts;
         Self {
             cluster_neurons,
@@ -78,18 +80,18 @@ impl Prompt {
         }
     }
 
-    /// Takes room for rows by expert, and for their packed values, in place of what it has.
+    /// Swaps the buffers for rows by expert and for their packed values.
     pub(super) fn exchange(&mut self, members: Slab<u32>, gathered: Slab<f32>) -> (Slab<u32>, Slab<f32>) {
         (mem::replace(&mut self.groups.members, members), mem::replace(&mut self.gathered, gathered))
     }
 }
 
 impl FeedForward {
-    /// Rows of a prompt, dense: `out = ffn(x)`, over every neuron of the experts that they were routed to. The cache is used, and left as
-    /// it is, but for slices: each row counts as a token that has requested its own, and free slots are filled, in the layers beneath
-    /// which no row of the prompt lies.
+    /// Computes `out = ffn(x)`, dense, for a prompt's rows: over every neuron of each row's experts. Cold
+    /// neurons in the cache are used and stay. Slices count as requested by each row; they fill free slots in
+    /// layers whose slots no prompt buffer overlaps.
     ///
-    /// *Shapes*: `x: [rows, width]`, normalised, packed where it lies; `out: [rows, width]`.
+    /// *Shapes*: `x: [rows, width]`, normalised, packed in place; `out: [rows, width]`.
     ///
     /// # Errors
     /// As [`FeedForward::decode`].
@@ -141,11 +143,11 @@ impl FeedForward {
             let list = List { neurons, shape: n.shape, requested, places };
             let least = if transposed { (start + TRANSPOSED).min(count) } else { start };
             let submitted = n.fetcher.ahead_to(&list, slices, least.div_ceil(slice)) * slice;
-            // half a cluster is worth computing while the rest is still on its way
+            // half a cluster is worth computing while other reads are in flight
             let room = most * rows;
             let worth = groups.fitting(&list, start..count, room / 2);
             let fitting = groups.fitting(&list, start..submitted, room);
-            // reads are of slices, and a cluster may end within one
+            // reads are of slices; a cluster may end within one
             let worth = ((worth - start) / slice).max(1);
             let reached = n.fetcher.reach(start / slice, worth, fitting.div_ceil(slice));
             let mut end = (reached * slice).min(fitting);
@@ -194,14 +196,14 @@ impl FeedForward {
     }
 }
 
-/// Neurons of a cluster whose values, and once more rounded, fit where there is room for so many neurons' values: whole blocks.
+/// Neurons of a cluster for which `room` values hold the values and their rounded copy: whole blocks.
 fn transposed_rows(cluster_neurons: usize, room: usize) -> usize {
     (room / TRANSPOSED_WORDS * TRANSPOSED)
         .min(cluster_neurons.next_multiple_of(TRANSPOSED))
         .min(TRANSPOSED_ROWS)
 }
 
-/// `[rows, width]` of `[width, rows]`, in the same place.
+/// Transposes `[width, rows]` to `[rows, width]`, in place.
 fn transpose_back(pool: &Pool, rows: usize, out: &mut [f32], spare: &mut [f32]) {
     let width = out.len() / rows;
     let transposed = &*out;
@@ -215,19 +217,19 @@ fn transpose_back(pool: &Pool, rows: usize, out: &mut [f32], spare: &mut [f32]) 
     out.copy_from_slice(spare);
 }
 
-/// The rows of a prompt by expert. A row with an expert of its is a *member*.
+/// The rows of a prompt by expert. A row paired with one of its experts is a *member*.
 #[derive(Debug)]
 struct Groups {
     /// Rows of each expert, ascending, expert after expert.
     members: Slab<u32>,
-    /// Where each expert's members begin, and where the last's end: `[experts + 1]`.
+    /// First member of each expert, and the end of the last: `[experts + 1]`.
     starts: Vec<usize>,
-    /// Where each expert's packed words end: `[experts]`.
+    /// End of each expert's packed words: `[experts]`.
     word_ends: Vec<usize>,
 }
 
 impl Groups {
-    /// The members by weight, `weights: [rows, experts]`: those that are not zero.
+    /// Lists the members: nonzero weights of `weights: [rows, experts]`.
     fn form(&mut self, weights: &[f32]) {
         let experts = self.starts.len() - 1;
         let mut count = 0;
@@ -252,7 +254,7 @@ impl Groups {
         self.starts[self.starts.len() - 1]
     }
 
-    /// Every slice of the experts that have members, into `requested`; says how many.
+    /// Lists every slice of the experts that have members; returns their number.
     fn request_everything(&self, neurons: &LayerNeurons, requested: &mut [u32]) -> usize {
         let mut count = 0;
         for slice in 0..neurons.slices() {
@@ -264,8 +266,8 @@ impl Groups {
         count
     }
 
-    /// The end of the longest list of neurons from `range.start` on, one at least, that has at most `room` values: one
-    /// for each neuron and each of its expert's members.
+    /// The longest range from `range.start`, at least one neuron, with at most `room` values: one for each
+    /// neuron and member of its expert.
     fn fitting(&self, list: &List<'_>, range: Range<usize>, room: usize) -> usize {
         let (start, mut values) = (range.start, 0);
         let over = |&index: &usize| {
@@ -275,7 +277,7 @@ impl Groups {
         range.clone().find(over).unwrap_or(range.end)
     }
 
-    /// The members' values, packed by expert.
+    /// Packs the members' inputs by expert.
     fn pack(&mut self, pool: &Pool, form: Form, width: usize, x: &[f32], words: &mut [f32]) {
         let vector = form.vector_words(width);
         self.word_ends.clear();
@@ -291,7 +293,7 @@ impl Groups {
         );
     }
 
-    /// `out[row] += sum over its experts, ascending, of weight * sums[member]`.
+    /// Computes `out[row] += sum over its experts, ascending, of weight * sums[member]`.
     fn join(&self, pool: &Pool, weights: &[f32], sums: &[f32], width: usize, out: &mut [f32]) {
         let experts = self.starts.len() - 1;
         pool.split_rows(out, width, |first, out| {
@@ -316,23 +318,23 @@ impl Groups {
     }
 }
 
-/// A cluster's neurons, cut into what a thread computes at a time.
+/// A cluster's neurons, cut into batches of one thread.
 #[derive(Debug)]
 struct Batches {
-    /// Where each expert's neurons end in the cluster's order: `[experts]`.
+    /// End of each expert's neurons in the cluster's order: `[experts]`.
     neuron_ends: Vec<usize>,
     /// Each batch's expert and neurons, at most [`ROWS`].
     neurons: Vec<(usize, Range<usize>)>,
-    /// Where its values end, `[neurons, members]`, batch after batch.
+    /// End of each batch's values, `[neurons, members]`.
     value_ends: Vec<usize>,
-    /// Of slices with pieces of down: each one's expert, and the place of its first neuron in the order.
+    /// For slices with pieces of down: each one's expert, and its first neuron's place in the order.
     slices: Vec<(usize, usize)>,
-    /// Where its values end.
+    /// End of each slice's values.
     slice_ends: Vec<usize>,
 }
 
 impl Batches {
-    /// The neurons of `range` by expert, ascending in each: their indices in `order`.
+    /// Groups the neurons of `range` by expert, ascending: writes their indices to `order`.
     fn form(&mut self, groups: &Groups, list: &List<'_>, range: Range<usize>, order: &mut [u32]) {
         self.neuron_ends.fill(0);
         for index in range.clone() {
@@ -363,7 +365,7 @@ impl Batches {
 }
 
 impl Batches {
-    /// The slices of what [`Batches::form`] has cut, which are whole.
+    /// Lists the slices of [`Batches::form`]'s neurons; all are whole.
     fn form_slices(&mut self, groups: &Groups, slice: usize) {
         self.slices.clear();
         self.slice_ends.clear();
@@ -390,8 +392,8 @@ struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// `values = f(gate x) * up x`, or without gates `f(up x)`, batch after batch `[neurons, members]`: each weight is unpacked once
-    /// for all members of its expert.
+    /// Computes `values = f(gate x) * up x`, or `f(up x)` without gates, batch by batch `[neurons, members]`.
+    /// Each weight is unpacked once for all members of its expert.
     fn compute_values<'x>(
         &self,
         n: &mut Network<'_>,
@@ -437,7 +439,7 @@ impl Cluster<'_> {
                     if let Some(Biases { gate, .. }) = biases {
                         self.add_bias(gate, neurons, gate_tile, part.count);
                     }
-                    // of neurons that fire for none of them, up is not needed
+                    // up is not needed for neurons that fire for no member
                     let mut fire = [0; ROWS];
                     let mut count = 0;
                     for (i, gates) in gate_tile.chunks_exact(part.count).enumerate() {
@@ -465,7 +467,7 @@ impl Cluster<'_> {
         );
     }
 
-    /// Adds to the products of each neuron, `[neurons, vectors]`, its bias.
+    /// Adds its bias to the products of each neuron, `[neurons, vectors]`.
     fn add_bias(&self, bias: &[f32], neurons: &[u32], products: &mut [f32], vectors: usize) {
         for (products, &index) in products.chunks_exact_mut(vectors).zip(neurons) {
             let bias = bias[self.list.rank(index as usize) as usize];
@@ -473,7 +475,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// `sums[member] += sum over its expert's neurons of values * down`.
+    /// Computes `sums[member] += sum over its expert's neurons of values * down`.
     fn add_down(&self, n: &mut Network<'_>, values: &[f32], sums: &mut [f32]) {
         let (kernels, width, shape) = (n.kernels, n.width, n.shape);
         let (bundle, mut due) = self.bundles(n.slots, n.fetcher);
@@ -506,7 +508,8 @@ impl Cluster<'_> {
         });
     }
 
-    /// [`Self::add_down`] where slices hold pieces of down: the values of each slice, packed behind all of them, meet its piece.
+    /// [`Self::add_down`] for pieces of down: packs the values of each slice, and multiplies them by its
+    /// piece.
     fn add_pieces(&self, n: &mut Network<'_>, values: &mut [f32], sums: &mut [f32]) {
         let (kernels, shape, width, slice) = (n.kernels, n.shape, n.width, self.list.neurons.slice());
         let form = form_for(n.form, [shape.down_format()]);
@@ -542,7 +545,7 @@ impl Cluster<'_> {
         );
     }
 
-    /// [`Self::add_down`] of a model without experts, of rounded values, transposed: `sums: [width, rows]`.
+    /// [`Self::add_down`] for rounded values of a model without experts, transposed: `sums: [width, rows]`.
     fn add_transposed(&self, n: &mut Network<'_>, rows: usize, values: &mut [f32], sums: &mut [f32]) {
         let (kernels, shape) = (n.kernels, n.shape);
         let (bundle, mut due) = self.bundles(n.slots, n.fetcher);
@@ -568,7 +571,7 @@ impl Cluster<'_> {
         );
     }
 
-    /// The rows of the list's neurons, in memory or where they completed; and the reads that go on meanwhile.
+    /// The rows of the list's neurons, in memory or in completed reads, and the reads due meanwhile.
     fn bundles<'b>(
         &'b self,
         slots: &'b Slots,
@@ -579,7 +582,7 @@ impl Cluster<'_> {
     }
 }
 
-/// Whether the slices that have completed are what was written, by all threads.
+/// Verifies completed slices, on all threads.
 fn check(n: &mut Network<'_>, list: &List<'_>, slices: &[u32]) -> Result<(), NeuronError> {
     if list.shape.is_apart() {
         return complete_parts(n, list, slices);

@@ -1,4 +1,4 @@
-//! Which neurons a row needs: the router selects experts, the quality level selects neurons inside them.
+//! Selection of a row's neurons: the router selects experts, the quality level selects neurons inside them.
 //!
 //! ```text
 //! for each expert that the row is routed to:
@@ -7,7 +7,7 @@
 //!     selected     candidates whose score the predictor selects by, and those that are always on
 //! ```
 //!
-//! Without a predictor every slice of an expert is selected, and the surer the greater the expert's weight.
+//! Without a predictor every slice of an expert is selected; its score is the expert's weight.
 
 use kernels::{self, Form, Input, Kernels, rms_norm};
 use plans::engine::PREFETCH_ONE_IN;
@@ -22,36 +22,36 @@ use crate::predictor::{Predictor, sign_bits};
 use crate::routes::Routes;
 use crate::weights::Weights;
 
-/// Whose neurons are selected.
+/// The neurons to select from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Candidates {
-    /// The whole layer's.
+    /// All neurons of the layer.
     All,
-    /// Those not in memory, the most used of them.
+    /// The most used neurons among those not in memory.
     Missing,
 }
 
-/// What the choice of experts takes.
+/// The inputs of routing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Routing<'a> {
     /// The plan's instruction set.
     pub kernels: &'a dyn Kernels,
     /// The fixed region.
     pub weights: &'a Weights,
-    /// The choice of experts; none of a dense model.
+    /// The router; `None` for a dense model.
     pub router: Option<&'a Router>,
-    /// The number that norms add to the mean square.
+    /// Added to the mean square by norms.
     pub epsilon: f32,
-    /// `[rows]`: where the rows stand.
+    /// `[rows]`: sequence and position of each row.
     pub rows: &'a [At],
-    /// Experts that the rows visit in place of those that the router would choose.
+    /// Recorded experts, which replace the router's choice.
     pub routes: Option<&'a Routes>,
 }
 
 impl FeedForward {
-    /// The experts of a layer's rows: what [`FeedForward::decode`] and [`FeedForward::prefill`] go by.
+    /// Routes a layer's rows, for [`FeedForward::decode`] and [`FeedForward::prefill`].
     ///
-    /// *Shapes*: `x: [rows, width]`, what the router reads, before a norm of its own.
+    /// *Shapes*: `x: [rows, width]`, the router's input before its own norm.
     pub(crate) fn route(&mut self, routing: &Routing<'_>, layer: usize, x: &[f32]) {
         for (row, x) in x.chunks_exact(x.len() / routing.rows.len()).enumerate() {
             let experts = routing.routes.and_then(|routes| routes.experts(routing.rows[row].position, layer));
@@ -59,8 +59,8 @@ impl FeedForward {
         }
     }
 
-    /// Weight of each expert for a row, in `router`: zero where it is not routed. It visits `recorded` experts in place of those that the
-    /// router would choose.
+    /// Writes each expert's weight for a row to `router`; zero means not routed. `recorded` experts replace
+    /// the router's choice.
     pub(super) fn route_row(
         &mut self,
         n: &Routing<'_>,
@@ -107,8 +107,8 @@ impl FeedForward {
         }
     }
 
-    /// The slices that the level selects for a row, with their scores, in `selected` and `scores`: a list for each of the
-    /// row's experts. Where there is a predictor, a slice is a neuron.
+    /// Writes the slices that the level selects for a row, and their scores, to `selected` and `scores`: a
+    /// list for each of the row's experts. With a predictor, a slice is a neuron.
     pub(super) fn select(
         &mut self,
         n: &mut Network<'_>,
@@ -167,7 +167,8 @@ struct Seen<'a> {
     signs: &'a [u64],
 }
 
-/// Every slice of an expert, or those that are not in memory: how many there are. Of slices of one neuron, the most used.
+/// Lists every slice of an expert, or the missing ones; returns their number. Of missing single neurons, only
+/// the most used.
 fn every(neurons: &LayerNeurons, expert: usize, of: Candidates, selected: &mut [u32]) -> usize {
     let single = neurons.slice() == 1 && of == Candidates::Missing;
     let most = if single { neurons.list(expert).len() / PREFETCH_ONE_IN } else { usize::MAX };
@@ -181,11 +182,11 @@ fn every(neurons: &LayerNeurons, expert: usize, of: Candidates, selected: &mut [
     count
 }
 
-/// The most used neurons of an expert that are not in memory, as indices in its list: how many there are.
+/// Lists the most used missing neurons of an expert, as indices in its list; returns their number.
 fn missing(neurons: &LayerNeurons, list: &[u32], indices: &mut [u32]) -> usize {
     let hot = list.partition_point(|&rank| rank < neurons.cache.hot());
     let (mut count, most) = (0, list.len() / PREFETCH_ONE_IN);
-    // what is missing is anybody's guess, and a processor's too: every neuron is written, and some stay
+    // misses are unpredictable for the processor, too: write every neuron, and advance past the missing ones
     for (i, &rank) in (hot as u32..).zip(&list[hot..]) {
         indices[count] = i;
         count += usize::from(neurons.cache.is_missing(rank));
@@ -196,7 +197,7 @@ fn missing(neurons: &LayerNeurons, list: &[u32], indices: &mut [u32]) -> usize {
     count
 }
 
-/// The predictor's scores of an expert's neurons, or of those at `indices`; neighbours are scored together.
+/// Scores an expert's neurons, or the neurons at `indices`; neighbours are scored together.
 fn score(
     n: &mut Network<'_>,
     predictor: &Predictor<'_>,
@@ -219,7 +220,7 @@ fn score(
     n.pool.share_rows(scores, || n.fetcher.poll(), of_part);
 }
 
-/// Moves the ranks and scores of the candidates that are selected to the front: how many there are.
+/// Moves the ranks and scores of selected candidates to the front; returns their number.
 fn keep(
     predictor: &Predictor<'_>,
     list: &[u32],
@@ -238,11 +239,11 @@ fn keep(
     count
 }
 
-/// Where the lists of a row's experts end, one after another.
+/// The ends of the lists of a row's experts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ends {
     ends: [usize; EXPERTS_USED_MAX + 1],
-    /// How many lists there are.
+    /// Number of lists.
     pub(super) lists: usize,
 }
 
@@ -253,7 +254,7 @@ impl Default for Ends {
 }
 
 impl Ends {
-    /// Where the last list ends.
+    /// The end of the last list.
     pub(super) fn last(&self) -> usize {
         self.ends[self.lists]
     }
@@ -264,7 +265,7 @@ impl Ends {
     }
 }
 
-/// The ranks of all lists, each of which ascends, ascending, each with its score.
+/// Merges the ascending lists into one, each rank with its score.
 pub(super) fn merged<'a>(
     selected: &'a [u32],
     scores: &'a [f32],

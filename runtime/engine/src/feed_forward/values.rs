@@ -1,4 +1,4 @@
-//! The values of neurons: `weight * f(gate x) * up x`, first of those in memory, then of those that complete.
+//! Neuron values: `weight * f(gate x) * up x`, first for neurons in memory, then for completed reads.
 
 use std::array;
 use std::ops::Range;
@@ -18,12 +18,12 @@ use crate::stage::Stage;
 use crate::weights::Weights;
 use kernels::{Activation, Input, Kernels, Matrix, Row};
 
-/// Neurons whose rows meet the input together where they lie in order.
+/// Neurons in consecutive slots that are multiplied together.
 const TOGETHER: usize = 32;
 
 impl FeedForward {
-    /// `values = weight * f(gate x) * up x` of each row that has requested them, of those slices of a range that are in memory; reads are started and
-    /// found done meanwhile.
+    /// Computes `values = weight * f(gate x) * up x` for the slices of a range that are in memory, for each
+    /// row that requested them. Issues reads and polls completions meanwhile.
     pub(super) fn compute_cached(
         &mut self,
         n: &mut Network<'_>,
@@ -50,7 +50,7 @@ impl FeedForward {
             let (first, here) = (first / rows, results.len() / rows);
             let (mut fires, mut done) = (0, 0);
             while done < here {
-                // neurons that lie one after another are rows of a matrix
+                // neurons in consecutive slots are rows of a matrix
                 if let Some(matrices) = matrices
                     && let Some(run) = list.in_order(order, first + done, here - done)
                 {
@@ -60,7 +60,7 @@ impl FeedForward {
                     done += run.count;
                     continue;
                 }
-                // while a row is computed, the same row of the next bundle is on its way to the cache
+                // prefetch the next bundle's row while this one is computed
                 let at = first + done;
                 let (index, next) = (list.at(order, at), list.at(order, (at + 1).min(count * slice - 1)));
                 for (row, result) in results[done * rows..][..rows].iter_mut().enumerate() {
@@ -81,8 +81,9 @@ impl FeedForward {
         self.clock.end(Stage::GateUp);
     }
 
-    /// The values of slices that were missing, as they complete: where the gate comes first, it decides about the rest. `None` when
-    /// all have; large ones are worth leaving where others are awaited, with the index up to which all have, above `added`.
+    /// Computes the values of missing slices as their reads complete. Where the gate is read first, it
+    /// decides whether the rest is read. `None` when all are computed. Large slices return earlier, where
+    /// reads are awaited, with the index below which all are computed; it is above `added`.
     pub(super) fn compute_completed(
         &mut self,
         n: &mut Network<'_>,
@@ -144,7 +145,7 @@ impl FeedForward {
             n.pool.share_mut(results, COMPLETED_CLUSTER * rows, || due.go_on(), compute);
             scatter(order, slice, results, &mut self.values, all);
             checks.finish(&list, n.fetcher)?;
-            // what is given out for its gate is a slice of one neuron
+            // only slices of one neuron read their gates first
             for index in self.order[..count].iter().map(|&index| index as usize) {
                 let fires = (0..rows).any(|row| self.values[row * all + index] != 0.0);
                 if n.fetcher.completed().arrived(index) == Arrived::Gate && fires {
@@ -161,10 +162,10 @@ impl FeedForward {
     }
 }
 
-/// The inputs of a neuron's value besides its rows.
+/// The inputs of a neuron's value, besides its rows.
 struct Neuron<'a> {
     list: List<'a>,
-    /// Of each row, the last one's repeated.
+    /// The input of each row; the last one repeats.
     x: [Input<'a>; ROWS_MAX],
     rows: usize,
     kernels: &'a dyn Kernels,
@@ -172,7 +173,7 @@ struct Neuron<'a> {
     activation: Activation,
     /// `[rows, experts]`.
     weights: &'a [f32],
-    /// A gate that is resident has been computed when it was requested, and lies where the value goes.
+    /// Whether resident gates were computed on request; they are stored where the value goes.
     gates_known: bool,
     /// Biases of gate and up, by rank.
     biases: Option<Biases<'a>>,
@@ -201,14 +202,14 @@ impl<'a> Neuron<'a> {
         }
     }
 
-    /// `gate x` of a row; 0 if it does not fire.
+    /// Computes `gate x` of a row; 0 if it does not fire.
     fn gate_that_fires(&self, row: usize, gate: Row<'_>, index: usize) -> f32 {
         let gate = self.biased(self.x[row].dot(self.kernels, gate), index, |biases| biases.gate);
         if self.activation.fires(gate) { gate } else { 0.0 }
     }
 
-    /// The values of neurons from `index` on that lie one after another in a matrix of gate and up rows, from `slot` on, to the
-    /// bit of [`Neuron::value`]; how many there are.
+    /// Computes the values of neurons from `index` on in consecutive `slot`s of a matrix of gate and up rows,
+    /// with the same bits as [`Neuron::value`]. Returns how many fire.
     ///
     /// *Shapes*: `values: [neurons, rows]`.
     fn values_in_order(
@@ -244,13 +245,13 @@ impl<'a> Neuron<'a> {
         count
     }
 
-    /// How a row's router weighs the expert of a neuron.
+    /// The router's weight of a neuron's expert, for a row.
     fn weight(&self, row: usize, index: usize) -> f32 {
         self.weights[row * self.list.neurons.experts_count() + self.list.expert(index)]
     }
 
-    /// `weight * f(gate x) * up x` of a row, where the gate may be known already; without gates `weight * f(up x)`, where up is what
-    /// stands in the gate's place.
+    /// Computes `weight * f(gate x) * up x` for a row; `gate` may be known already. Without gates `weight *
+    /// f(up x)`, with the up row in the gate's place.
     fn value(
         &self,
         row: usize,
@@ -276,7 +277,7 @@ impl<'a> Neuron<'a> {
         self.weight(row, index) * self.activation.apply(gate, up)
     }
 
-    /// A product, and the bias of its neuron.
+    /// Adds a neuron's bias to a product, if there are biases.
     fn biased(&self, product: f32, index: usize, of: impl Fn(Biases<'a>) -> &'a [f32]) -> f32 {
         match self.biases {
             None => product,
@@ -293,7 +294,7 @@ pub(super) struct Biases<'a> {
 }
 
 impl<'a> Biases<'a> {
-    /// A layer's; none where the description has none.
+    /// A layer's biases; `None` if the model has none.
     pub(super) fn of(weights: &'a Weights, layer: usize) -> Option<Self> {
         let (gate, up) =
             (weights.of_network(layer, Role::GateBias)?, weights.of_network(layer, Role::UpBias)?);
@@ -301,7 +302,7 @@ impl<'a> Biases<'a> {
     }
 }
 
-/// `values[row][order[i]] = results[i][row]`, a slice at a time.
+/// Scatters results: `values[row][order[i]] = results[i][row]`, slice by slice.
 ///
 /// *Shapes*: `results: [slices, slice, rows]`, `values: [rows, all]`.
 fn scatter(order: &[u32], slice: usize, results: &[f32], values: &mut [f32], all: usize) {

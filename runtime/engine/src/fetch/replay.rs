@@ -1,6 +1,5 @@
-//! The last reads once more, alone: what the device takes for them when nothing is computed beside them. Profiles
-//! tell what a device gave at another time, from another file; this is measured after the run, with its own reads,
-//! through the same back end.
+//! Replay of the last reads without compute, to time the device alone. A profile measured the device at
+//! another time, on another file. A replay repeats the run's own reads through the same back end.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use plans::layout::Span;
 use super::{FetchError, Fetcher};
 use crate::flash::ReadRequest;
 
-/// Reads that are remembered: a second's worth where a device does tens of thousands.
+/// The most reads that are recorded: a second of a device with tens of thousands a second.
 const RECORDED_MAX: usize = 1 << 15;
 
 /// The last reads that were started.
@@ -18,7 +17,7 @@ const RECORDED_MAX: usize = 1 << 15;
 pub(super) struct Recorded(VecDeque<Span>);
 
 impl Recorded {
-    /// Adds a read, and drops the oldest of too many.
+    /// Adds a read; drops the oldest beyond the limit.
     pub(super) fn push(&mut self, span: Span) {
         if self.0.len() == RECORDED_MAX {
             self.0.pop_front();
@@ -27,26 +26,26 @@ impl Recorded {
     }
 }
 
-/// The time of recorded reads, done again alone.
+/// The time of repeated reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replay {
-    /// Number of reads, as the device counts them: several of a slice whose parts lie apart.
+    /// Number of reads, as the device counts them: a slice with separate parts is several.
     pub reads: u64,
     /// Time of all reads together.
     pub time: Duration,
 }
 
 impl Fetcher {
-    /// Records the last reads from now on, and none from before; takes half a megabyte.
+    /// Records reads from now on, and forgets earlier ones; takes half a megabyte.
     pub fn record(&mut self) {
         self.last.get_or_insert_with(|| Recorded(VecDeque::with_capacity(RECORDED_MAX))).0.clear();
     }
 
-    /// Does the recorded reads once more, in the same order, with twice `depth` reads waiting or in flight; `None` if
-    /// that is nothing. What is in flight or has completed is given up, and nothing is recorded any more.
+    /// Repeats the recorded reads in order, with twice `depth` reads waiting or in flight; `None` if none
+    /// were recorded. Cancels all other reads and stops recording.
     ///
     /// # Errors
-    /// The first read that failed.
+    /// The first failed read.
     pub fn replay(&mut self, depth: usize) -> Result<Option<Replay>, FetchError> {
         self.abandon();
         let Some(Recorded(spans)) = self.last.take().filter(|last| !last.0.is_empty()) else {
@@ -57,7 +56,7 @@ impl Fetcher {
         let (mut of_buffer, mut waiting, mut failed) = (vec![spans[0]; queued], spans.iter(), None);
         let start = Instant::now();
         loop {
-            // calls for half of them, so that they are few and the device always has the other half
+            // one call for half of the reads: calls stay few, and the device always has the other half
             if self.flash.in_flight() <= queued / 2 && failed.is_none() {
                 let free = self.buffers.iter_mut().zip(&mut of_buffer).enumerate();
                 for (number, (buffer, span)) in free.filter(|(_, (buffer, _))| buffer.is_some()) {

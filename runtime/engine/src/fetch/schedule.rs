@@ -1,14 +1,14 @@
-//! Decisions of the fetcher: the next read, and the neurons that may be computed. No device, bytes or clock.
+//! Decisions of the fetcher: the next read, and the neurons that can be computed. No device, bytes or clock.
 //!
-//! Buffers are numbers here. A read owns one from the moment it is formed until its neurons are released, or, if
-//! nobody wants it any more, until it completes. Demand reads are formed as far ahead as there are buffers. Prefetch
-//! reads start, the surest first, when all demand reads have completed, for demand reads would wait for them: a
-//! device may do a batch one after another and say so at its end. Only a prefetch read that is certain to be used
-//! starts as soon as every demand read has started.
+//! Buffers are numbers here. A read owns a buffer from when it is formed until its neurons are released, or
+//! if unwanted until it completes. Demand reads are formed as far ahead as there are buffers. Prefetch reads
+//! start, the surest first, once all demand reads have completed. A device may work through a batch in order
+//! and report it at its end, so demand reads would wait for them. A certain prefetch read starts as soon as
+//! every demand read has started.
 //!
-//! In a list that is read in [`Steps`] a read is of one neuron. When its first step has completed and that is the gate, the
-//! neuron is given out for its gate alone; the others follow into the same buffer if [`Schedule::go_on`] says so, and
-//! then it is given out again.
+//! In a list that is read in [`Steps`], each read is of one neuron. When the first step was the gate, the
+//! neuron is given out for its gate alone. [`Schedule::go_on`] reads the rest into the same buffer, and the
+//! neuron is given out again.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -20,20 +20,20 @@ mod tests;
 
 /// The list of requested neurons, by index.
 pub trait Wanted {
-    /// The neuron's span in the file; `None` if it is in memory. Spans ascend with the index.
+    /// The neuron's span in the file; `None` if it is in memory. Spans ascend.
     fn span(&self, index: usize) -> Option<Span>;
 }
 
-/// The way the neurons of a list are read.
+/// How the neurons of a list are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
     /// Whole bundles, neighbours in one read.
     Together,
-    /// Each by itself, in the plan's steps if those are several.
+    /// Single neurons, in the plan's steps if it has several.
     InSteps,
 }
 
-/// The part of a neuron that has completed.
+/// The part of a neuron that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrived {
     /// All rows at once.
@@ -44,44 +44,44 @@ pub enum Arrived {
     Rest,
 }
 
-/// A read that is to start.
+/// A read to be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Start {
     /// The buffer's number.
     pub(super) number: u32,
     /// The pages that the buffer is for.
     pub(super) pages: Span,
-    /// The part of them that is read.
+    /// The part of the pages that is read.
     pub(super) span: Span,
 }
 
 /// The neurons that may be computed next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextRead {
-    /// This number of missing neurons, which have completed.
+    /// This number of completed missing neurons.
     Neurons(usize),
-    /// Nothing before a read completes.
+    /// None until a read completes.
     Pending,
-    /// Nothing: no read is left.
+    /// None: no read is left.
     Done,
-    /// Nothing: this read failed.
+    /// None: this read failed.
     Failed(Start),
 }
 
-/// One read, for the missing among the indices `first..end`.
+/// One read, of the missing neurons among the indices `first..end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Read {
     start: Start,
     first: usize,
     end: usize,
-    /// Steps before this one.
+    /// Number of earlier steps.
     step: usize,
     /// Whether its neurons have been given out.
     given: bool,
 }
 
 impl Read {
-    /// A read that was started before a list requested it.
+    /// A read that starts before a list requests it.
     fn new(start: Start) -> Self {
         Self { start, first: 0, end: 0, step: 0, given: false }
     }
@@ -102,11 +102,11 @@ enum State {
 /// Why a read was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Why {
-    /// The list wants it.
+    /// A demand read.
     Urgent,
     /// It is a prefetch read.
     Early,
-    /// It is a prefetch read, and the list has come to it since.
+    /// A prefetch read that the list has requested since.
     Late,
 }
 
@@ -120,11 +120,11 @@ impl Why {
     }
 }
 
-/// Neighbours that one read brings.
+/// Neighbours in one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Run {
     pages: Span,
-    /// Bytes of them that lie between neurons.
+    /// Bytes between the neurons.
     gap_bytes: u64,
 }
 
@@ -134,7 +134,7 @@ impl Run {
         Self { pages, gap_bytes: 0 }
     }
 
-    /// Takes the next neuron in, if it is close enough and the read stays within a buffer.
+    /// Adds the next neuron, if it is close enough and the read still fits a buffer.
     fn join(&mut self, next: Span, gap_max: u64, buffer_bytes: u64) -> bool {
         let gap = next.offset.saturating_sub(self.pages.end());
         let bytes = next.end() - self.pages.offset;
@@ -151,7 +151,7 @@ impl Run {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Prefetched {
     run: Run,
-    /// The bits of its highest score, which ascend with it.
+    /// The bits of its highest score; positive floats order as their bits do.
     sure: u32,
 }
 
@@ -161,7 +161,7 @@ impl Prefetched {
         self.sure == f32::INFINITY.to_bits()
     }
 
-    /// The surer, the higher; of equally sure ones the first is highest.
+    /// Order of prefetch reads: the surest is highest, then the first.
     fn key(&self) -> (u32, Reverse<u64>) {
         (self.sure, Reverse(self.run.pages.offset))
     }
@@ -185,18 +185,18 @@ pub(super) struct Schedule {
     states: Vec<State>,
     /// The list's reads, ascending.
     window: VecDeque<Read>,
-    /// Prefetch reads that this list has not come to yet, ascending.
+    /// Prefetch reads that this list has not reached, ascending.
     early: VecDeque<Read>,
     /// Prefetch reads for the next list, ascending.
     next: VecDeque<Read>,
-    /// Prefetch reads for the next list that have not been started, the surest last.
+    /// Prefetch reads for the next list that are not started, the surest last.
     queued: Vec<Prefetched>,
-    /// Prefetch reads in flight, and the most there may be.
+    /// Number of prefetch reads in flight, and the limit.
     early_in_flight: usize,
     early_max: usize,
-    /// Reads in flight that the list wants or has wanted.
+    /// Reads in flight that the list requested.
     wanted_in_flight: usize,
-    /// Reads that are to start, in order; whoever does it takes them away.
+    /// Reads to be started, in order; the caller drains them.
     pub(super) formed: Vec<Start>,
     /// The first index that is not covered by the window or found in memory.
     cursor: usize,
@@ -211,8 +211,8 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// `count` buffers of `buffer_bytes`; gaps up to `gap_bytes` are read over; at most `early_max` prefetched reads in
-    /// flight; `steps` for lists that are read so.
+    /// A schedule for `count` buffers of `buffer_bytes`. It reads over gaps up to `gap_bytes` and has at most
+    /// `early_max` prefetch reads in flight; `steps` is for lists that are read in steps.
     pub(super) fn new(
         count: usize,
         buffer_bytes: u64,
@@ -242,7 +242,8 @@ impl Schedule {
         }
     }
 
-    /// A new list; everything of the last one has been released. What was prefetched is for this one.
+    /// Starts a new list. All reads of the last list must have been released. Prefetched reads are for the
+    /// new list.
     pub(super) fn begin(&mut self, reads: Reads) {
         let stepwise = reads == Reads::InSteps && self.steps.spans.len() > 1;
         let before = std::mem::replace(&mut self.stepwise, stepwise);
@@ -251,18 +252,17 @@ impl Schedule {
         self.all_formed = false;
         self.queued.clear();
         std::mem::swap(&mut self.early, &mut self.next);
-        // a list without steps cannot use a first step
+        // a list without steps cannot use first steps
         while before != self.stepwise && !self.early.is_empty() {
             self.drop_early();
         }
     }
 
-    /// Forms reads for the list of `count` neurons as far as buffers reach, and says how far that is: every index
-    /// below is in memory or in a read. `None` if nothing is, since reads that nobody wants have all the buffers: one
-    /// of them must complete first.
+    /// Forms reads for the list of `count` neurons as far as buffers reach; returns how far: every lower
+    /// index is in memory or in a read. `None` if unwanted reads own all buffers: one must complete first.
     ///
     /// # Panics
-    /// If a neuron's pages are longer than a buffer: plans are checked for that.
+    /// If a neuron's pages are longer than a buffer; plans are checked for that.
     pub(super) fn ahead<W: Wanted>(&mut self, wanted: &W, count: usize) -> Option<usize> {
         while self.cursor < count {
             let Some(pages) = wanted.span(self.cursor).map(Span::pages) else {
@@ -312,7 +312,8 @@ impl Schedule {
         Some(self.cursor)
     }
 
-    /// Moves the cursor from the first neuron of a read over what is in memory or joins it; says where the read ends.
+    /// Moves the cursor from the first neuron of a read over neurons in memory or in the same read; returns
+    /// the read's end.
     fn extend<W: Wanted>(&mut self, wanted: &W, count: usize, mut joins: impl FnMut(Span) -> bool) -> usize {
         let mut end = self.cursor + 1;
         self.cursor = end;
@@ -328,9 +329,9 @@ impl Schedule {
         end
     }
 
-    /// Neurons that the next list will probably request and that are not in memory, ascending, once every read of
-    /// this list has been formed. The higher a neuron's score, which is above zero, the surer it is, and certain if
-    /// the score is infinite. As many as there are buffers for are remembered, the surest.
+    /// Queues prefetch reads of missing neurons that the next list will probably request, ascending. Call it
+    /// once every read of this list is formed. Higher scores, above zero, are surer; infinity is certain.
+    /// Keeps the surest, at most as many as there are buffers.
     pub(super) fn prefetch(&mut self, probable: impl Iterator<Item = (Span, f32)>) {
         debug_assert!(self.all_formed, "demand reads come first");
         self.queued.clear();
@@ -339,7 +340,7 @@ impl Schedule {
         }
         for (span, score) in probable {
             let (pages, sure) = (span.pages(), score.max(0.0).to_bits());
-            // an earlier guess has started some of them
+            // an earlier prefetch may have started
             let started = self.next.partition_point(|read| read.start.pages.offset <= pages.offset);
             if started > 0 && self.next[started - 1].start.pages.end() >= pages.end() {
                 continue;
@@ -359,7 +360,7 @@ impl Schedule {
         self.queued.sort_unstable_by_key(Prefetched::key);
     }
 
-    /// Drops prefetch reads beyond the number of buffers, the least sure first.
+    /// Drops queued prefetch reads beyond the number of buffers, the least sure first.
     fn keep_surest(&mut self) {
         let buffers = self.states.len();
         if self.queued.len() > buffers {
@@ -368,14 +369,14 @@ impl Schedule {
         }
     }
 
-    /// Drops all prefetch reads.
+    /// Drops all queued prefetch reads.
     pub(super) fn forget(&mut self) {
         self.queued.clear();
     }
 
-    /// Forms prefetch reads, the surest first: there is time for some of them, and two in five of the less sure half
-    /// are for nothing. A call of the device costs as much as a read: half of those in flight complete before others
-    /// start.
+    /// Forms prefetch reads, the surest first: there is time for only some, and two in five of the less sure
+    /// half are useless. A device call costs as much as a read, so new ones start once half of those in
+    /// flight have completed.
     pub(super) fn start_prefetches(&mut self) {
         let delays =
             self.wanted_in_flight > 0 && self.queued.last().is_some_and(|surest| !surest.is_certain());
@@ -398,7 +399,7 @@ impl Schedule {
         self.formed[formed..].sort_unstable_by_key(|start| start.span.offset);
     }
 
-    /// Forms a read of `pages`, or the first step of it.
+    /// Forms a read of `pages`, or its first step.
     fn start(&mut self, number: u32, pages: Span) -> Start {
         let span = if self.stepwise { step_of(&self.steps.spans[0], pages) } else { pages };
         let start = Start { number, pages, span };
@@ -406,7 +407,7 @@ impl Schedule {
         start
     }
 
-    /// A read is over.
+    /// Records the end of a read.
     pub(super) fn place(&mut self, number: u32, good: bool) {
         let state = &mut self.states[number as usize];
         if let State::InFlight(why) | State::Unwanted(why) = *state {
@@ -423,17 +424,16 @@ impl Schedule {
         };
     }
 
-    /// The index between `start` and `until` up to which to compute now: the first read that is still in flight, or
-    /// beyond it over `worth` neurons if they are worth waiting for. They are not while the device has nothing to do
-    /// because every buffer is taken.
+    /// The end of the compute window that starts at `start`, at most `until`: the first read in flight after
+    /// `worth` neurons, or after one neuron if no buffer is free.
     pub(super) fn reach(&self, start: usize, worth: usize, until: usize) -> usize {
         let least = if self.free.is_empty() { start + 1 } else { start + worth };
         let first = self.window.iter().find(|read| read.first >= least && self.in_flight(read));
         first.map_or(until, |read| read.first.min(until))
     }
 
-    /// The index up to which to compute now if reads are to go on meanwhile: all that is formed if that is the whole
-    /// list, else half of the reads.
+    /// The end of the compute window that leaves reads in flight: the end of the formed reads if they are the
+    /// whole list, otherwise half of the reads.
     pub(super) fn half(&self) -> usize {
         match self.window.get(self.window.len() / 2) {
             Some(read) if !self.all_formed && self.window.len() > 1 => read.first,
@@ -441,10 +441,10 @@ impl Schedule {
         }
     }
 
-    /// Gives out, once, the missing neurons that have completed and whose reads begin below `until`.
+    /// Gives out completed missing neurons whose reads start below `until`, each once.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If `indices` is too short.
     pub(super) fn give<W: Wanted>(&mut self, wanted: &W, until: usize, indices: &mut [u32]) -> NextRead {
         let (mut count, mut awaited) = (0, false);
         let last = if self.stepwise { self.steps.spans.len() - 1 } else { 0 };
@@ -474,16 +474,16 @@ impl Schedule {
         }
     }
 
-    /// The index up to which, `until` at most, every missing neuron has been given out.
+    /// The index, at most `until`, below which every missing neuron has been given out.
     pub(super) fn given_below(&self, until: usize) -> usize {
         let first = self.window.iter().find(|read| !read.given);
         first.map_or(until, |read| read.first.min(until))
     }
 
-    /// The neuron at `index`, which was given out for its gate, is needed whole.
+    /// Forms the rest of the neuron at `index`, whose gate was given out.
     ///
     /// # Panics
-    /// If it was not.
+    /// If its gate was not given out.
     pub(super) fn go_on(&mut self, index: usize) {
         assert_eq!(self.arrived(index), Arrived::Gate, "only a gate is followed by the rest");
         let at = self.window.partition_point(|read| read.end <= index);
@@ -492,7 +492,7 @@ impl Schedule {
         self.wanted_in_flight += 1;
     }
 
-    /// Whether a read that begins below `until` is in flight.
+    /// Whether a read that starts below `until` is in flight.
     pub(super) fn in_flight_below(&self, until: usize) -> bool {
         self.window.iter().take_while(|read| read.first < until).any(|read| self.in_flight(read))
     }
@@ -501,14 +501,14 @@ impl Schedule {
         matches!(self.states[read.start.number as usize], State::InFlight(_))
     }
 
-    /// Gives back the buffers of all reads whose neurons are below `until`: they have been computed.
+    /// Releases the buffers of all reads whose neurons are below `until`.
     pub(super) fn release(&mut self, until: usize) {
         while let Some(read) = self.window.pop_front_if(|read| read.end <= until) {
             self.let_go(read.start.number);
         }
     }
 
-    /// Gives back all buffers.
+    /// Releases all buffers.
     pub(super) fn release_all(&mut self) {
         while let Some(read) =
             (self.window.pop_front()).or_else(|| self.early.pop_front()).or_else(|| self.next.pop_front())
@@ -517,8 +517,7 @@ impl Schedule {
         }
     }
 
-    /// Drops the last of the prefetch reads that this list has not come to; says whether there
-    /// was one.
+    /// Drops the last prefetch read that this list has not reached; returns whether there was one.
     pub(super) fn give_way(&mut self) -> bool {
         let last = self.early.pop_back();
         if let Some(read) = last {
@@ -527,7 +526,7 @@ impl Schedule {
         last.is_some()
     }
 
-    /// Drops the first of the prefetch reads.
+    /// Drops the first prefetch read.
     fn drop_early(&mut self) {
         if let Some(read) = self.early.pop_front() {
             self.let_go(read.start.number);
@@ -547,7 +546,7 @@ impl Schedule {
         }
     }
 
-    /// The steps in which lists may be read.
+    /// The steps of lists that are read in steps.
     pub(super) fn steps(&self) -> &Steps {
         &self.steps
     }
@@ -557,7 +556,7 @@ impl Schedule {
         self.counts
     }
 
-    /// The read that brought the neuron at `index`.
+    /// The read of the neuron at `index`.
     ///
     /// # Panics
     /// If it has not completed or was released.
@@ -573,7 +572,7 @@ impl Schedule {
         self.stepwise && self.steps.asks
     }
 
-    /// The part of the neuron at `index`, which was given out, that has completed.
+    /// Which parts of the neuron at `index`, which was given out, have completed.
     pub(super) fn arrived(&self, index: usize) -> Arrived {
         match self.asks() {
             false => Arrived::Whole,
@@ -587,12 +586,12 @@ impl Schedule {
     }
 }
 
-/// A step, in the file.
+/// A step as a span of the file.
 fn step_of(step: &Span, pages: Span) -> Span {
     Span { offset: pages.offset + step.offset, bytes: step.bytes }
 }
 
-/// Forms the next step of a read whose last one has completed.
+/// Forms the next step of a read whose last step has completed.
 fn next_step(read: &mut Read, steps: &Steps, formed: &mut Vec<Start>) -> State {
     read.step += 1;
     read.given = false;

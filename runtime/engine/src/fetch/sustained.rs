@@ -1,20 +1,20 @@
-//! How many reads a second the device gives while nothing else is read: reads of one size, kept in flight for a while.
+//! The device's rate of reads alone: reads of one size, kept in flight for a while.
 
 use std::time::{Duration, Instant};
 
 use super::{FetchError, Fetcher};
 use crate::flash::ReadRequest;
 
-/// Reads beyond those in flight, at most: nobody waits for who issues them.
+/// The most reads queued beyond those in flight: nothing waits for the issuing thread.
 const SPARE_MAX: usize = 16;
 
 impl Fetcher {
-    /// Reads of `bytes` at the places that `next` says, `depth` of them in flight, until `window` is over; reads a second
-    /// from the first request to the last completion: a device that does several at once completes several at once, so that what is
-    /// between two completions says less. `None` if none completes. What is in flight or has completed is given up.
+    /// Measures reads a second, from the first request to the last completion: reads of `bytes` at the places
+    /// of `next`, `depth` in flight for `window`. Devices complete reads in groups, so times between
+    /// completions would mislead. `None` if no read completes. Cancels all other reads.
     ///
     /// # Errors
-    /// The first read that failed.
+    /// The first failed read.
     pub fn sustained(
         &mut self,
         bytes: usize,

@@ -1,5 +1,5 @@
-//! The fetcher over a device that answers in any order, or not well: what is requested is given out once, with its own
-//! bytes, whatever was prefetched and however few buffers there are.
+//! The fetcher over a device that completes reads in any order, or fails. Each requested neuron is given out
+//! once, with its own bytes, whatever was prefetched and however few buffers there are.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ const PAGE: u64 = 4096;
 /// A neuron's bytes; two share a page.
 const NEURON: u64 = 2048;
 
-/// Pages hold their own number. Answers when it is waited for or by chance, in an order drawn from `dice`.
+/// Pages hold their own number. Completes reads when awaited or by chance, in an order drawn from `dice`.
 #[derive(Debug)]
 struct Device {
     held: Vec<ReadRequest>,
@@ -69,7 +69,7 @@ impl Flash for Device {
     }
 }
 
-/// Neurons by rank; `in_memory` of them are not to be read.
+/// Neurons by rank; `in_memory` are not read.
 struct List<'a> {
     ranks: &'a [u64],
     in_memory: &'a [u64],
@@ -91,7 +91,7 @@ fn buffers(count: usize, pages: usize) -> Vec<Buffer> {
     (0..count).map(|_| arena.take(pages * PAGE as usize, Align::Page).unwrap()).collect()
 }
 
-/// One list through the fetcher as decoding does it; the ranks that were given out.
+/// Runs one list through the fetcher as decoding does; returns the ranks given out.
 fn run(fetcher: &mut Fetcher, list: &List<'_>, prefetched: &[u64]) -> Result<Vec<u64>, FetchError> {
     let count = list.ranks.len();
     let (mut given, mut out, mut seen) = (vec![0; count], Vec::new(), vec![false; count]);
@@ -116,7 +116,7 @@ fn run(fetcher: &mut Fetcher, list: &List<'_>, prefetched: &[u64]) -> Result<Vec
             if count == 0 {
                 break;
             }
-            // what is due starts while what has completed is looked at
+            // due reads start while completed ones are used
             let (completed, mut due) = fetcher.completed_and_due();
             due.submit();
             for &index in &given[..count] {
@@ -160,7 +160,7 @@ fn a_list_that_must_reach_far_takes_the_buffers_of_prefetch_reads() {
     fetcher.prefetch([100, 102].into_iter().map(|rank| (span(rank), 1.0)));
     while fetcher.next_completed(&first, 1, &mut indices).unwrap() > 0 {}
     fetcher.release(1);
-    // what was prefetched has two of three buffers, and is not wanted
+    // prefetch reads own two of three buffers, and are not requested
     let next = List { ranks: &[10, 12, 14, 16], in_memory: &[] };
     fetcher.begin(Reads::Together);
     assert_eq!(fetcher.ahead_to(&next, 4, 3), 3);
@@ -197,7 +197,7 @@ proptest! {
         let counters = fetcher.counters();
         prop_assert!(counters.prefetch_reads_used <= counters.prefetch_reads);
 
-        // all of it once more, and then nothing
+        // every read once more, then none
         let again = fetcher.replay(depth).unwrap().map_or(0, |alone| alone.reads);
         prop_assert_eq!(again, counters.flash.reads);
         let twice = fetcher.counters().flash;
@@ -235,7 +235,7 @@ proptest! {
         let mut fetcher = Fetcher::new(device, buffers(count, 1), 0, 2, Steps::default());
         fetcher.record();
         let list = List { ranks: &requested, in_memory: &[] };
-        // the second list may take what was prefetched of it, failed or not
+        // the second list may use prefetched reads, failed or not
         let results = [run(&mut fetcher, &list, &prefetched), run(&mut fetcher, &list, &[])];
         let touched = requested.iter().any(|&rank| span(rank).offset / PAGE == page);
         for result in results {

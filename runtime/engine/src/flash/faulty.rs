@@ -1,4 +1,4 @@
-//! A device that misbehaves on purpose, for tests of whoever reads through it.
+//! A device that misbehaves on purpose, for tests of its readers.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -8,55 +8,55 @@ use std::time::{Duration, Instant};
 use super::{Buffer, Completion, Flash, FlashCounters, ReadRequest};
 use crate::arena::PAGE_BYTES;
 
-/// A way in which a [`Faulty`] device misbehaves.
+/// A fault of a [`Faulty`] device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The last read is the first to complete.
     Reordered,
-    /// A read completes only if it is waited for.
+    /// A read completes only when it is awaited.
     Late,
-    /// Every so many reads one takes so much longer.
+    /// Every `every`-th read takes longer.
     Slowed {
         /// Reads from one fault to the next.
         every: u64,
         /// The delay.
         by: Duration,
     },
-    /// Every so many reads one brings its first page only, and is read again.
+    /// Every `every`-th read brings only its first page, and is resumed.
     Short {
         /// Reads from one fault to the next.
         every: u64,
     },
-    /// Every so many reads one fails with an input/output error.
+    /// Every `every`-th read fails with an input/output error.
     Failing {
         /// Reads from one fault to the next.
         every: u64,
     },
-    /// Every so many reads one bit of the data is flipped, and nobody says so.
+    /// Every `every`-th read has one bit flipped, silently.
     Flipped {
         /// Reads from one fault to the next.
         every: u64,
     },
-    /// Every so many reads one is said to be done, and its buffer is as it was before.
+    /// Every `every`-th read completes without filling its buffer.
     Stale {
         /// Reads from one fault to the next.
         every: u64,
     },
 }
 
-/// A device behind which another one reads.
+/// A faulty device over another device.
 pub(crate) struct Faulty {
     inner: Box<dyn Flash>,
     fault: Fault,
     /// Reads so far.
     submitted: u64,
-    /// Reads that the inner device has, by tag.
+    /// Reads in flight at the inner device, by tag.
     in_flight: HashMap<u32, InFlight>,
-    /// Completions that are held back until their time.
+    /// Completions held back until their time.
     held: VecDeque<(Instant, Completion)>,
 }
 
-/// A read that the inner device has.
+/// A read in flight at the inner device.
 struct InFlight {
     /// When it was submitted.
     since: Instant,
@@ -64,7 +64,7 @@ struct InFlight {
     number: u64,
     offset: u64,
     at: usize,
-    /// The bytes that were requested here; the inner device may have been given fewer.
+    /// The bytes requested here; the inner device may have been given fewer.
     bytes: usize,
     /// The contents of a stale buffer.
     before: Vec<u8>,
@@ -77,12 +77,12 @@ impl std::fmt::Debug for Faulty {
 }
 
 impl Faulty {
-    /// `inner`, misbehaving.
+    /// Makes `inner` faulty.
     pub(crate) fn new(inner: Box<dyn Flash>, fault: Fault) -> Self {
         Self { inner, fault, submitted: 0, in_flight: HashMap::new(), held: VecDeque::new() }
     }
 
-    /// The next read that the inner device has finished, misbehaving; a short one is given back to it first.
+    /// The next completion of the inner device, with its fault; a short read is resumed first.
     fn reap_inner(&mut self, wait: bool) -> Option<(Instant, Completion)> {
         loop {
             let mut done = self.inner.reap(wait)?;

@@ -1,11 +1,11 @@
-//! The files that are read, as one space of addresses.
+//! The files of a model as one address space.
 //!
 //! ```text
 //! address   0            FILE_BYTES_MAX      2 * FILE_BYTES_MAX            APART
 //!           | file 0 ... | file 1 ...        | ...                         | what is read from several places, see gather.rs
 //! ```
 //!
-//! A container is file 0. An index is, too, and the files of its model follow.
+//! A container is file 0. An index is file 0, too, followed by the files of its model.
 
 use std::fs::File;
 use std::io;
@@ -14,20 +14,20 @@ use std::sync::Arc;
 
 use crate::arena::PAGE_BYTES;
 
-/// From the first byte of one file to that of the next.
+/// The distance of two files' first addresses.
 pub const FILE_BYTES_MAX: u64 = 1 << 44;
-/// The first address that is in no file.
+/// The first address beyond all files.
 pub const APART: u64 = 1 << 62;
 
-/// Files that are open for reading, past the page cache or through it; clones share them.
+/// Files open for reading, past the page cache or through it; clones share them.
 #[derive(Debug, Clone)]
 pub struct Files(Arc<[SplitFile]>);
 
-/// One of them.
+/// An open file.
 #[derive(Debug)]
 struct SplitFile {
     file: File,
-    /// Bytes that it had when it was opened.
+    /// Length of the file when it was opened, in bytes.
     bytes: u64,
 }
 
@@ -38,20 +38,20 @@ impl From<File> for Files {
 }
 
 impl Files {
-    /// These files, one after another.
+    /// Places these files one after another.
     pub fn new(files: Vec<File>) -> Self {
-        // of a file that does not say its length every byte is expected
+        // without a known length, every byte of a read is required
         let part =
             |file: File| SplitFile { bytes: file.metadata().map_or(u64::MAX, |found| found.len()), file };
         Self(files.into_iter().map(part).collect())
     }
 
-    /// Each file.
+    /// The files, in order.
     pub fn each(&self) -> impl Iterator<Item = &File> {
         self.0.iter().map(|part| &part.file)
     }
 
-    /// The number of the file that has an address, it, and the place in it.
+    /// The number of an address's file, the file, and the offset in it.
     ///
     /// # Panics
     /// If there is no such file.
@@ -60,7 +60,8 @@ impl Files {
         (number, &self.0[number].file, address % FILE_BYTES_MAX)
     }
 
-    /// Bytes that a read of so many must bring: all of them, but of a last page what the file had of it when it was opened.
+    /// The bytes that a read must bring: all, except that a last page may end where the file ended when
+    /// opened.
     pub(super) fn needed(&self, address: u64, bytes: usize) -> usize {
         let (number, _, offset) = self.at(address);
         let (end, length) = (offset + bytes as u64, self.0[number].bytes);
@@ -68,10 +69,11 @@ impl Files {
         if (beyond as usize) < PAGE_BYTES.min(bytes) { bytes - beyond as usize } else { bytes }
     }
 
-    /// Fills `buffer` from an address on. It may end within the page that the file ends in; the rest of the buffer stays then.
+    /// Fills `buffer` from an address. A read of the file's last page may end with the file, and leaves the
+    /// rest of the buffer unchanged.
     ///
     /// # Errors
-    /// The system's, and `UnexpectedEof`.
+    /// The system's error, and `UnexpectedEof`.
     pub fn read_exact_at(&self, buffer: &mut [u8], address: u64) -> io::Result<()> {
         let (_, file, offset) = self.at(address);
         let (needed, mut done) = (self.needed(address, buffer.len()), 0);
@@ -89,13 +91,13 @@ impl Files {
     /// Drops the files' pages from the page cache.
     pub(crate) fn forget(&self) {
         for file in self.each() {
-            // advice: a kernel that does not follow it keeps the pages, and the report shows them
+            // advice only: a kernel that ignores it keeps the pages, and the report counts them
             let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
         }
     }
 }
 
-/// Where an address is, in words.
+/// Describes an address for people.
 pub(crate) fn place(address: u64) -> String {
     match address / FILE_BYTES_MAX {
         0 => format!("at {address} of the container"),

@@ -1,5 +1,5 @@
-//! Reads from several places that fill one buffer: slices whose gate, up and down lie apart in a model's file. A part without
-//! bytes is not read.
+//! Reads that gather separate parts into one buffer: slices whose gate, up and down are apart in a model's
+//! file. An empty part is not read.
 //!
 //! ```text
 //! submit [buffer]  -->  [gate's pages] [up's pages] [down's pages]  -->  device
@@ -7,8 +7,8 @@
 //! reap   [buffer]  <--  joined when the last of them is over
 //! ```
 //!
-//! Slices have addresses of their own, from [`APART`] on, as if buffers full of them lay one after another. Other addresses
-//! pass as they are.
+//! Slices have addresses from [`APART`] on, as if buffers full of them followed each other. Other addresses
+//! pass unchanged.
 
 use std::io;
 
@@ -19,9 +19,10 @@ use super::{APART, Buffer, Completion, FILE_BYTES_MAX, Flash, FlashCounters, Rea
 /// Slices of one layer.
 #[derive(Debug, Clone)]
 pub struct LayerSlices {
-    /// Where the parts of a slice begin in its buffer, each on a page, and where the last one's room ends.
+    /// First byte of each part of a slice in its buffer, each on a page, and the end of the last part's
+    /// pages.
     pub at: [u64; PARTS + 1],
-    /// The bytes of each slice's parts, by address.
+    /// The spans of each slice's parts, by address.
     pub slices: Box<[[Span; PARTS]]>,
 }
 
@@ -32,29 +33,29 @@ impl LayerSlices {
     }
 }
 
-/// A device behind which another one reads.
+/// A device that gathers parts, over another device.
 pub struct Gather {
     inner: Box<dyn Flash>,
     groups: Vec<LayerSlices>,
-    /// Requests that have not been handed back, by number.
+    /// Open requests, by number.
     open: Vec<Open>,
     /// Numbers that are not in use.
     free: Vec<u32>,
-    /// Parts that are given to the inner device.
+    /// Parts to be submitted to the inner device.
     batch: Vec<ReadRequest>,
-    /// Parts that a request may have.
+    /// The most parts of a request.
     parts_max: usize,
 }
 
-/// A request, in parts.
+/// An open request, in parts.
 #[derive(Debug)]
 struct Open {
     tag: u32,
     bytes: usize,
-    /// Parts that are not over.
+    /// Parts not yet completed.
     left: usize,
     failed: Option<io::Error>,
-    /// Parts of the buffer whose reads are over, in order.
+    /// Completed parts of the buffer, in order.
     parts: Vec<Option<Buffer>>,
 }
 
@@ -65,13 +66,14 @@ impl std::fmt::Debug for Gather {
 }
 
 impl Gather {
-    /// Reads of that many parts at most for a buffer of so many bytes.
+    /// The most parts of a read into a buffer of `buffer_bytes`.
     pub fn parts_max(groups: &[LayerSlices], buffer_bytes: u64) -> usize {
         let slices = groups.iter().map(|group| buffer_bytes / group.at[PARTS].max(1)).max();
         PARTS * slices.unwrap_or(1).max(1) as usize
     }
 
-    /// Groups, read through `inner`, which has room for [`Gather::parts_max`] for each of `requests` requests.
+    /// Gathers `groups` through `inner`, which must have room for `parts_max` parts for each of `requests`
+    /// requests.
     pub fn new(inner: Box<dyn Flash>, groups: Vec<LayerSlices>, requests: usize, parts_max: usize) -> Self {
         let open = || Open { tag: 0, bytes: 0, left: 0, failed: None, parts: Vec::with_capacity(parts_max) };
         Self {
@@ -84,10 +86,10 @@ impl Gather {
         }
     }
 
-    /// Puts the parts of a request into the batch.
+    /// Adds the parts of a request to the batch.
     ///
     /// # Panics
-    /// If there are more requests than room, or a request is not of whole slices.
+    /// If there are more open requests than room, or a request is not of whole slices.
     fn split(&mut self, request: ReadRequest) {
         let ReadRequest { tag, offset, bytes, mut buffer, at } = request;
         let Some(number) = self.free.pop() else { panic!("a request beyond those that there is room for") };
@@ -110,7 +112,7 @@ impl Gather {
         );
         let slices = &group.slices[(first / stride) as usize..][..bytes / stride as usize];
         open.left = 0;
-        // from the last to the first, so that each cut leaves what lies before it
+        // from last to first, so that each cut leaves the bytes before it
         let begin = self.batch.len();
         for (slice, parts) in slices.iter().enumerate().rev() {
             for (part, span) in parts.iter().enumerate().rev() {
@@ -133,7 +135,7 @@ impl Gather {
         self.batch[begin..].reverse();
     }
 
-    /// Takes a part that is over; the request, if it was its last.
+    /// Takes a completed part; returns the request after its last part.
     fn join(&mut self, done: Completion) -> Option<Completion> {
         let number = done.tag / self.parts_max as u32;
         let open = &mut self.open[number as usize];
@@ -200,7 +202,7 @@ mod tests {
     use crate::flash::tests::{PAGE, buffers, file, refused};
     use crate::flash::{Files, open, open_backend};
 
-    /// Parts of 100, 5000 and one byte, which begin anywhere in a page.
+    /// Parts of 100, 5000 and 1 bytes, at any place in a page.
     fn group() -> LayerSlices {
         let pages = |count: u64| count * PAGE_BYTES;
         let slice = |first: u64| [(first, 100), (pages(20) + 7 * first, 5000), (pages(50) + first, 1)];
@@ -236,7 +238,7 @@ mod tests {
                 at: 0,
             };
             let mut requests: Vec<ReadRequest> = (0..3).zip(buffers).map(numbered).collect();
-            // one that is no slice passes
+            // a request that is no slice passes unchanged
             (requests[2].offset, requests[2].bytes, requests[2].at) = (9 * PAGE_BYTES, PAGE, PAGE);
             gather.submit(&mut requests);
             assert_eq!((gather.in_flight(), requests.len()), (3, 0));

@@ -1,15 +1,16 @@
-//! Reading flash: requests go in with the buffer they fill, completions come back with it.
+//! Reads from flash: requests bring the buffer that they fill, completions return it.
 //!
-//! A buffer belongs to its request from [`Flash::submit`] until [`Flash::reap`] gives it back, so that nobody can
-//! look at bytes that are still to change. Reads may complete in any order, late, short or not at all; a completion
-//! says which, and a short read has been retried to its end before it is one.
+//! A request owns its buffer from [`Flash::submit`] until [`Flash::reap`] returns it, so nothing can see
+//! bytes that may still change. Reads may complete late, in any order, or with an error. Short reads are
+//! resumed before they count as completed.
 //!
 //! ```text
 //! submit [tag, offset, bytes, buffer] -->  device  --> reap [tag, bytes, buffer, result]
 //! ```
 //!
-//! Two back ends: positioned reads by a pool of threads ([`pread`]), which every system has, and asynchronous reads by
-//! the computing thread itself ([`uring`]), which some refuse. A plan names one of them ([`open_backend`]).
+//! Two back ends: positioned reads by a pool of threads ([`pread`]), which every system has, and asynchronous
+//! reads by the compute thread ([`uring`]), which some systems refuse. A plan names one of them
+//! ([`open_backend`]).
 
 #[cfg(test)]
 pub(crate) mod faulty;
@@ -43,7 +44,7 @@ pub type Buffer = Slab<u8>;
 /// A read to be done.
 #[derive(Debug)]
 pub struct ReadRequest {
-    /// The caller's name for the read.
+    /// The caller's number of the read.
     pub tag: u32,
     /// Address of the first byte, on a page.
     pub offset: u64,
@@ -51,12 +52,12 @@ pub struct ReadRequest {
     pub bytes: usize,
     /// The buffer that is filled.
     pub buffer: Buffer,
-    /// The place in the buffer, on a page; the bytes before it stay.
+    /// First byte to fill in the buffer, on a page; earlier bytes stay.
     pub at: usize,
 }
 
 impl ReadRequest {
-    /// The part of the buffer that is read into.
+    /// The part of the buffer that is filled.
     ///
     /// # Panics
     /// If the buffer is shorter.
@@ -69,16 +70,16 @@ impl ReadRequest {
     }
 }
 
-/// A read that is over.
+/// A completed read.
 #[derive(Debug)]
 pub struct Completion {
     /// The request's tag.
     pub tag: u32,
     /// The request's length.
     pub bytes: usize,
-    /// The request's buffer; its contents mean something only if `result` is good.
+    /// The request's buffer; its contents are valid only if `result` is `Ok`.
     pub buffer: Buffer,
-    /// All bytes are there, or why not.
+    /// `Ok` if all bytes were read, otherwise the error.
     pub result: io::Result<()>,
 }
 
@@ -89,12 +90,12 @@ pub struct FlashCounters {
     pub reads: u64,
     /// Bytes of all reads, whole pages.
     pub bytes: u64,
-    /// Times that one came back short or interrupted, and went on where it had ended.
+    /// Times that a short or interrupted read was resumed.
     pub resumed: u64,
 }
 
 impl FlashCounters {
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             reads: self.reads - earlier.reads,
@@ -114,32 +115,33 @@ impl std::ops::AddAssign for FlashCounters {
 
 /// A device that reads files.
 pub trait Flash: Send {
-    /// The buffers that requests will bring, before the first: a device may prepare them. Others are read all the same.
+    /// Offers the buffers of later requests, so that a device can prepare them. Other buffers work, too.
     fn adopt(&mut self, _buffers: &mut [Buffer]) {}
 
-    /// The way it reads, in a few words for the report.
+    /// The read method, in a few words for the report.
     fn describe(&self) -> String;
 
     /// Starts reads, in order, and leaves the list empty. Never blocks on the device.
     fn submit(&mut self, requests: &mut Vec<ReadRequest>);
 
-    /// Lets reads that wait for room begin where others have completed. Never blocks on the device, and hands nothing out.
+    /// Lets reads that wait for room start after others completed. Never blocks on the device, and returns no
+    /// completion.
     fn go_on(&mut self) {}
 
-    /// The next read that is over. With `wait`, `None` only if none is in flight.
+    /// The next completed read. With `wait`, `None` only if none is in flight.
     fn reap(&mut self, wait: bool) -> Option<Completion>;
 
     /// Requests whose completion has not been reaped.
     fn in_flight(&self) -> usize;
 
-    /// Totals since it was opened.
+    /// Counts since the device was opened.
     fn counters(&self) -> FlashCounters;
 }
 
 /// Opens a file for reading past the page cache, or through it with the kernel's read-ahead off.
 ///
 /// # Errors
-/// The system's; `InvalidInput` where the file system has no direct I/O.
+/// The system's error; `InvalidInput` where the file system has no direct I/O.
 pub fn open(path: &Path, direct: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);
@@ -153,11 +155,11 @@ pub fn open(path: &Path, direct: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// The back end that a plan names, over files opened with [`open`]: `depth` reads in flight, room for `requests`
-/// requests; threads of `pread` may run on `cores`.
+/// Opens the back end that a plan names over files from [`open`], with `depth` reads in flight and room for
+/// `requests` requests. `pread` threads run on `cores`.
 ///
 /// # Errors
-/// The system's: it gives no thread or has not these cores, or refuses `io_uring`.
+/// The system's error: no thread, no such core, or `io_uring` refused.
 pub fn open_backend(
     backend: Backend,
     files: impl Into<Files>,
@@ -172,7 +174,7 @@ pub fn open_backend(
     })
 }
 
-/// Why a read failed: that the file ends before it says more than what the system says of it.
+/// A better error for a failed read: if the file has become shorter, says so.
 pub(crate) fn explain(files: &Files, address: u64, bytes: usize, error: io::Error) -> io::Error {
     let ((_, file, offset), bytes) = (files.at(address), files.needed(address, bytes));
     match file.metadata() {
@@ -184,10 +186,10 @@ pub(crate) fn explain(files: &Files, address: u64, bytes: usize, error: io::Erro
     }
 }
 
-/// Drops from the page cache what was read through it: it counts as ours.
+/// Drops pages that were read through the page cache, because they count as this process's memory.
 fn forget_pages(files: &Files, address: u64, bytes: usize) {
     let (_, file, offset) = files.at(address);
     let bytes = std::num::NonZeroU64::new(bytes as u64);
-    // advice: a kernel that does not follow it keeps the pages, and the report shows them
+    // advice only: a kernel that ignores it keeps the pages, and the report counts them
     let _ = rustix::fs::fadvise(file, offset, bytes, rustix::fs::Advice::DontNeed);
 }

@@ -16,15 +16,15 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::{Completion, Files, Flash, FlashCounters, ReadRequest, explain, forget_pages};
 
-/// Stack of a reading thread: it holds a request and calls the system.
+/// Stack of a reading thread, which holds a request and calls the system.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Reading threads over files.
+/// A pool of reading threads.
 #[derive(Debug)]
 pub struct Pread {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Taken from the threads, not yet handed out.
+    /// Completions taken from the threads, not yet returned.
     reaped: VecDeque<Completion>,
     in_flight: usize,
     counters: FlashCounters,
@@ -33,7 +33,8 @@ pub struct Pread {
 #[derive(Debug)]
 struct Shared {
     files: Files,
-    /// Through the page cache: what was read is dropped from it at once, since it counts as ours.
+    /// Whether reads go through the page cache; their pages are dropped at once, because they count as this
+    /// process's memory.
     buffered: bool,
     state: Mutex<State>,
     queued: Condvar,
@@ -46,18 +47,18 @@ struct Shared {
 struct State {
     queue: VecDeque<ReadRequest>,
     done: VecDeque<Completion>,
-    /// Threads that sleep until something is queued.
+    /// Threads waiting for a request.
     waiting: usize,
-    /// Whether the owner sleeps until something is done.
+    /// Whether the owner waits for a completion.
     awaited: bool,
     closed: bool,
 }
 
 impl Pread {
-    /// `depth` threads that may run on `cores`, and room for `requests` requests.
+    /// Starts `depth` threads on `cores`, with room for `requests` requests.
     ///
     /// # Errors
-    /// If the system gives no thread, or the cores do not exist.
+    /// If the system gives no thread, or a core does not exist.
     pub fn new(
         files: impl Into<Files>,
         direct: bool,
@@ -68,7 +69,7 @@ impl Pread {
         let mut set = CpuSet::new();
         let allowed = sched_getaffinity(None)?;
         for &core in cores {
-            // the kernel drops cores that do not exist as long as one is left
+            // the kernel ignores missing cores as long as one is left
             if core as usize >= CpuSet::MAX_CPU || !allowed.is_set(core as usize) {
                 let why = format!("core {core} does not exist here or is not ours");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -132,7 +133,7 @@ impl Flash for Pread {
         state.queue.extend(requests.drain(..));
         let waiting = state.waiting;
         drop(state);
-        // one system call for a batch: waking costs more than anything else here
+        // one system call for a batch: waking threads dominates the cost
         match count.min(waiting) {
             0 => {}
             1 => self.shared.queued.notify_one(),
@@ -173,7 +174,7 @@ impl Drop for Pread {
         self.shared.lock().closed = true;
         self.shared.queued.notify_all();
         for thread in self.threads.drain(..) {
-            // a thread that panicked has nothing more to say
+            // a panicked thread has no more to say
             let _ = thread.join();
         }
     }
@@ -188,7 +189,7 @@ impl Shared {
 fn work(shared: &Shared) {
     let mut finished: Option<Completion> = None;
     loop {
-        // one hold of the lock gives back a read and takes the next
+        // one lock returns a read and takes the next
         let mut state = shared.lock();
         if let Some(completion) = finished.take() {
             state.done.push_back(completion);
@@ -224,7 +225,7 @@ fn work(shared: &Shared) {
     }
 }
 
-/// Fills a buffer from `offset` on, so many bytes of it at least; says how often that took one more read than it should.
+/// Fills a buffer from `offset`, at least `needed` bytes; returns how often a read had to be resumed.
 fn read_all(
     mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
     buffer: &mut [u8],

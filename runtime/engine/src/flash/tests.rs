@@ -1,4 +1,4 @@
-//! The contract of every device: one body of tests over both back ends, and over a faulty device in front of each.
+//! The contract of every device: one set of tests over both back ends, and over a faulty device around each.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::arena::{Align, Arena};
 
 pub(crate) const PAGE: usize = 4096;
 const PAGES: usize = 64;
-/// The byte in a buffer before the place that is read into: no page is filled with it.
+/// The byte before the target in a buffer; no page is filled with it.
 const BEFORE: u8 = 0xee;
-/// Every read takes more than ten times as long.
+/// Slows every read more than ten times.
 pub(crate) const SLOWED: Fault = Fault::Slowed { every: 1, by: Duration::from_millis(1) };
 
 /// A file whose every page is filled with its own number.
@@ -73,8 +73,8 @@ fn devices(path: &Path, depth: usize) -> Vec<Box<dyn Flash>> {
     devices
 }
 
-/// Every page is read once by reads of one to four pages, one or several at a time, each to the end of its buffer;
-/// each comes back whole, or with an error. Returns the pages of either kind.
+/// Reads every page once in reads of one to four pages, one or several at a time, each at the end of its
+/// buffer. Each read completes or fails. Returns the pages of both.
 fn read_everything(flash: &mut dyn Flash, adopt: bool) -> (usize, usize) {
     let (_arena, mut free) = buffers(6);
     if adopt {
@@ -140,7 +140,7 @@ fn every_read_comes_back_whole_through_any_device() {
 
 #[test]
 fn a_file_that_was_cut_short_is_an_error_not_zeros() {
-    // at a page, and inside one that a read of several pages reaches over
+    // at a page boundary, and inside a page that a longer read covers
     for left in [PAGES / 2 * PAGE, PAGES / 2 * PAGE + 700] {
         let file = file();
         let devices = devices(file.path(), 2);

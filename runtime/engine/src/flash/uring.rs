@@ -1,19 +1,20 @@
-//! Asynchronous reads by `io_uring`: the thread that computes starts them and finds them done, and no other runs.
+//! Asynchronous reads by `io_uring`: the compute thread submits them and finds them completed, without
+//! another thread.
 //!
 //! ```text
 //! submit: queue.push(requests); fill the ring; one system call for all of them
 //! reap:   look into the ring; nothing there: one call only if the kernel says that it would help, or to wait
 //! ```
 //!
-//! At most `depth` reads are with the kernel, the others wait in the queue and follow when half of those are over:
-//! one by one they would take a call each, which in a virtual machine is an exit to its host and costs as much as
-//! many reads. The files are registered, and so are the buffers where the limit on locked memory allows it. Completions
-//! are put into the ring when this thread is in the kernel anyway, and not by interrupting it (`COOP_TASKRUN`, Linux
-//! 5.19); before that the ring's flag says that some are pending. `SINGLE_ISSUER` is not requested: it ties the ring
-//! to one thread.
+//! The kernel has at most `depth` reads; others wait in the queue until half of those have completed.
+//! Submitting them one by one would cost a call each: in a virtual machine a call exits to the host and costs
+//! as much as many reads. The files are registered, and the buffers too where the limit on locked memory
+//! allows it. Completions enter the ring when this thread is in the kernel anyway, without an interrupt
+//! (`COOP_TASKRUN`, Linux 5.19); before that version the ring's flag says that some are pending.
+//! `SINGLE_ISSUER` is not used, because it ties the ring to one thread.
 //!
-//! Measured with `profile` (two cores, direct random reads of 4 to 16 KiB, both back ends in turn): 4.4 to 7.3 us of the
-//! process's time a read at depth 16 to 64 against 12 to 19 with `pread`, 26 to 30 against 42 to 75 at depth 1.
+//! Process time for a direct random read of 4 to 16 KiB, measured with `profile` on two cores: 4.4 to 7.3 us
+//! at depth 16 to 64, against 12 to 19 us with `pread`. At depth 1: 26 to 30 us against 42 to 75.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,61 +26,61 @@ use io_uring::{IoUring, Probe, opcode, squeue, types};
 
 use super::{Buffer, Completion, Files, Flash, FlashCounters, ReadRequest, explain, forget_pages};
 
-/// The most that the kernel registers as one buffer.
+/// The kernel's limit for one registered buffer.
 const REGION_BYTES_MAX: usize = 1 << 30;
-/// Wait between two attempts to get memory of the kernel.
+/// The pause between attempts to get kernel memory.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Longest time of refusals while no read is in flight that could give memory back.
+/// The longest time of refusals while no read in flight could free memory.
 const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 
 /// A ring over files.
 pub struct Uring {
     ring: IoUring,
     files: Files,
-    /// Through the page cache, see [`forget_pages`].
+    /// Whether reads go through the page cache, see [`forget_pages`].
     buffered: bool,
-    /// Reads that the kernel has, by the number that their ring entries carry.
+    /// Reads at the kernel, by the number in their ring entries.
     slots: Vec<Option<Read>>,
     /// Numbers that are not in use.
     free: Vec<u32>,
-    /// Reads that wait for room in the ring, in order.
+    /// Reads waiting for room in the ring, in order.
     queue: VecDeque<Read>,
-    /// Numbers put into the ring since it was last empty, in order.
+    /// Numbers entered since the ring was last empty, in order.
     entered: Vec<u32>,
-    /// Over, not yet handed out.
+    /// Completions not yet returned.
     reaped: VecDeque<Completion>,
     buffers: Registration,
-    /// The ring takes nothing any more: the system's reason.
+    /// The system's reason once the ring accepts nothing more.
     broken: Option<i32>,
     calls: u64,
     counters: FlashCounters,
-    /// Answers of the next calls instead of the kernel's.
+    /// Results of the next calls, instead of the kernel's.
     #[cfg(test)]
     faults: VecDeque<i32>,
 }
 
-/// A request of which `done` bytes are there.
+/// A request with `done` bytes read.
 #[derive(Debug)]
 struct Read {
     request: ReadRequest,
     done: usize,
 }
 
-/// Why the kernel is called, besides for giving it what is in the ring.
+/// The purpose of a call, besides submitting the entries in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
-    /// Submits requests and nothing else.
+    /// Only submits entries.
     Give,
     /// Lets the kernel put completions into the ring.
     Look,
-    /// Sleeps until a read completes or a signal comes.
+    /// Sleeps until a read completes or a signal arrives.
     Wait,
 }
 
 /// Whether the kernel knows the buffers.
 #[derive(Debug)]
 enum Registration {
-    /// Nobody has said which they are.
+    /// No buffers were offered.
     Unknown,
     /// Buffers by the number of their region, ascending.
     Regions(Vec<Region>),
@@ -87,18 +88,18 @@ enum Registration {
     Refused(io::Error),
 }
 
-/// Addresses of one mapping that are registered as one buffer.
+/// Addresses of one mapping, registered as one buffer.
 #[derive(Debug)]
 struct Region {
     first: usize,
     bytes: usize,
-    /// An empty slab of the mapping: as long as it lives, these addresses are the memory that was registered.
+    /// An empty slab of the mapping, which keeps the registered memory mapped.
     memory: Buffer,
 }
 
 impl Region {
-    /// The regions of some buffers, ascending: neighbours are one region if they are parts of one mapping. A region over two
-    /// mappings would keep one of them alive, and the kernel would go on writing to the pages of the other.
+    /// The regions of some buffers, ascending; neighbours in one mapping share a region. A region over two
+    /// mappings would keep only one of them alive, and the kernel would still write to pages of the other.
     fn all(buffers: &mut [Buffer]) -> Vec<Self> {
         let mut all: Vec<Self> = buffers
             .iter_mut()
@@ -112,7 +113,7 @@ impl Region {
         all
     }
 
-    /// Takes the region behind this one, if both can be registered as one buffer.
+    /// Joins the next region to this one, if both can be registered as one buffer.
     fn takes(&mut self, next: &Self) -> bool {
         let neighbours = self.first + self.bytes == next.first && self.memory.shares_arena(&next.memory);
         let one = neighbours && self.bytes + next.bytes <= REGION_BYTES_MAX;
@@ -133,10 +134,10 @@ impl std::fmt::Debug for Uring {
 }
 
 impl Uring {
-    /// A ring for `depth` reads in flight, and room for `requests` requests.
+    /// A ring for `depth` reads in flight, with room for `requests` requests.
     ///
     /// # Errors
-    /// The system's: it has no `io_uring`, or does not allow it to this process.
+    /// The system's error: no `io_uring`, or none for this process.
     pub fn new(files: impl Into<Files>, direct: bool, depth: usize, requests: usize) -> io::Result<Self> {
         let files = files.into();
         let entries = u32::try_from(depth).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -152,7 +153,7 @@ impl Uring {
         if !probe.is_supported(opcode::Read::CODE) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it cannot read yet in this kernel"));
         }
-        // under the numbers that they have
+        // registered under their file numbers
         let descriptors: Vec<_> = files.each().map(|file| file.as_raw_fd()).collect();
         ring.submitter().register_files(&descriptors)?;
         Ok(Self {
@@ -173,7 +174,7 @@ impl Uring {
         })
     }
 
-    /// System calls so far: for a batch one, for looking none.
+    /// System calls so far: one for a batch, none for looking into the ring.
     pub fn calls(&self) -> u64 {
         self.calls
     }
@@ -182,7 +183,7 @@ impl Uring {
         self.slots.len() - self.free.len()
     }
 
-    /// Puts as much of the queue into the ring as may be in flight. No system call.
+    /// Moves reads from the queue into the ring, as many as may be in flight. No system call.
     fn fill(&mut self) {
         while !self.queue.is_empty() {
             if let Some(why) = self.broken {
@@ -204,7 +205,7 @@ impl Uring {
         }
     }
 
-    /// The ring entry for what is missing of a read.
+    /// The ring entry for the missing bytes of a read.
     fn entry(&self, read: &mut Read) -> squeue::Entry {
         let (number, _, offset) = self.files.at(read.request.offset);
         let file = types::Fixed(number as u32);
@@ -223,10 +224,10 @@ impl Uring {
         opcode::Read::new(file, start, length).offset(offset).build()
     }
 
-    /// Gives the kernel what is in the ring; calls it even if that is nothing for `Call::Look` and `Call::Wait`.
+    /// Submits the entries in the ring; `Call::Look` and `Call::Wait` call the kernel even without entries.
     ///
-    /// Under memory pressure the kernel may refuse for a while. Reads in flight give memory back; without any, this thread sleeps and
-    /// asks again until [`PATIENCE`] is over.
+    /// Under memory pressure the kernel may refuse for a while. Reads in flight free memory. Without any,
+    /// this thread sleeps and retries until [`PATIENCE`] is over.
     fn flush(&mut self, call: Call) {
         let mut called = call == Call::Give;
         let mut refused_since = None;
@@ -239,14 +240,14 @@ impl Uring {
                 }
             }
             if self.broken.is_some() {
-                // every return from the kernel brings what is over
+                // every return from the kernel brings completions
                 return thread::yield_now();
             }
             match self.enter(usize::from(call == Call::Wait)) {
                 Ok(_) => called = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => called = true,
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
-                    // the kernel may want room for completions
+                    // the kernel may need room for completions
                     self.collect();
                     if self.with_kernel() > left {
                         thread::yield_now();
@@ -261,7 +262,7 @@ impl Uring {
         }
     }
 
-    /// One system call: submits what is in the ring, and waits for so many completions.
+    /// One system call: submits the entries in the ring, and waits for `completions`.
     fn enter(&mut self, completions: usize) -> io::Result<usize> {
         self.calls += 1;
         #[cfg(test)]
@@ -271,11 +272,12 @@ impl Uring {
         self.ring.submit_and_wait(completions)
     }
 
-    /// The kernel takes no more entries: what is still in the ring fails, and nothing is entered after.
+    /// Gives up on the ring: entries still in it fail, and no more are entered.
     fn give_up(&mut self, error: &io::Error) {
         let why = error.raw_os_error().unwrap_or(libc::EIO);
         self.broken = Some(why);
-        // entries are taken in order, so that those left are the last; without another submission they never will be
+        // the kernel takes entries in order, so the last ones are left; without another submission it never
+        // takes them
         let left = self.ring.submission().len();
         for number in self.entered.split_off(self.entered.len() - left) {
             self.free.push(number);
@@ -284,7 +286,7 @@ impl Uring {
         }
     }
 
-    /// Takes all that is in the ring. No system call.
+    /// Takes all completions in the ring. No system call.
     fn collect(&mut self) {
         loop {
             let Some(entry) = self.ring.completion().next() else { return };
@@ -292,7 +294,7 @@ impl Uring {
         }
     }
 
-    /// The kernel is done with a slot: so many bytes, or minus the reason.
+    /// Settles a slot with the kernel's result: a number of bytes, or minus the error.
     fn settle(&mut self, number: u32, result: i32) {
         let Some(mut read) = self.slots[number as usize].take() else {
             debug_assert!(false, "an answer without a request");
@@ -327,7 +329,7 @@ impl Uring {
     }
 }
 
-/// Tries again for a moment where memory is short: a ring that was closed gives its locked share back a little later.
+/// Retries for a moment when memory is short: a closed ring frees its locked memory a little later.
 fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..20 {
         match attempt() {
@@ -440,7 +442,7 @@ impl Flash for Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         self.queue.clear();
-        // the kernel writes into the buffers until it has answered
+        // the kernel writes into the buffers until it has completed their reads
         while self.reap(true).is_some() {}
     }
 }
@@ -561,7 +563,7 @@ mod tests {
 
     #[test]
     fn neighbouring_buffers_of_two_mappings_are_two_regions() {
-        // mappings of one page each, made one after another, until two of them are neighbours
+        // mappings of one page each until two of them are neighbours
         let mut arenas = Vec::new();
         let mut pages: Vec<Buffer> = Vec::new();
         let touch = |pages: &[Buffer]| {

@@ -1,7 +1,7 @@
-//! Large files written past the page cache.
+//! A writer of large files past the page cache.
 //!
-//! What goes through the page cache is copied there, waits, and is written when the kernel sees fit: at a tenth of the disk's speed on the
-//! machines that this was measured on, and in the place of other programs' pages.
+//! The page cache would copy the data and write it late: at a tenth of the disk's speed on the measured
+//! machines, while evicting other programs' pages.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,28 +14,28 @@ use rustix::fs::{Mode, OFlags};
 use super::Buffer;
 use crate::arena::{Align, Arena, PAGE_BYTES};
 
-/// Bytes of a write.
+/// Bytes of one write.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// A file that is written from one place on, in whole buffers past the page cache; what a flush finds in a buffer goes through it, and so
-/// does everything where the file system has no direct I/O. Nothing is written when it is dropped.
+/// Writes a file from one place on, in whole buffers past the page cache. A flush writes a partial buffer
+/// through the page cache; without direct I/O, all data goes through it. Dropping the writer writes nothing.
 #[derive(Debug)]
 pub struct DirectWriter<'a> {
     file: &'a File,
-    /// The same file for direct writes.
+    /// The file opened again for direct writes.
     direct: Option<File>,
     buffer: Buffer,
-    /// The place of the buffer's first byte in the file, on a page.
+    /// Offset of the buffer's first byte in the file, on a page.
     offset: u64,
-    /// The part of the buffer that is still to be written.
+    /// The part of the buffer to be written.
     filled: Range<usize>,
 }
 
 impl<'a> DirectWriter<'a> {
-    /// Begins at the beginning of a file that may be written.
+    /// Starts at the first byte of a writable file.
     ///
     /// # Errors
-    /// The system gives no memory for a buffer.
+    /// If the system has no memory for a buffer.
     pub fn new(file: &'a File) -> io::Result<Self> {
         let mut arena = Arena::new(BUFFER_BYTES as u64).map_err(io::Error::other)?;
         let buffer = arena.take(BUFFER_BYTES, Align::Page).map_err(io::Error::other)?;
@@ -46,10 +46,10 @@ impl<'a> DirectWriter<'a> {
         Ok(Self { file, direct, buffer, offset: 0, filled: 0..0 })
     }
 
-    /// Goes on at another place, after what was written before.
+    /// Flushes, then continues at another place.
     ///
     /// # Errors
-    /// Those of writing.
+    /// As writing.
     pub fn go_to(&mut self, position: u64) -> io::Result<()> {
         self.flush()?;
         self.begin_at(position);
@@ -62,7 +62,7 @@ impl<'a> DirectWriter<'a> {
         self.filled = in_page as usize..in_page as usize;
     }
 
-    /// Writes a full buffer: from its first whole page on directly.
+    /// Writes a full buffer, directly from its first whole page on.
     fn write_full(&mut self) -> io::Result<()> {
         let first_page = self.filled.start.next_multiple_of(PAGE_BYTES);
         if let Some(direct) = &self.direct {
@@ -77,7 +77,7 @@ impl<'a> DirectWriter<'a> {
         Ok(())
     }
 
-    /// Writes what is in the buffer through the page cache.
+    /// Writes the filled part of the buffer through the page cache.
     fn write_filled(&self) -> io::Result<()> {
         let bytes = &self.buffer[self.filled.clone()];
         self.file.write_all_at(bytes, self.offset + self.filled.start as u64)
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// What is done to a writer.
+    /// An operation on a writer.
     #[derive(Debug, Clone)]
     enum Step {
         Write(usize),
@@ -125,7 +125,7 @@ mod tests {
         prop::collection::vec(step, 1..8)
     }
 
-    /// The same steps on a plain vector.
+    /// The contents after these steps, on a plain vector.
     fn expected(steps: &[Step], pattern: &dyn Fn(usize, usize) -> Vec<u8>) -> Vec<u8> {
         let (mut all, mut at) = (Vec::new(), 0);
         for (number, step) in steps.iter().enumerate() {

@@ -1,20 +1,20 @@
-//! The memory control group of this process, of version 1 or 2, wherever it is mounted.
+//! The memory control group of this process, version 1 or 2, wherever it is mounted.
 
 use std::path::{Path, PathBuf};
 
 use super::{read, read_trimmed};
 
-/// Least limit of version 1 that means none: the largest number of whole pages is above it.
+/// The least value of version 1 that means no limit.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
-/// The control group that counts this process's memory.
+/// The control group that limits this process's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryGroup {
     /// 1 or 2.
     pub version: u32,
-    /// The group's folder, with the files that count its memory.
+    /// The group's folder.
     pub folder: PathBuf,
-    /// The smallest limit from there up to the root; `None`: none.
+    /// The smallest limit from the group up to the root, if any.
     pub limit_bytes: Option<u64>,
 }
 
@@ -25,16 +25,16 @@ impl MemoryGroup {
         super::read_number(&self.folder.join(file))
     }
 
-    /// The most that the group ever held; version 2 counts it since Linux 5.19.
+    /// The group's peak; version 2 has it since Linux 5.19.
     pub fn peak_bytes(&self) -> Option<u64> {
         let file = if self.version == 1 { "memory.max_usage_in_bytes" } else { "memory.peak" };
         super::read_number(&self.folder.join(file))
     }
 }
 
-/// The memory control group of this process with `/proc` and `/sys` under `root`.
+/// Finds the memory control group of this process, with `/proc` and `/sys` under `root`.
 ///
-/// `None` where there is no such thing, or it is not mounted where this process could see it.
+/// `None` if there is none, or this process cannot see its mount.
 pub fn memory_group(root: &Path) -> Option<MemoryGroup> {
     let groups = read(root, "/proc/self/cgroup").ok()?;
     let mounts = read(root, "/proc/self/mountinfo").ok()?;
@@ -64,7 +64,7 @@ fn group(root: &Path, mounts: &str, version: u32, path: &str) -> Option<MemoryGr
         right.then_some((unescape(before.next()?), unescape(before.next()?)))
     })?;
     let top = root.join(mount_point.trim_start_matches('/'));
-    // In a container the mount may begin at its own group, and the path be told from the host's root.
+    // In a container the mount may start at its own group, while the path counts from the host's root.
     let below = Path::new(path).strip_prefix(&mount_root).unwrap_or(Path::new("")).to_owned();
     let below = if below.components().any(|part| part.as_os_str() == "..") { PathBuf::new() } else { below };
     let mut folder = top.join(below.strip_prefix("/").unwrap_or(&below));
@@ -78,7 +78,7 @@ fn group(root: &Path, mounts: &str, version: u32, path: &str) -> Option<MemoryGr
         .ancestors()
         .take_while(|ancestor| ancestor.starts_with(&top))
         .flat_map(|ancestor| {
-            // beyond `memory.high` the kernel slows the process down until it is useless
+            // beyond `memory.high` the kernel throttles the process until it is useless
             let files: &[&str] =
                 if version == 1 { &["memory.limit_in_bytes"] } else { &["memory.max", "memory.high"] };
             files.iter().filter_map(|file| read_trimmed(&ancestor.join(file))).collect::<Vec<_>>()
@@ -89,7 +89,7 @@ fn group(root: &Path, mounts: &str, version: u32, path: &str) -> Option<MemoryGr
     Some(MemoryGroup { version, folder, limit_bytes })
 }
 
-/// Blanks and backslashes stand in mount tables as octal numbers.
+/// Decodes octal escapes of blanks and backslashes in mount tables.
 pub(super) fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

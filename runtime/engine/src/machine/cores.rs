@@ -4,31 +4,31 @@ use std::path::Path;
 
 use super::{MachineError, read, read_number, read_trimmed};
 
-/// Cores whose capacity is within this share of the fastest of their class are alike: chosen cores of one
-/// kind are often allowed a slightly higher clock.
+/// Cores within this share of their class's fastest are equal: selected cores of one kind are often allowed a
+/// slightly higher clock.
 const ALIKE: f64 = 0.9;
-/// The capacity of the fastest core, by the kernel's convention.
+/// The capacity of the fastest core in the kernel's units.
 const CAPACITY_FULL: u32 = 1024;
 
-/// One core as the scheduler counts them.
+/// A core as the scheduler counts it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Core {
     /// The core's number.
     pub id: u32,
-    /// The hardware threads that share the core, itself included: one if there is no SMT.
+    /// The hardware threads of the physical core, this one included; one without SMT.
     pub siblings: Vec<u32>,
 }
 
-/// Cores that are alike.
+/// Cores of equal speed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreClass {
-    /// `big`, `mid`, `little`, or `core` where all are alike.
+    /// `big`, `mid`, `little`, or `core` where all are equal.
     pub name: String,
-    /// First one hardware thread of every core, then the second ones.
+    /// One hardware thread of every physical core first, then the second ones.
     pub cores: Vec<Core>,
     /// Relative capacity, 1024 for the fastest.
     pub capacity: u32,
-    /// Highest clock; 0 if the system does not say. Never the current clock, which changes.
+    /// Highest clock in MHz, never the current one; 0 if unknown.
     pub clock_mhz: u32,
 }
 
@@ -42,8 +42,8 @@ impl CoreClass {
     }
 }
 
-/// The processor's name. x86 has it in `/proc/cpuinfo`; on ARM it is the chip (`Hardware`, older kernels),
-/// the device tree's model, or the implementer and part numbers of its cores.
+/// The processor's name: on x86 from `/proc/cpuinfo`; on ARM the chip (`Hardware`, older kernels), the device
+/// tree's model, or implementer and part numbers.
 pub(super) fn cpu_model(root: &Path) -> Result<String, MachineError> {
     let info = read(root, "/proc/cpuinfo")?;
     let values = |key: &'static str| {
@@ -73,7 +73,7 @@ pub(super) fn cpu_model(root: &Path) -> Result<String, MachineError> {
     Ok(named.or_else(board).or_else(parts).unwrap_or_else(|| std::env::consts::ARCH.to_owned()))
 }
 
-/// The classes of all cores present, fastest first; `allowed` stands in where `/sys` is not to be read.
+/// The classes of all cores present, fastest first; `allowed` replaces an unreadable list of cores.
 pub(super) fn classes(root: &Path, allowed: &[u32]) -> Vec<CoreClass> {
     let folder = root.join("sys/devices/system/cpu");
     let ids = read_trimmed(&folder.join("present"))
@@ -84,7 +84,7 @@ pub(super) fn classes(root: &Path, allowed: &[u32]) -> Vec<CoreClass> {
     let capacities: Vec<u64> = ids.iter().map(|&id| of(id, "cpu_capacity").unwrap_or(0)).collect();
     let clocks: Vec<u64> =
         ids.iter().map(|&id| of(id, "cpufreq/cpuinfo_max_freq").unwrap_or(0) / 1000).collect();
-    // where the kernel calls all cores equal, their clocks may still tell them apart
+    // clocks may still distinguish cores of equal capacity
     let equal = capacities.iter().all(|capacity| *capacity == capacities[0]);
     let speeds = if equal { &clocks } else { &capacities };
 
@@ -130,7 +130,7 @@ fn class_name(index: usize, count: usize) -> String {
     }
 }
 
-/// The largest cache of any core, in bytes; 0 where the system does not say.
+/// The largest cache of core 0, in bytes; 0 if unknown.
 pub fn cache_bytes(root: &Path) -> u64 {
     let sizes = |index: u32| {
         let path = root.join(format!("sys/devices/system/cpu/cpu0/cache/index{index}/size"));
@@ -140,7 +140,7 @@ pub fn cache_bytes(root: &Path) -> u64 {
     (0..8).filter_map(sizes).max().unwrap_or(0)
 }
 
-/// `0-3,6` in numbers; nonsense is left out.
+/// Parses `0-3,6`; ignores invalid parts.
 fn parse_list(text: &str) -> Vec<u32> {
     let mut ids = Vec::new();
     for part in text.split(',') {

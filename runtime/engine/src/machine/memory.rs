@@ -1,4 +1,4 @@
-//! RAM, and what this process holds of it.
+//! RAM, and the memory of this process.
 
 use std::path::Path;
 
@@ -12,26 +12,26 @@ pub(super) fn ram(root: &Path) -> Result<(u64, u64), MachineError> {
             .ok_or_else(|| MachineError::Meaningless { path: root.join("proc/meminfo"), what })
     };
     let total = value("MemTotal:", "how much memory there is (MemTotal)")?;
-    // kernels before 3.14 have no estimate of what is available
+    // kernels before 3.14 do not estimate available memory
     let available = value("MemAvailable:", "").or_else(|_| value("MemFree:", "what is free (MemFree)"))?;
     Ok((total, available))
 }
 
-/// The memory that a process holds.
+/// The memory of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Resident pages now: anonymous, of files, shared (`VmRSS`).
+    /// Resident bytes now: anonymous, file-backed, shared (`VmRSS`).
     pub resident_bytes: u64,
-    /// Highest number of resident bytes so far (`VmHWM`).
+    /// Peak of resident bytes (`VmHWM`).
     pub resident_peak_bytes: u64,
     /// Page tables (`VmPTE`).
     pub page_table_bytes: u64,
 }
 
 impl Footprint {
-    /// The peak of pages and page tables together. Needs no control group. It counts pages that are shared
-    /// with other processes, such as the C library's, in full; it does not count page cache that reads
-    /// caused, nor buffers that the kernel holds for the process: a control group counts these, too.
+    /// The peak of resident pages and page tables together; needs no control group. It counts shared pages,
+    /// such as the C library's, in full. It misses page cache and kernel buffers of the process, which a
+    /// control group counts.
     pub fn peak_bytes(&self) -> u64 {
         self.resident_peak_bytes + self.page_table_bytes
     }

@@ -1,7 +1,7 @@
-//! What a process holds beside what it asks for: memory that its allocator keeps, and pages of its own program.
+//! Memory of a process beyond its requests: freed memory kept by the allocator, and pages of its own program.
 //!
-//! A plan counts both, and both are larger than need be: allocators keep an arena for each thread and what was freed in it, and the system
-//! reads megabytes of a program for one page of it.
+//! A plan counts both, and both are needlessly large. Allocators keep an arena for each thread, with what was
+//! freed in it. The system reads megabytes of a program for one page of it.
 #![expect(unsafe_code, reason = "settings of the C library, and advice on mappings of files")]
 
 use std::collections::BTreeMap;
@@ -13,30 +13,31 @@ use rustix::mm::{Advice, madvise};
 
 use super::read;
 
-/// Blocks of so many bytes are the system's again as soon as they are freed, and so is the heap's free end.
+/// Freed blocks of at least this size return to the system, as does the heap's free end.
 #[cfg(target_env = "gnu")]
 const GIVEN_BACK_BYTES: libc::c_int = 64 << 10;
 
-/// Makes this process small, at its beginning: one heap, whose freed memory the system gets back, and no page of its program or libraries
-/// read but those that it needs. Where it is not possible everything else is as before.
+/// Makes this process small, at its start: one heap that returns freed memory, and no read-ahead for its
+/// program and libraries. Ignores settings that the system refuses.
 pub fn keep_small() {
     one_heap();
     for Mapping { start, end, .. } in mappings(&read(Path::new("/"), "/proc/self/maps").unwrap_or_default()) {
         let address = std::ptr::with_exposed_provenance_mut(start);
-        // SAFETY: the advice changes no contents and no addresses. A mapping that were gone by now would be refused.
+        // SAFETY: the advice changes no contents and no addresses; for a mapping that is gone it is refused.
         let _refused = unsafe { madvise(address, end - start, Advice::Random) };
     }
 }
 
-/// Drops the pages that were read with those of this process's program and libraries and that nobody uses. A start that had to read nothing has
-/// nothing to drop.
+/// Drops unused page-cache pages of this process's program and libraries that read-ahead brought. Does
+/// nothing if the start read nothing from disk.
 pub fn forget_read_ahead() {
     let root = Path::new("/");
     if major_faults(root) == Some(0) {
         return;
     }
     let maps = read(root, "/proc/self/maps").unwrap_or_default();
-    // of each file its code and what lies before it. Pages behind it are copied when they are written: the next start needs them again
+    // for each file: its code and everything before it. Later pages are copied when written, and the next
+    // start needs them again
     let mut files: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for mapping in mappings(&maps) {
         let (code, all) = files.entry(mapping.path).or_default();
@@ -53,7 +54,7 @@ pub fn forget_read_ahead() {
     }
 }
 
-/// Has all threads share one heap, where the C library is GNU's; others have one.
+/// Makes all threads share one heap, with GNU's C library; others have one anyway.
 fn one_heap() {
     #[cfg(target_env = "gnu")]
     for (parameter, value) in [
@@ -69,23 +70,23 @@ fn one_heap() {
 /// A mapping of a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapping<'m> {
-    /// Its addresses, from the first to the one after the last.
+    /// Its addresses: the first, and the end.
     start: usize,
     end: usize,
-    /// Where it begins in the file.
+    /// Its offset in the file.
     offset: u64,
     is_code: bool,
     path: &'m str,
 }
 
 impl Mapping<'_> {
-    /// Where it ends in the file.
+    /// Its end in the file.
     fn file_end(&self) -> u64 {
         self.offset + (self.end - self.start) as u64
     }
 }
 
-/// The mappings of files among those of a process.
+/// The file mappings of a process.
 fn mappings(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
     maps.lines().filter_map(|line| {
         let path = &line[line.find('/')?..];
@@ -103,10 +104,10 @@ fn mappings(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
     })
 }
 
-/// How often this process waited for a page of a file to be read.
+/// Major page faults of this process.
 fn major_faults(root: &Path) -> Option<u64> {
     let text = read(root, "/proc/self/stat").ok()?;
-    // the name in brackets may hold blanks; then come the state and numbers
+    // the name in brackets may have blanks; state and numbers follow
     text.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
 }
 

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 
 use super::{MachineError, gib, read, read_number, read_trimmed};
 
-/// Device mappers over device mappers; more than a phone's encryption over its integrity check.
+/// The most nested device mappers; more than a phone's encryption over its integrity check.
 const LAYERS_MAX: usize = 8;
 
-/// A file system and what lies under it.
+/// A file system and its block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
     /// The file system's kind, e.g. `ext4`.
     pub file_system: String,
-    /// Model of the block device, or its name; the file system's kind if it has none.
+    /// Model of the block device, or its name; without a device the file system's kind.
     pub model: String,
-    /// Size of the whole block device; of the file system if it has none.
+    /// Size of the whole block device in bytes; without a device the file system's.
     pub size_bytes: u64,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn disk(root: &Path, path: &Path) -> Result<Disk, MachineError> {
     let kind = kind(file_system.f_type as u64 & 0xffff_ffff);
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let device = device_folder(root, major, minor).or_else(|| {
-        // file systems such as btrfs have device numbers of their own; their mount knows the device
+        // file systems such as btrfs have their own device numbers; their mount names the device
         let source = mount_source(&read(root, "/proc/self/mountinfo").ok()?, &path.canonicalize().ok()?)?;
         let name = source.strip_prefix("/dev").ok()?.file_name()?.to_owned();
         root.join("sys/class/block").join(name).canonicalize().ok()
@@ -45,7 +45,7 @@ pub(super) fn disk(root: &Path, path: &Path) -> Result<Disk, MachineError> {
     Ok(Disk { file_system: kind, model, size_bytes })
 }
 
-/// A file system's kind by the number that `statfs` gives.
+/// The name of a file system by its number in `statfs`.
 fn kind(magic: u64) -> String {
     let name = match magic {
         0xef53 => "ext4",
@@ -69,13 +69,13 @@ fn kind(magic: u64) -> String {
     name.to_owned()
 }
 
-/// `/sys/dev/block/MAJOR:MINOR`, followed.
+/// The folder behind `/sys/dev/block/MAJOR:MINOR`.
 pub(super) fn device_folder(root: &Path, major: u32, minor: u32) -> Option<PathBuf> {
     root.join(format!("sys/dev/block/{major}:{minor}")).canonicalize().ok()
 }
 
-/// Model (or name) and size of the whole disk under a block device's folder: up from a partition, down from
-/// a mapping that lies over one device alone.
+/// Model (or name) and size of the disk under a block device: up from a partition, down from a mapping over a
+/// single device.
 pub(super) fn describe(folder: &Path) -> Option<(String, u64)> {
     let mut folder = folder.to_owned();
     for _ in 0..LAYERS_MAX {
@@ -107,7 +107,7 @@ pub(super) fn mount_source(mountinfo: &str, path: &Path) -> Option<PathBuf> {
             let source = super::cgroup::unescape(after.split(' ').nth(1)?);
             path.starts_with(&point).then_some((point.components().count(), PathBuf::from(source)))
         })
-        // of equals the last: it is mounted over the others
+        // the last of equals is mounted over the others
         .max_by_key(|(depth, _)| *depth)
         .map(|(_, source)| source)
 }

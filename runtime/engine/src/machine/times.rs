@@ -1,13 +1,13 @@
-//! The processors' time by who had it: this process, others, nobody.
+//! CPU time by user: this process, others, idle.
 
 use std::path::Path;
 
-/// Share of the machine's time that others may take before it explains slowness.
+/// The CPU fraction of others that explains slowness.
 pub const OTHERS_MAX: f64 = 0.1;
-/// Ticks of the kernel's clock that may be somebody's by the way they are counted.
+/// Ticks below which a difference may be a counting error.
 const TICKS_MIN: f64 = 2.0;
 
-/// The processors' time so far, in ticks of the kernel's clock, since the start of the machine.
+/// CPU time since the machine's start, in kernel clock ticks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CpuTimes {
     /// All processors together, idle or not.
@@ -15,20 +15,20 @@ pub struct CpuTimes {
     pub(super) idle: f64,
     /// Time of this process.
     pub(super) own: f64,
-    /// Time that the host of a virtual machine gave to others while there was work here.
+    /// Time that the host of a virtual machine gave to others while this machine had work.
     pub(super) stolen: f64,
 }
 
 impl CpuTimes {
-    /// The times until now; `None` where the system does not count them.
+    /// The times until now; `None` if the system does not count them.
     pub fn now() -> Option<Self> {
         Self::read(Path::new("/"))
     }
 
-    /// The times in `proc` below `root`.
+    /// The times in `proc` under `root`.
     pub(super) fn read(root: &Path) -> Option<Self> {
         let total = std::fs::read_to_string(root.join("proc/stat")).ok()?;
-        // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in user already
+        // user, nice, system, idle, iowait, irq, softirq, steal; user includes guests
         let ticks: Vec<f64> = total
             .lines()
             .next()?
@@ -38,7 +38,7 @@ impl CpuTimes {
             .filter_map(|number| number.parse().ok())
             .collect();
         let own = std::fs::read_to_string(root.join("proc/self/stat")).ok()?;
-        // the name in brackets may hold blanks; then come the state and ten numbers, user and system time
+        // the name in brackets may have blanks; state and ten numbers follow, then user and system time
         let mut fields = own.rsplit_once(')')?.1.split_whitespace().skip(11);
         let mut next = || fields.next()?.parse::<f64>().ok();
         let own = next()? + next()?;
@@ -47,23 +47,24 @@ impl CpuTimes {
         Some(Self { all: ticks.iter().sum(), idle, own, stolen })
     }
 
-    /// The share of the time since then that others took: other processes, interrupts, the host of a virtual machine.
+    /// The CPU fraction that others took since then: other processes, interrupts, the host of a virtual
+    /// machine.
     pub fn others(self) -> Option<f64> {
         Some(self.others_until(Self::now()?))
     }
 
-    /// The share of the time since then that a virtual machine's host gave to others.
+    /// The steal time since then, as a fraction.
     pub fn stolen(self) -> Option<f64> {
         Some(self.stolen_until(Self::now()?))
     }
 
-    /// [`CpuTimes::stolen`] from here until `after`.
+    /// [`CpuTimes::stolen`] from here to `after`.
     pub(super) fn stolen_until(self, after: Self) -> f64 {
         let (all, stolen) = (after.all - self.all, after.stolen - self.stolen);
         if all <= 0.0 || stolen < TICKS_MIN { 0.0 } else { (stolen / all).clamp(0.0, 1.0) }
     }
 
-    /// [`CpuTimes::others`] from here until `after`.
+    /// [`CpuTimes::others`] from here to `after`.
     pub(super) fn others_until(self, after: Self) -> f64 {
         let all = after.all - self.all;
         if all <= 0.0 {

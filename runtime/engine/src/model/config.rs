@@ -1,7 +1,8 @@
-//! A model as data: its blocks in order, and every constant that its mathematics needs.
+//! A model as data: its blocks in order, and all constants of its mathematics.
 //!
-//! Whoever reads a model of some architecture (see `architectures`) makes one of these. The slow reference, the profiler, the
-//! container, the engine and the memory arithmetic know nothing else: none of them asks for an architecture's name.
+//! Each architecture has a reader (see `architectures`) that makes a [`Config`]. The slow reference, the
+//! profiler, the container, the engine and the memory arithmetic use only this description, never an
+//! architecture's name.
 //!
 //! ```text
 //! x = embedding_scale * embedding[token]
@@ -32,13 +33,13 @@ pub use roles::{Role, TensorShape};
 pub struct Config {
     /// The architecture's name in GGUF, for people.
     pub architecture: String,
-    /// Tokens that exist; rows of the token embedding.
+    /// Tokens of the vocabulary; rows of the token embedding.
     pub vocabulary: usize,
     /// Values of the residual stream (`d_model`).
     pub width: usize,
-    /// Tokens of context the model was trained for.
+    /// Context that the model was trained for, in tokens.
     pub context: usize,
-    /// The number that `RMSNorm` adds to the mean square.
+    /// Added to the mean square by `RMSNorm`.
     pub norm_epsilon: f32,
     /// The factor of a token's embedding.
     pub embedding_scale: f32,
@@ -46,10 +47,10 @@ pub struct Config {
     pub logit_scale: f32,
     /// The bound `c` of the logits, `c tanh(logit / c)`.
     pub logit_softcap: Option<f32>,
-    /// How hidden states become a text's embedding, where the file says it.
+    /// How hidden states become a text's embedding, if the file says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pooling: Option<Pooling>,
-    /// The rotary embeddings that the blocks choose from.
+    /// Rotary embeddings; attention refers to them by index.
     pub ropes: Vec<Rope>,
     /// The blocks, first to last.
     pub blocks: Vec<Block>,
@@ -59,38 +60,38 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Block {
-    /// The part that looks at other tokens.
+    /// The token mixer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixer: Option<Mixer>,
-    /// The part that looks at one token.
+    /// The feed-forward network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed_forward: Option<FeedForward>,
-    /// The places of the norms around both.
+    /// The norms around both.
     pub norms: Norms,
-    /// The factor of what both add to the residual stream.
+    /// The factor of both outputs, before they are added to the residual stream.
     pub residual_scale: f32,
-    /// Whether the residual stream is multiplied by a number of the block, behind both.
+    /// Whether the residual stream is multiplied by a stored factor at the end of the block.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub output_scale: bool,
 }
 
 impl Block {
-    /// The attention, if the mixer is that.
+    /// The attention, if the mixer is one.
     pub fn attention(&self) -> Option<&Attention> {
         self.mixer.as_ref().and_then(Mixer::attention)
     }
 
-    /// The mixer, if it keeps a state in place of keys and values.
+    /// The mixer, if it has a recurrent state instead of keys and values.
     pub fn recurrent(&self) -> Option<&Mixer> {
         self.mixer.as_ref().filter(|mixer| mixer.attention().is_none())
     }
 
-    /// The network, if its neurons are read.
+    /// The network, if its neurons are read from flash.
     pub fn network(&self) -> Option<&FeedForward> {
         self.feed_forward.as_ref().filter(|network| !network.resident)
     }
 
-    /// The network, if all of it is always in memory.
+    /// The network, if it is always in memory.
     pub fn resident(&self) -> Option<&FeedForward> {
         self.feed_forward.as_ref().filter(|network| network.resident)
     }
@@ -100,11 +101,11 @@ impl Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Norms {
-    /// The block's input is normalised.
+    /// Normalises the input.
     Before,
-    /// The block's output is normalised.
+    /// Normalises the output.
     After,
-    /// The block's input and its output are normalised.
+    /// Normalises input and output.
     Both,
 }
 
@@ -120,35 +121,36 @@ impl Norms {
     }
 }
 
-/// The part of a block that looks at other tokens.
+/// The part of a block that combines tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mixer {
-    /// Attention over keys and values that are kept.
+    /// Attention over stored keys and values.
     Attention(Attention),
-    /// A short convolution over a state that is kept.
+    /// A short convolution over a stored state.
     Convolution(Convolution),
-    /// A matrix for each head that is kept, and written to by the delta rule.
+    /// A stored matrix for each head, updated by the delta rule.
     DeltaNet(DeltaNet),
-    /// A state for each value of each head that is kept: Mamba-2.
+    /// A stored state for each value of each head: Mamba-2.
     StateSpace(StateSpace),
 }
 
-/// A short convolution of each channel, between two gates: `out (c * convolved(b * x))` with `[b | c | x] = in(input)`.
+/// A short convolution of each channel, between two gates: `out (c * convolved(b * x))` with `[b | c | x] =
+/// in(input)`.
 ///
-/// `convolved(v)[t] = sum over i of taps[i] v[t - (count - 1) + i]`, where values before the beginning are 0. The state are the
-/// last `count - 1` of them.
+/// `convolved(v)[t] = sum over i of taps[i] v[t - (count - 1) + i]`; values before the first position are 0.
+/// The state holds the last `count - 1` values.
 ///
 /// *Source*: Liquid AI, "LFM2 Technical Report", 2025.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Convolution {
-    /// Positions that a value is summed over, its own among them.
+    /// Positions in the sum, including the current one.
     pub taps: usize,
 }
 
-/// A gated delta net: each value head keeps a matrix `S`, `[head_width, head_width]`, of which it reads by its query and to which it
-/// writes by its key.
+/// A gated delta net. Each value head has a matrix `S`, `[head_width, head_width]`, read by its query and
+/// written by its key.
 ///
 /// ```text
 /// q, k, v = silu(convolved(input x));   q, k = q / |q|, k / |k|     of each head; value head h has query and key h mod key_heads
@@ -163,50 +165,51 @@ pub struct Convolution {
 pub struct DeltaNet {
     /// Heads of queries and keys.
     pub key_heads: usize,
-    /// Heads of values, a multiple.
+    /// Heads of values, a multiple of `key_heads`.
     pub value_heads: usize,
-    /// Values of one head, equal for queries, keys and values.
+    /// Width of a head, equal for queries, keys and values.
     pub head_width: usize,
-    /// Positions that queries, keys and values are convolved over, as by [`Convolution`].
+    /// Positions of the convolution of queries, keys and values, as in [`Convolution`].
     pub taps: usize,
-    /// Whether the value heads of one key head are side by side, so that value head `h` has key `h / (value_heads / key_heads)`. One
-    /// matrix makes beta and alpha then: of each key head the betas of its value heads, then their alphas.
+    /// Whether the value heads of one key head are adjacent: value head `h` then has key `h / (value_heads /
+    /// key_heads)`. One matrix then makes beta and alpha: for each key head the betas of its value heads,
+    /// then their alphas.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub grouped: bool,
 }
 
 impl DeltaNet {
-    /// The number that is added to the square of a query's or key's length.
+    /// Added to the squared length of queries and keys.
     pub const EPSILON: f32 = 1e-6;
-    /// Values of a head, at most.
+    /// The largest width of a head.
     pub const HEAD_WIDTH_MAX: usize = 512;
 
-    /// Values of all keys of a token, and of all its queries.
+    /// Width of all keys of a token; also of all queries.
     pub fn key_width(&self) -> usize {
         self.key_heads * self.head_width
     }
 
-    /// Values of all value heads of a token.
+    /// Width of all values of a token.
     pub fn value_width(&self) -> usize {
         self.value_heads * self.head_width
     }
 
-    /// Queries, keys and values, which are convolved.
+    /// Channels of the convolution: queries, keys and values.
     pub fn channels(&self) -> usize {
         2 * self.key_width() + self.value_width()
     }
 
-    /// Of the state, the values before of each channel; the heads' matrices follow.
+    /// Convolution values of the state, all channels; the heads' matrices follow.
     pub fn convolved_values(&self) -> usize {
         (self.taps - 1) * self.channels()
     }
 
-    /// The head of queries and keys that a value head has.
+    /// The key head of a value head.
     pub fn key_head(&self, head: usize) -> usize {
         if self.grouped { head / (self.value_heads / self.key_heads) } else { head % self.key_heads }
     }
 
-    /// The places of a value head's alpha and beta in the projection of both.
+    /// The indices of a value head's alpha and beta in their projection.
     pub fn alpha_and_beta(&self, head: usize) -> (usize, usize) {
         if !self.grouped {
             return (head, self.value_heads + head);
@@ -217,8 +220,8 @@ impl DeltaNet {
     }
 }
 
-/// A state space: each value of each head keeps a state `s`, `[state]`, to which it is written along `B` and of which it is read along
-/// `C`, both of its head's group.
+/// A state space. Each value of each head has a state `s`, `[state]`, written along `B` and read along `C`,
+/// both shared by the head's group.
 ///
 /// ```text
 /// z, x, B, C, dt = input x;   x, B, C = silu(convolved(x, B, C) + bias);   dt = softplus(dt + bias)
@@ -232,33 +235,33 @@ impl DeltaNet {
 pub struct StateSpace {
     /// Heads.
     pub heads: usize,
-    /// Values of one head.
+    /// Width of a head.
     pub head_width: usize,
-    /// Groups of heads that have `B` and `C` in common.
+    /// Groups of heads that share `B` and `C`.
     pub groups: usize,
     /// Values of a state.
     pub state: usize,
-    /// Positions that `x`, `B` and `C` are convolved over, as by [`Convolution`].
+    /// Positions of the convolution of `x`, `B` and `C`, as in [`Convolution`].
     pub taps: usize,
-    /// Whether a vector is added to what is convolved.
+    /// Whether the convolution has a bias.
     pub bias: bool,
 }
 
 impl StateSpace {
-    /// Values of a group, at most.
+    /// The largest width of a group.
     pub const GROUP_WIDTH_MAX: usize = 4096;
 
-    /// Values of all heads of a token.
+    /// Width of all heads of a token.
     pub fn inner_width(&self) -> usize {
         self.heads.saturating_mul(self.head_width)
     }
 
-    /// `x`, `B` and `C`, which are convolved.
+    /// Channels of the convolution: `x`, `B` and `C`.
     pub fn channels(&self) -> usize {
         self.inner_width() + 2 * self.groups * self.state
     }
 
-    /// Of the state, the values before of each channel; the heads' states follow.
+    /// Convolution values of the state, all channels; the heads' states follow.
     pub fn convolved_values(&self) -> usize {
         (self.taps - 1) * self.channels()
     }
@@ -271,7 +274,7 @@ impl From<Attention> for Mixer {
 }
 
 impl Mixer {
-    /// The attention, if it is that.
+    /// The attention, if the mixer is one.
     pub fn attention(&self) -> Option<&Attention> {
         match self {
             Self::Attention(attention) => Some(attention),
@@ -279,7 +282,7 @@ impl Mixer {
         }
     }
 
-    /// Values of a sequence's state in a model of some width; 0 where keys and values are kept.
+    /// Values of a sequence's recurrent state in a model of this width; 0 for attention.
     pub fn state_values(&self, width: usize) -> usize {
         match self {
             Self::Attention(_) => 0,
@@ -289,7 +292,7 @@ impl Mixer {
         }
     }
 
-    /// Values that a token's input is projected to.
+    /// Width of a token's projections.
     pub fn projected_values(&self, width: usize) -> usize {
         match self {
             Self::Attention(attention) => attention.projected_width(),
@@ -299,7 +302,7 @@ impl Mixer {
         }
     }
 
-    /// Values that the output matrix meets.
+    /// Width of the output matrix's input.
     pub fn mixed_values(&self, width: usize) -> usize {
         match self {
             Self::Attention(attention) => attention.mixed_width(),
@@ -318,40 +321,42 @@ pub struct Attention {
     pub heads: usize,
     /// Key and value heads; `heads / kv_heads` query heads share one.
     pub kv_heads: usize,
-    /// Values of one head, equal for queries, keys and values.
+    /// Width of a head, equal for queries, keys and values.
     pub head_width: usize,
     /// The factor of the scores.
     pub scale: f32,
-    /// The projections that a vector is added to.
+    /// The projections with a bias.
     pub biases: AttentionBiases,
-    /// The norm of queries and keys, before they are rotated.
+    /// The norm of queries and keys, before rotation.
     pub norm: Option<HeadNorm>,
-    /// The rotary embedding, an index of [`Config::ropes`]; none where positions are not told.
+    /// The rotary embedding, an index of [`Config::ropes`]; none if positions are not encoded.
     pub rope: Option<usize>,
-    /// The factor of queries that grows with their position.
+    /// The factor of queries, which grows with their position.
     pub temperature: Option<Temperature>,
     /// The bound `c` of the scores, `c tanh(score / c)`.
     pub softcap: Option<f32>,
-    /// The positions that a token sees: so many of the last, its own among them; all where there is none.
+    /// Number of last positions that a token sees, its own included; all if absent.
     pub window: Option<usize>,
-    /// Whether each head has a score of its own in the softmax's sum, which no value belongs to.
+    /// Whether each head adds a learned score without a value to its softmax (an attention sink).
     pub sinks: bool,
-    /// Whether values are the keys as the key matrix makes them, so that there is no value matrix.
+    /// Whether values are the unrotated keys, without a value matrix of their own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub values_are_keys: bool,
     /// Whether each head of values is normalised, without weights.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub value_norm: bool,
-    /// Whether what a head gives is multiplied by the sigmoid of a gate, whose rows follow those of the head's query in one matrix.
+    /// Whether a head's output is multiplied by the sigmoid of a gate. The gate's rows follow the head's
+    /// query rows in one matrix.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gate: bool,
-    /// Keys and values of all heads are made of one short vector, which alone is kept; none where they are projected each.
+    /// Latent attention: all heads share one short stored vector. Absent if keys and values are projected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latent: Option<Latent>,
 }
 
-/// Multi-head latent attention, with what makes keys and values of what is kept taken to the queries and the result ("absorbed"), so that
-/// all heads share one key, whose front is the value, too.
+/// Multi-head latent attention in its absorbed form. The matrices that make keys and values of the stored
+/// vector are applied to the query and to the result instead. All heads then share one key, whose front is
+/// also the value.
 ///
 /// ```text
 /// [c | r] = kv_down x;   c = norm(c);   r rotated           kept: [c | r] of every position, one row for all heads
@@ -360,26 +365,26 @@ pub struct Attention {
 /// out = output [ value_up (softmax(scale q [c | r]^T) c) ]   of each head its own key_up, [rank, plain], and value_up, [value, rank]
 /// ```
 ///
-/// [`Attention::head_width`] is that of `[c | r]`, `rank + rotated`, and [`Attention::kv_heads`] is 1.
+/// [`Attention::head_width`] is the width of `[c | r]`, `rank + rotated`, and [`Attention::kv_heads`] is 1.
 ///
 /// *Source*: `DeepSeek`-AI, "`DeepSeek`-V2", 2024, Eq. 9 to 19, and its appendix C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Latent {
-    /// Values that queries are made of, normalised; none where a token's input is.
+    /// Rank of queries; absent if they are made of the token's input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query_rank: Option<usize>,
-    /// Values that keys and values are made of, normalised: `c`.
+    /// Rank of keys and values: the width of `c`.
     pub rank: usize,
-    /// Values of a head's query and key that are not rotated: `n`.
+    /// Width of a head's query and key that is not rotated: `n`.
     pub plain: usize,
-    /// Values of a head's query that are rotated, `p`, and of the key that all heads share, `r`.
+    /// Width of a head's rotated query, `p`, and of the shared rotated key, `r`.
     pub rotated: usize,
-    /// Values of a head's value.
+    /// Width of a head's value.
     pub value: usize,
 }
 
-/// The projections of attention that a vector is added to.
+/// The projections of attention with a bias.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionBiases {
@@ -393,13 +398,13 @@ pub struct AttentionBiases {
     pub output: bool,
 }
 
-/// The values of queries and of keys that are normalised together.
+/// The values that a norm of queries or keys covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HeadNorm {
-    /// Those of each head, with one vector of weights for all heads.
+    /// Each head by itself, with the same weights for all heads.
     Head,
-    /// Those of all heads.
+    /// All heads together.
     Width,
 }
 
@@ -409,7 +414,7 @@ pub enum HeadNorm {
 pub struct Temperature {
     /// The growth with the logarithm of the position.
     pub slope: f32,
-    /// Positions of which the factor is 1.
+    /// Positions with a factor of 1.
     pub original_context: usize,
 }
 
@@ -424,9 +429,9 @@ impl Temperature {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rope {
-    /// The values that form a pair.
+    /// How values are paired.
     pub pairing: Pairing,
-    /// Values of each head that are rotated; even, and the first ones of the head.
+    /// Rotated values of each head: even, at the head's front.
     pub width: usize,
     /// The base of the frequencies.
     pub base: f32,
@@ -434,23 +439,23 @@ pub struct Rope {
     pub scaling: RopeScaling,
     /// The factor of cosines and sines.
     pub magnitude: f32,
-    /// A divisor of each pair's frequency; none where all are 1.
+    /// A divisor for each pair's frequency; empty if all are 1.
     pub divisors: Vec<f32>,
-    /// Other divisors where the context is long.
+    /// Divisors for a long context.
     pub long: Option<LongContext>,
 }
 
-/// The divisors of rotary frequencies for a long context.
+/// Divisors of rotary frequencies for a long context.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LongContext {
-    /// Tokens of context up to which the usual divisors hold.
+    /// The longest context with the usual divisors, in tokens.
     pub original_context: usize,
-    /// A divisor of each pair's frequency.
+    /// A divisor for each pair's frequency.
     pub divisors: Vec<f32>,
 }
 
-/// The values of a head that are rotated together.
+/// The values of a head that form a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pairing {
@@ -477,98 +482,100 @@ pub enum RopeScaling {
     Yarn {
         /// The factor.
         factor: f32,
-        /// Tokens of context before the scaling.
+        /// Context before the scaling, in tokens.
         original_context: usize,
-        /// Turns within that context from which on a frequency stays.
+        /// Turns within that context above which a frequency stays.
         beta_fast: f32,
         /// Turns below which a frequency is divided by the whole factor.
         beta_slow: f32,
-        /// Whether both limits are taken as they are, and not rounded outwards to whole pairs.
+        /// Whether both limits are used exactly, instead of rounded outwards to whole pairs.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         exact: bool,
     },
 }
 
-/// A feed-forward network, `down (f(gate x) * up x)` or without gates `down f(up x)`, or several of them, of which a router chooses.
+/// A feed-forward network: `down (f(gate x) * up x)`, or `down f(up x)` without gates. With a router: several
+/// of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FeedForward {
     /// Neurons of the network, or of one expert.
     pub neurons: usize,
-    /// The function between gate and up, or of up alone: it says which of the two.
+    /// The activation; it decides whether there are gates.
     pub activation: Activation,
-    /// Whether vectors are added to gate, up and down.
+    /// Whether gate, up and down have biases.
     pub biases: bool,
-    /// Whether all of it is always in memory, such as the dense networks before a mixture's: it has no router, and is in no layer's
-    /// order.
+    /// Whether the network is always in memory, such as the dense networks of a mixture's first blocks. It
+    /// has no router and does not count as a layer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resident: bool,
-    /// The experts' router; none where there is one network.
+    /// The router of experts; absent for a single network.
     pub router: Option<Router>,
-    /// Neurons of a network beside the experts, which every token visits; none where there is none.
+    /// Neurons of the shared expert, which every token uses, if there is one.
     pub shared_neurons: Option<usize>,
-    /// Whether what that network gives is multiplied by the sigmoid of a number that a row of weights makes of its input.
+    /// Whether the shared expert's output is multiplied by the sigmoid of a learned projection of its input.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared_gate: bool,
-    /// Whether the experts have a norm of their input that is not that network's, and the outputs of both norms of their own, before
-    /// they are added.
+    /// Whether the routed experts have their own input norm, and both outputs are normalised before they are
+    /// added.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared_norms: bool,
 }
 
-/// The choice of a token's experts.
+/// How a token's experts are chosen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Router {
-    /// The vector that it reads.
+    /// The router's input.
     #[serde(default, skip_serializing_if = "RouterInput::is_usual")]
     pub input: RouterInput,
-    /// Experts.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts that a token is routed to.
+    /// Experts of a token.
     pub experts_used: usize,
-    /// The groups that a token's experts are chosen from; none where they are chosen from all.
+    /// Groups that experts are chosen from; absent if they are chosen from all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<ExpertGroups>,
-    /// The experts' probabilities, which are their weights.
+    /// How logits become the experts' weights.
     pub gating: Gating,
-    /// Whether the weights of the chosen are divided by their sum.
+    /// Whether the chosen weights are divided by their sum.
     pub renormalise: bool,
     /// The factor of the weights.
     pub scale: f32,
-    /// Whether each expert's weight has a factor of its own besides.
+    /// Whether each expert also has a factor of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expert_scales: bool,
-    /// Whether a vector is added to the logits.
+    /// Whether the logits have a bias.
     pub bias: bool,
-    /// Whether a vector is added to the probabilities where experts are chosen, and not where they are weighed.
+    /// Whether probabilities have a bias that affects the choice of experts but not their weights.
     pub selection_bias: bool,
 }
 
-/// Groups of neighbouring experts. A token's experts are of the groups whose best experts have the highest sum.
+/// Groups of neighbouring experts. A token uses experts of the groups with the highest sums of their best
+/// experts.
 ///
-/// *Source*: `DeepSeek`-AI, "`DeepSeek`-V3", 2024, section 2.1.2; its V2 compares the groups' best expert alone.
+/// *Source*: `DeepSeek`-AI, "`DeepSeek`-V3", 2024, section 2.1.2; V2 compares only each group's best expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpertGroups {
-    /// Groups.
+    /// Number of groups.
     pub count: usize,
-    /// Groups that a token's experts are of.
+    /// Groups that a token uses.
     pub used: usize,
-    /// Experts of each group that it is compared by.
+    /// Best experts in a group's sum.
     pub best: usize,
 }
 
-/// The vector that a router reads.
+/// The input of a router.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouterInput {
     /// The experts' own input.
     #[default]
     Experts,
-    /// The residual stream that the network adds to, by a norm of the router's own, over the root of the width.
+    /// The residual stream before the network, by the router's own norm, divided by the root of the width.
     Normed,
-    /// The residual stream that the block's mixer adds to, as it is.
+    /// The residual stream before the block's mixer, unnormalised.
     BeforeMixer,
 }
 
@@ -579,20 +586,21 @@ impl RouterInput {
     }
 }
 
-/// The probabilities of experts, by their logits.
+/// How logits become probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gating {
-    /// The softmax over all of them.
+    /// The softmax over all experts.
     Softmax,
-    /// The sigmoid of each.
+    /// The sigmoid of each logit.
     Sigmoid,
-    /// The softmax over the chosen, which are those of the highest logits.
+    /// The softmax over the chosen experts, those with the highest logits.
     SelectedSoftmax,
 }
 
 impl Config {
-    /// Layers whose networks have neurons that are read: what is planned, and what neurons and experts are numbered in.
+    /// Number of layers: blocks whose neurons are read from flash. Plans, neurons and experts are numbered by
+    /// layer.
     pub fn layers(&self) -> usize {
         self.blocks.iter().filter(|block| block.network().is_some()).count()
     }
@@ -607,7 +615,7 @@ impl Config {
         found.unwrap_or_else(|| panic!("layer {layer} of {}", self.layers()))
     }
 
-    /// The layer whose network a block has; none where it has none, or one that is always in memory.
+    /// The layer of a block; `None` if its network is absent or always in memory.
     pub fn layer_of(&self, block: usize) -> Option<usize> {
         self.blocks[block].network()?;
         Some(self.blocks[..block].iter().filter(|block| block.network().is_some()).count())
@@ -622,17 +630,17 @@ impl Config {
         attention.unwrap_or_else(|| panic!("block {block} has no attention"))
     }
 
-    /// The attention of each block that has it; there is one at least, which [`Config::check`] sees to.
+    /// The attention of each block that has one; at least one by [`Config::check`].
     pub fn attentions(&self) -> impl Iterator<Item = &Attention> + Clone {
         self.blocks.iter().filter_map(Block::attention)
     }
 
-    /// Values of the widest head.
+    /// Width of the widest head.
     pub fn head_width(&self) -> usize {
         self.attentions().map(|attention| attention.head_width).max().unwrap_or(0)
     }
 
-    /// Blocks before one that keep what it keeps: keys and values, or a state.
+    /// Number of earlier blocks of the same kind: with keys and values, or with a recurrent state.
     pub fn alike_before(&self, block: usize) -> usize {
         let before = &self.blocks[..block];
         match self.blocks[block].attention() {
@@ -641,12 +649,12 @@ impl Config {
         }
     }
 
-    /// Blocks that keep keys and values.
+    /// Number of blocks with keys and values.
     pub fn kv_layers(&self) -> usize {
         self.attentions().count()
     }
 
-    /// Sizes of the layers with a recurrent state; none where all keep keys and values.
+    /// Sizes of the recurrent layers; `None` if there are none.
     pub fn recurrent(&self) -> Option<Recurrent> {
         let recurrent = || self.blocks.iter().filter_map(Block::recurrent);
         let all = || self.blocks.iter().filter_map(|block| block.mixer.as_ref());
@@ -658,7 +666,7 @@ impl Config {
         })
     }
 
-    /// Sizes of attention whose keys and values are made of one latent vector; none where they are projected.
+    /// Sizes of latent attention; `None` if keys and values are projected.
     pub fn latent(&self) -> Option<plans::model::Latent> {
         let a = self.blocks.iter().find_map(Block::attention)?;
         let latent = a.latent?;
@@ -671,7 +679,8 @@ impl Config {
         })
     }
 
-    /// The feed-forward network that all layers have, weights apart: [`Config::check`] refuses others.
+    /// The feed-forward network of all layers, without weights; [`Config::check`] refuses models whose layers
+    /// differ.
     ///
     /// # Panics
     /// If there are no layers.
@@ -680,12 +689,12 @@ impl Config {
         all.next().unwrap_or_else(|| panic!("a model has a feed-forward network"))
     }
 
-    /// Every block's network, to change it.
+    /// Every block's network, to be changed.
     pub(super) fn networks_mut(&mut self) -> impl Iterator<Item = &mut FeedForward> {
         self.blocks.iter_mut().filter_map(|block| block.feed_forward.as_mut())
     }
 
-    /// Neurons of the widest network that is always in memory, beside experts or in their place; 0 where there is none.
+    /// Neurons of the widest network that is always in memory, shared experts included; 0 if there is none.
     pub fn resident_neurons(&self) -> usize {
         let resident = self.blocks.iter().filter_map(Block::resident).map(|network| network.neurons);
         resident.max().unwrap_or(0).max(self.shared_neurons())
@@ -706,26 +715,27 @@ impl Config {
         self.network().router.as_ref().map_or(1, |router| router.experts_used)
     }
 
-    /// The function between gate and up, or of up alone.
+    /// The activation of the layers' networks.
     pub fn activation(&self) -> Activation {
         self.network().activation
     }
 
-    /// Neurons of the network beside the experts; 0 where there is none.
+    /// Neurons of the shared expert; 0 if there is none.
     pub fn shared_neurons(&self) -> usize {
         self.network().shared_neurons.unwrap_or(0)
     }
 }
 
 impl FeedForward {
-    /// The norm of what its neurons, or experts, read.
+    /// The norm of the input of neurons, or of experts.
     pub fn input_norm(&self) -> Role {
         if self.shared_norms { Role::ExpertsNorm } else { Role::FfnNorm }
     }
 }
 
 impl Attention {
-    /// Plain attention: no bias, norm, rotation, window or bound, and scores divided by the root of a head's width.
+    /// Plain attention: no bias, norm, rotation, window or bound; scores are divided by the root of a head's
+    /// width.
     pub fn plain(heads: usize, kv_heads: usize, head_width: usize) -> Self {
         Self {
             heads,
@@ -746,23 +756,23 @@ impl Attention {
         }
     }
 
-    /// Values of all key heads of a token, and of all its value heads.
+    /// Width of all key heads of a token; also of all value heads.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_width
     }
 
-    /// Values of all query heads of a token.
+    /// Width of all query heads of a token.
     pub fn query_width(&self) -> usize {
         self.heads * self.head_width
     }
 
-    /// Rows of the matrix of queries, and of their gates.
+    /// Rows of the query matrix, gates included.
     pub fn query_rows(&self) -> usize {
         if self.gate { 2 * self.query_width() } else { self.query_width() }
     }
 
-    /// Values that a token is projected to: queries, gates where there are some, keys and values; what they are made of where that is
-    /// latent.
+    /// Width of a token's projections: queries, gates, keys and values; for latent attention, their latent
+    /// vectors.
     pub fn projected_width(&self) -> usize {
         match &self.latent {
             None => self.query_rows() + 2 * self.kv_width(),
@@ -770,7 +780,7 @@ impl Attention {
         }
     }
 
-    /// Values that the output matrix meets.
+    /// Width of the output matrix's input.
     pub fn mixed_width(&self) -> usize {
         self.heads * self.latent.map_or(self.head_width, |latent| latent.value)
     }
@@ -782,14 +792,14 @@ impl Attention {
 }
 
 impl Latent {
-    /// Values of a head's query before what makes its key is taken to it.
+    /// Width of a head's query before the key matrix is absorbed.
     pub fn query_width(&self) -> usize {
         self.plain + self.rotated
     }
 }
 
 impl Rope {
-    /// Rotations by `base` alone.
+    /// A rotary embedding without scaling.
     pub fn plain(pairing: Pairing, width: usize, base: f32) -> Self {
         let (scaling, magnitude) = (RopeScaling::None, 1.0);
         Self { pairing, width, base, scaling, magnitude, divisors: Vec::new(), long: None }

@@ -1,6 +1,6 @@
-//! GGUF files: bytes in, checked metadata and the places of tensors out.
+//! GGUF files, parsed into checked metadata and tensor places.
 //!
-//! Versions 2 and 3, little-endian, and `PowerInfer`'s variant, which differs in its magic alone:
+//! Reads versions 2 and 3, little-endian, and `PowerInfer`'s variant, which differs only in its magic:
 //!
 //! ```text
 //!  0        4         8              16             24
@@ -11,11 +11,11 @@
 //!  tensor:  length u64, UTF-8 | dims u32 | dim u64 ... | type u32 | offset u64 from the data
 //! ```
 //!
-//! A model may lie in several files (`split.rs`). Their bytes count as one after another: a tensor's place is counted from the
-//! beginning of the first file.
+//! A model may consist of several files (`split.rs`). Their bytes count as one file: a tensor's place counts
+//! from the first file's start.
 //!
-//! A model file is a stranger's file. Nothing in it is believed, followed or allocated before it is compared with
-//! what the file can hold, so memory stays within a small multiple of the file's length and no input panics.
+//! Model files are untrusted. Every number is compared with the file's size before it is used or allocated
+//! for. Memory therefore stays within a small multiple of the file's size, and no input panics.
 //!
 //! Source: ggml's `docs/gguf.md` and `ggml.h` (type numbers and block sizes).
 
@@ -69,12 +69,12 @@ struct SplitFile<'a> {
     bytes: Bytes<'a>,
 }
 
-/// A checked GGUF file, or all files of a model that is split.
+/// A checked GGUF model, in one file or several.
 #[derive(Debug)]
 pub struct Gguf<'a> {
-    /// One or more, in order.
+    /// One or more files, in order.
     parts: Vec<SplitFile<'a>>,
-    /// Keys of the first, tensors of all.
+    /// Keys of the first file, tensors of all.
     contents: Contents,
 }
 
@@ -82,14 +82,14 @@ pub struct Gguf<'a> {
 pub type GgufFile = Gguf<'static>;
 
 impl Gguf<'static> {
-    /// Map a file into memory and check it; of a model in several files all of them, whichever is named.
+    /// Maps a file into memory and checks it; any file of a split model opens all of them.
     ///
-    /// The file is read as it is used, not here. It must not change while it is mapped: a change of its bytes changes
-    /// the weights, and cutting it short ends the process with a bus error when the missing part is next used. So a
-    /// model is replaced by renaming a new file over it, never by writing into it.
+    /// Contents are read when they are used. The file must not change while it is mapped. Changed bytes
+    /// change the weights; a truncated file ends the process with a bus error when the missing part is used.
+    /// To replace a model, rename a new file over it.
     ///
     /// # Errors
-    /// Everything [`GgufError`] names; the message begins with the path.
+    /// Every [`GgufError`]; the message starts with the path.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, GgufError> {
         let (part, contents) = open(path.as_ref(), 0)?;
         let inside = |error| GgufError::Inside { path: part.path.clone(), error: Box::new(error) };
@@ -99,7 +99,7 @@ impl Gguf<'static> {
         }
     }
 
-    /// All files of a model of so many.
+    /// Opens all `count` files of a model.
     fn join(paths: &[PathBuf], count: u64) -> Result<Self, GgufError> {
         let (there, missing): (Vec<&PathBuf>, Vec<_>) = paths.iter().partition(|path| path.exists());
         if let (Some(path), false) = (there.first(), missing.is_empty()) {
@@ -138,7 +138,7 @@ impl Gguf<'static> {
     }
 }
 
-/// Maps one file, which follows so many bytes of others, and checks it by itself.
+/// Maps and checks one file, which starts at byte `start` of the model.
 fn open(path: &Path, start: usize) -> Result<(SplitFile<'static>, Contents), GgufError> {
     let unreadable = |error| GgufError::Read { path: path.to_owned(), error };
     let kind = fs::metadata(path).map_err(unreadable)?.file_type();
@@ -161,18 +161,18 @@ fn open(path: &Path, start: usize) -> Result<(SplitFile<'static>, Contents), Ggu
 /// The whole file, read-only.
 #[expect(unsafe_code, reason = "a mapping is memory that another process could change")]
 fn map(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the mapping is read-only and as long as the file is now, and every access stays within it. That nobody
-    // changes the file meanwhile cannot be enforced on Linux; `Gguf::open` states it as the user's part. The parser
-    // copies what it checks (names, sizes, offsets), so a change can alter weights but not lead a read out of the
-    // mapping.
+    // SAFETY: the mapping is read-only and as long as the file is now, and every access stays within it.
+    // Linux cannot prevent others from changing the file; `Gguf::open` makes that the user's duty. The parser
+    // copies what it checks (names, sizes, offsets), so a change can alter weights but cannot cause a read
+    // outside the mapping.
     unsafe { Mmap::map(file) }
 }
 
 impl<'a> Gguf<'a> {
-    /// Check the bytes of a whole file.
+    /// Checks the bytes of a whole file.
     ///
     /// # Errors
-    /// Everything [`GgufError`] names, but for the reading itself.
+    /// Every [`GgufError`] except failed reads.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, GgufError> {
         let contents = Contents::read(bytes)?;
         if let Some(Split { number, count }) = Split::of(&contents)? {
@@ -187,22 +187,22 @@ impl<'a> Gguf<'a> {
         self.parts.iter().map(|part| part.bytes.all().len()).sum()
     }
 
-    /// The files, in order: where each is, the bytes before it, and its own. A path is empty where the bytes came from memory.
+    /// The files in order: path, start in the model, bytes. The path is empty for bytes in memory.
     pub fn files(&self) -> impl Iterator<Item = (&Path, usize, &[u8])> {
         self.parts.iter().map(|part| (part.path.as_path(), part.start, part.bytes.all()))
     }
 
-    /// Some bytes of one file, counted from the beginning of the first.
+    /// Bytes of one file, by their range in the model.
     ///
     /// # Panics
-    /// If they are not all in one file.
+    /// If the range is not within one file.
     pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
         let after = self.parts.partition_point(|part| part.start <= range.start);
         let part = &self.parts[after.saturating_sub(1)];
         &part.bytes.all()[range.start - part.start..range.end - part.start]
     }
 
-    /// The place of bytes of a file, counted from the beginning of the first; `None` for bytes from elsewhere.
+    /// The place of a file's bytes in the model; `None` for bytes from elsewhere.
     pub fn place_of_bytes(&self, bytes: &[u8]) -> Option<u64> {
         let address = bytes.as_ptr().addr();
         self.parts.iter().find_map(|part| {
@@ -217,7 +217,7 @@ impl<'a> Gguf<'a> {
         self.contents.version
     }
 
-    /// Whether the magic is `PowerInfer`'s. It is then the only sign that a `llama` was trained with `ReLU`.
+    /// Whether the magic is `PowerInfer`'s; the only sign of a `llama` trained with `ReLU`.
     pub fn powerinfer(&self) -> bool {
         self.contents.powerinfer
     }
@@ -227,7 +227,7 @@ impl<'a> Gguf<'a> {
         self.contents.keys.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Every tensor, in the order of the file.
+    /// Every tensor, in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.contents.tensors
     }
@@ -237,17 +237,17 @@ impl<'a> Gguf<'a> {
         self.place_of(name).and_then(|place| self.contents.tensors.get(place))
     }
 
-    /// The place of a name's tensor in [`Self::tensors`].
+    /// The index of a tensor in [`Self::tensors`].
     pub(super) fn place_of(&self, name: &str) -> Option<usize> {
         self.contents.places.get(name).copied()
     }
 
-    /// The bytes of a tensor; none where its type has no known size.
+    /// The bytes of a tensor; empty if its type has no known size.
     ///
     /// # Panics
-    /// If the tensor is of another, longer file.
+    /// If the tensor is from another, longer file.
     pub fn tensor_bytes(&self, tensor: &TensorInfo) -> &[u8] {
-        // both were compared with the length of a slice, so they fit
+        // both were checked against a slice's length
         let start = tensor.offset as usize;
         self.bytes(start..start + tensor.bytes as usize)
     }
@@ -257,10 +257,10 @@ impl<'a> Gguf<'a> {
         self.contents.keys.get(key)
     }
 
-    /// The value of a key of text.
+    /// The value of a text key.
     ///
     /// # Errors
-    /// Where it is something else.
+    /// If the value has another type.
     pub fn text(&self, key: &str) -> Result<Option<&str>, KeyError> {
         self.typed(key, "text", |value| match value {
             Value::String(text) => Some(text.as_str()),
@@ -268,10 +268,10 @@ impl<'a> Gguf<'a> {
         })
     }
 
-    /// The value of a key of a whole number that is not negative.
+    /// The value of a key that is a non-negative integer.
     ///
     /// # Errors
-    /// Where it is something else.
+    /// If the value has another type.
     pub fn unsigned(&self, key: &str) -> Result<Option<u64>, KeyError> {
         self.typed(key, "a whole number of 0 or more", |value| match value {
             Value::Integer(value) => u64::try_from(*value).ok(),
@@ -279,10 +279,10 @@ impl<'a> Gguf<'a> {
         })
     }
 
-    /// The value of a key of a finite number, in single precision.
+    /// The value of a key that is a finite number, in single precision.
     ///
     /// # Errors
-    /// Where it is something else.
+    /// If the value has another type.
     pub fn number(&self, key: &str) -> Result<Option<f32>, KeyError> {
         self.typed(key, "a finite number", |value| match value {
             Value::Float(value) => Some(*value as f32).filter(|value| value.is_finite()),
@@ -290,10 +290,10 @@ impl<'a> Gguf<'a> {
         })
     }
 
-    /// The value of a key of true or false.
+    /// The value of a boolean key.
     ///
     /// # Errors
-    /// Where it is something else.
+    /// If the value has another type.
     pub fn boolean(&self, key: &str) -> Result<Option<bool>, KeyError> {
         self.typed(key, "true or false", |value| match value {
             Value::Boolean(value) => Some(*value),
@@ -301,10 +301,10 @@ impl<'a> Gguf<'a> {
         })
     }
 
-    /// The value of a key of an array of text.
+    /// The value of a key that is an array of texts.
     ///
     /// # Errors
-    /// Where it is something else.
+    /// If the value has another type.
     pub fn texts(&self, key: &str) -> Result<Option<&[String]>, KeyError> {
         self.typed(key, "an array of text", |value| match value {
             Value::Array(Array::String(texts)) => Some(texts.as_slice()),

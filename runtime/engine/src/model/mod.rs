@@ -1,7 +1,7 @@
-//! Models as they come: GGUF files, what they say of themselves, their tensors and their tokenizer.
+//! Source models: GGUF files, their metadata, tensors and tokenizers.
 //!
-//! Modules in reading order. Everything here ends where the runtime's own container begins: it is used to convert a
-//! model, to profile it and to check the arithmetic, and holds no weights of its own.
+//! Modules in reading order. They serve to convert a model, to profile it and to check arithmetic; the engine
+//! runs from its own container. No weights are held here.
 
 pub mod gguf;
 

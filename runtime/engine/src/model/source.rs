@@ -1,8 +1,8 @@
-//! A model's tensors by their role, each with its shape checked.
+//! A model's tensors by role, with checked shapes.
 //!
-//! Every tensor of the file has a role here, or is known not to matter; any other is refused by name, since weights
-//! that are left out (a bias, another norm) give text that is wrong and looks plausible. All that is wrong with a file is
-//! told together, each kind of problem once.
+//! Every tensor of the file must have a role or be known as irrelevant; others are refused by name. A tensor
+//! left out, such as a bias or a norm, would give text that is wrong but plausible. All problems of a file
+//! are reported together, each kind once.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
@@ -24,16 +24,16 @@ mod tests;
 /// Why a model cannot be used.
 #[derive(Debug, Error)]
 pub enum SourceError {
-    /// The file.
+    /// An error of the file.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// A key of the file.
+    /// An error of a key.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The tokenizer, where there is another problem, too.
+    /// An error of the tokenizer, besides another problem.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// A tensor that must be there is not.
+    /// A required tensor is missing.
     #[error("tensor `{name}` is missing: the model is incomplete, convert it again")]
     Missing {
         /// The tensor.
@@ -51,7 +51,7 @@ pub enum SourceError {
         /// The dimensions in the file.
         found: Vec<u64>,
     },
-    /// A tensor that changes the mathematics in a way that is not implemented, or is not known.
+    /// A tensor with unsupported or unknown mathematics.
     #[error(
         "tensor {} ({what}) is not implemented and cannot be left out: give a model without it",
         quote(name)
@@ -62,7 +62,7 @@ pub enum SourceError {
         /// The tensor's probable role, by its name.
         what: &'static str,
     },
-    /// More than one of these.
+    /// Several problems.
     #[error("{0}")]
     Several(Problems),
 }
@@ -71,7 +71,7 @@ pub enum SourceError {
 #[derive(Debug)]
 pub struct Problems(pub Vec<SourceError>);
 
-/// Problems that are told one by one.
+/// The most problems listed one by one.
 const TOLD: usize = 16;
 
 impl Display for Problems {
@@ -83,7 +83,7 @@ impl Display for Problems {
 }
 
 impl SourceError {
-    /// The sentence for an error of the file at `path`, which it names once: what is wrong with a file's bytes names it by itself.
+    /// The message for the file at `path`, naming it once: errors of the file's bytes name it already.
     pub fn of_file(&self, path: &Path) -> String {
         match self {
             Self::Gguf(error) => error.to_string(),
@@ -91,13 +91,13 @@ impl SourceError {
         }
     }
 
-    /// One problem by itself, several together.
+    /// One problem by itself, or several together.
     fn of(mut problems: Vec<Self>) -> Self {
         if problems.len() == 1 { problems.remove(0) } else { Self::Several(Problems(problems)) }
     }
 }
 
-/// The down projection, in the order the file has it.
+/// The down projection, in the file's order.
 #[derive(Debug, Clone, Copy)]
 pub enum Down<'a> {
     /// `[width, neurons]`: a neuron is a column, as in most files.
@@ -115,25 +115,25 @@ pub struct SourceModel<'a> {
     output_norm: TensorSpan,
     output: Option<TensorSpan>,
     blocks: Vec<Block>,
-    /// The block with each layer's network.
+    /// The block of each layer.
     layers: Vec<usize>,
 }
 
 /// The places of one block's tensors.
 #[derive(Debug)]
 struct Block {
-    /// Of the tensors that every token meets, by role.
+    /// Tensors that every token uses, by role.
     parts: [Option<TensorSpan>; Role::COUNT],
-    /// Those that are cut into neurons.
+    /// Matrices that are cut into neurons.
     network: Option<Network>,
 }
 
 /// The places of a network's matrices.
 #[derive(Debug)]
 struct Network {
-    /// Without gates, the ups.
+    /// The up matrices if there are no gates.
     gate: Experts,
-    /// None without gates.
+    /// `None` if there are no gates.
     up: Option<Experts>,
     down: Experts,
     /// Whether `down` has a row for each neuron.
@@ -150,20 +150,20 @@ struct TensorSpan {
 }
 
 impl TensorSpan {
-    /// No place, where there is a problem.
+    /// The place of a tensor with a problem.
     const NONE: Self = Self { format: Format::F32, rows: 0, columns: 0, start: 0 };
 
     fn bytes(&self) -> usize {
         self.rows * self.format.row_bytes(self.columns)
     }
 
-    /// Some of its rows.
+    /// A range of its rows.
     fn rows(&self, rows: Range<usize>) -> Self {
         let start = self.start + rows.start * self.format.row_bytes(self.columns);
         Self { rows: rows.len(), start, ..*self }
     }
 
-    /// Some of the values of a vector without blocks.
+    /// A range of the values of a vector without blocks.
     fn values(&self, values: Range<usize>) -> Self {
         Self { columns: values.len(), start: self.start + self.format.row_bytes(values.start), ..*self }
     }
@@ -172,28 +172,28 @@ impl TensorSpan {
 /// One matrix per expert.
 #[derive(Debug)]
 enum Experts {
-    /// One tensor, expert after expert: the place of the first, and the bytes from one to the next. Also the only matrix of
-    /// a dense model.
+    /// One tensor with all experts: the place of the first, and the bytes from one to the next. Also the
+    /// single matrix of a dense model.
     Stacked(TensorSpan, usize),
     /// A tensor for each expert.
     Separate(Vec<TensorSpan>),
 }
 
 impl SourceModel<'static> {
-    /// Open a GGUF file and find every tensor of the model in it.
+    /// Opens a GGUF file and finds every tensor of its model.
     ///
     /// # Errors
-    /// Everything [`SourceError`] names.
+    /// Every [`SourceError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SourceError> {
         Self::from_gguf(Gguf::open(path)?)
     }
 }
 
 impl<'a> SourceModel<'a> {
-    /// Find every tensor of a model in a GGUF file.
+    /// Finds every tensor of a model in a GGUF file.
     ///
     /// # Errors
-    /// [`SourceError`], but for the reading.
+    /// Every [`SourceError`] except failed reads.
     pub fn from_gguf(gguf: Gguf<'a>) -> Result<Self, SourceError> {
         let tokenizer = || {
             gguf.value("tokenizer.ggml.model")?;
@@ -228,7 +228,7 @@ impl<'a> SourceModel<'a> {
         Ok(Self { config, token_embedding, output_norm, output, blocks, layers, gguf })
     }
 
-    /// This model with another function between gate and up than its file says or implies.
+    /// Replaces the activation that the file says or implies.
     #[must_use]
     pub fn with_activation(mut self, activation: Activation) -> Self {
         self.config.networks_mut().for_each(|network| network.activation = activation);
@@ -248,7 +248,7 @@ impl<'a> SourceModel<'a> {
     /// The tokenizer's description.
     ///
     /// # Errors
-    /// Where the file has none, or one that is not supported.
+    /// If the file has no tokenizer, or an unsupported one.
     pub fn tokenizer_data(&self) -> Result<TokenizerData, TokenizerError> {
         TokenizerData::from_gguf(&self.gguf)
     }
@@ -263,20 +263,21 @@ impl<'a> SourceModel<'a> {
         self.view(self.output_norm)
     }
 
-    /// `[vocabulary, width]`; none where it is the token embedding.
+    /// `[vocabulary, width]`; `None` if the token embedding is the head, too.
     pub fn output(&self) -> Option<Matrix<'_>> {
         self.output.map(|place| self.view(place))
     }
 
-    /// A tensor of a block that every token meets; none where the description has none.
+    /// A tensor of a block that every token uses, if the model has it.
     ///
     /// # Panics
-    /// If there is no such block; so do all that follow.
+    /// If there is no such block; likewise below.
     pub fn part(&self, block: usize, role: Role) -> Option<Matrix<'_>> {
         self.blocks[block].parts[role as usize].map(|place| self.view(place))
     }
 
-    /// Queries, keys, values and the output of attention, `[rows, width]` and `[width, rows]`; nothing of another mixer.
+    /// Query, key, value and output matrices of attention, `[rows, width]` and `[width, rows]`; empty for
+    /// other mixers.
     ///
     /// # Panics
     /// If there is no such block.
@@ -285,12 +286,12 @@ impl<'a> SourceModel<'a> {
         [Role::Query, Role::Key, Role::Value, Role::AttentionOutput].map(|role| self.view(place(role)))
     }
 
-    /// A layer's router, `[experts, width]`; none in a dense model.
+    /// A layer's router, `[experts, width]`; `None` in a dense model.
     pub fn router(&self, layer: usize) -> Option<Matrix<'_>> {
         self.part(self.layers[layer], Role::Router)
     }
 
-    /// `[neurons, width]`: the rows that decide which neurons fire. Of a network without gates they are its ups.
+    /// Gate rows, `[neurons, width]`, which decide which neurons fire. The up rows if there are no gates.
     ///
     /// # Panics
     /// If there is no such layer or expert; a dense layer has expert 0.
@@ -298,7 +299,7 @@ impl<'a> SourceModel<'a> {
         self.expert(&self.network(layer).gate, expert)
     }
 
-    /// `[neurons, width]`.
+    /// Up rows, `[neurons, width]`.
     ///
     /// # Panics
     /// If there is no such layer or expert.
@@ -307,7 +308,7 @@ impl<'a> SourceModel<'a> {
         self.expert(network.up.as_ref().unwrap_or(&network.gate), expert)
     }
 
-    /// The down projection, in the order the file has it.
+    /// The down projection, in the file's order.
     ///
     /// # Panics
     /// If there is no such layer or expert.
@@ -317,7 +318,7 @@ impl<'a> SourceModel<'a> {
         if network.down_transposed { Down::Rows(view) } else { Down::Columns(view) }
     }
 
-    /// The byte ranges of a layer's feed-forward matrices in the file, all experts' together.
+    /// The file's byte ranges of a layer's feed-forward matrices, all experts together.
     ///
     /// # Panics
     /// If there is no such layer.
@@ -353,11 +354,11 @@ impl<'a> SourceModel<'a> {
     }
 }
 
-/// Tensors being given their roles.
+/// The assignment of tensors to roles.
 struct Roles<'g> {
     gguf: &'g Gguf<'g>,
     names: &'g Names,
-    /// Whether each tensor of the file has one.
+    /// Whether each tensor of the file has a role.
     used: Vec<bool>,
     problems: Vec<SourceError>,
     /// The kinds of problems noted.
@@ -394,7 +395,7 @@ impl<'g> Roles<'g> {
         Network { gate, up, down, down_transposed }
     }
 
-    /// Whether the experts' down has a row for each neuron, where that is told by its shape alone.
+    /// Whether the experts' down has a row for each neuron, as only its shape shows.
     fn has_down_rows(&self, layer: usize, config: &Config) -> bool {
         let (width, neurons, experts) = (config.width, config.ffn_width(), config.experts());
         let rows = [width as u64, neurons as u64, experts as u64, 1];
@@ -402,7 +403,7 @@ impl<'g> Roles<'g> {
         self.names.down_rows && width != neurons && tensor.is_some_and(|tensor| tensor.dims == rows)
     }
 
-    /// A tensor that every token meets, by itself or as a part of a fused one.
+    /// A tensor that every token uses, alone or as part of a fused one.
     fn part(&mut self, layer: usize, part: TensorShape, config: &Config) -> TensorSpan {
         let TensorShape { role, rows, columns } = part;
         let own = self.names.of(role);
@@ -414,7 +415,7 @@ impl<'g> Roles<'g> {
         };
         let Some(a) = config.blocks[layer].attention() else { return self.matrix(&own, rows, columns) };
         if matches!(role, Role::KeyUp | Role::ValueUp) {
-            // a matrix for each head
+            // one matrix for each head
             let first = self.needed(&own, rows / a.heads, columns, a.heads);
             return if first.rows == 0 { first } else { TensorSpan { rows, ..first } };
         }
@@ -441,7 +442,7 @@ impl<'g> Roles<'g> {
         }
     }
 
-    /// Gate and up, by themselves or one below the other in one tensor; without gates, up alone.
+    /// Gate and up, as two tensors or stacked in one; up alone without gates.
     fn gate_and_up(&mut self, layer: usize, config: &Config) -> (Experts, Option<Experts>) {
         let (width, neurons, experts) = (config.width, config.ffn_width(), config.experts());
         if !config.activation().is_gated() {
@@ -465,7 +466,7 @@ impl<'g> Roles<'g> {
         (needed("ffn_gate"), Some(needed("ffn_up")))
     }
 
-    /// [`Roles::experts`] that must be there.
+    /// [`Roles::experts`], required.
     fn needed_experts(
         &mut self,
         layer: usize,
@@ -475,7 +476,7 @@ impl<'g> Roles<'g> {
         config: &Config,
     ) -> Experts {
         self.experts(layer, role, rows, columns, config).unwrap_or_else(|| {
-            // today's name of the two
+            // the current name of the two
             let suffix = if config.experts() > 1 { "_exps" } else { "" };
             self.missing(&format!("blk.{layer}.{role}{suffix}.weight"));
             Experts::Stacked(TensorSpan::NONE, 0)
@@ -506,7 +507,7 @@ impl<'g> Roles<'g> {
             let place = self.matrix(&separate(expert), rows, columns);
             places.push(place);
             if place.rows == 0 {
-                break; // a number of experts that the file does not have takes neither time nor memory
+                break; // a wrong number of experts costs neither time nor memory
             }
         }
         Some(Experts::Separate(places))
@@ -520,7 +521,7 @@ impl<'g> Roles<'g> {
         self.find(name, rows, columns, 1)
     }
 
-    /// [`Roles::find`] of what must be there.
+    /// [`Roles::find`], required.
     fn needed(&mut self, name: &str, rows: usize, columns: usize, matrices: usize) -> TensorSpan {
         self.find(name, rows, columns, matrices).unwrap_or_else(|| {
             self.missing(name);
@@ -528,7 +529,7 @@ impl<'g> Roles<'g> {
         })
     }
 
-    /// The first of `matrices` matrices in a tensor, which has no other use from now on; no place where there is a problem.
+    /// The first of `matrices` matrices in a tensor, which is marked as used; no place if there is a problem.
     fn find(&mut self, name: &str, rows: usize, columns: usize, matrices: usize) -> Option<TensorSpan> {
         let place = self.gguf.place_of(name)?;
         self.used[place] = true;
@@ -554,7 +555,7 @@ impl<'g> Roles<'g> {
         self.note("missing", name, SourceError::Missing { name: name.to_owned() });
     }
 
-    /// Notes a problem, unless another layer has it, too.
+    /// Notes a problem, once for all layers.
     fn note(&mut self, kind: &str, name: &str, problem: SourceError) {
         if self.kinds.insert(format!("{kind} {}", role_of(name).1)) {
             self.problems.push(problem);
@@ -567,7 +568,7 @@ impl<'g> Roles<'g> {
         }
     }
 
-    /// All problems, with the tensors that have no role.
+    /// All problems, tensors without a role included.
     fn finish(mut self, layers: usize) -> Vec<SourceError> {
         for (place, tensor) in self.gguf.tensors().iter().enumerate() {
             let layer = role_of(&tensor.name).0.parse().unwrap_or(0);
@@ -581,23 +582,24 @@ impl<'g> Roles<'g> {
     }
 }
 
-/// A tensor's layer and the rest of its name; no layer where it is of none.
+/// The layer in a tensor's name, and the rest of the name; no layer if it has none.
 fn role_of(name: &str) -> (&str, &str) {
     name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).unwrap_or(("", name))
 }
 
-/// Dimensions without the ones at the end.
+/// Dimensions without trailing ones.
 fn trimmed(dims: [u64; 4]) -> Vec<u64> {
     let used = dims.iter().rposition(|&dim| dim != 1).map_or(1, |last| last + 1);
     dims[..used].to_vec()
 }
 
-/// Whether a tensor is of a model's part for pictures or sound, by its name.
+/// Whether a tensor belongs to a model's vision or audio part, by its name.
 pub fn is_of_pictures(name: &str) -> bool {
     ["mm.", "v.", "a."].into_iter().any(|part| name.starts_with(part))
 }
 
-/// Whether a tensor may be left out. The part for pictures may, and `PowerInfer`'s predictors `fc1` and `fc2`, of a layer or an expert.
+/// Whether a tensor can be ignored: the vision part, and `PowerInfer`'s predictors `fc1` and `fc2` of a layer
+/// or an expert.
 fn is_harmless(tensor: &TensorInfo) -> bool {
     if is_of_pictures(&tensor.name) {
         return true;
@@ -608,7 +610,7 @@ fn is_harmless(tensor: &TensorInfo) -> bool {
     role.starts_with("fc1.") || role.starts_with("fc2.")
 }
 
-/// A tensor's probable role, by its name, in a model of `layers` layers.
+/// A tensor's probable role by its name, in a model of `layers` layers.
 fn guess(name: &str, layers: usize) -> &'static str {
     let (layer, role) = role_of(name);
     match role {

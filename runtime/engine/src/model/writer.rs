@@ -1,15 +1,15 @@
-//! A small GGUF writer for the tests, which can also lie.
+//! A small GGUF writer for tests, which can also write wrong files.
 
 use super::gguf::{Gguf, TensorInfo};
 
-/// A file being put together.
+/// A file in the making.
 #[derive(Debug, Clone)]
 pub(crate) struct Writer {
     pub magic: [u8; 4],
     pub version: u32,
-    /// Instead of the true number of keys.
+    /// Replaces the true number of keys.
     pub key_count: Option<u64>,
-    /// Instead of the true number of tensors.
+    /// Replaces the true number of tensors.
     pub tensor_count: Option<u64>,
     pub alignment: usize,
     keys: Vec<Vec<u8>>,
@@ -31,7 +31,7 @@ impl Writer {
         }
     }
 
-    /// A key of any type, its value as bytes.
+    /// Adds a key of any type, with its value as bytes.
     pub(crate) fn raw(mut self, key: &[u8], kind: u32, value: &[u8]) -> Self {
         self.keys.push([&string(key), &kind.to_le_bytes()[..], value].concat());
         self
@@ -53,7 +53,7 @@ impl Writer {
         self.raw(key.as_bytes(), 7, &[value.into()])
     }
 
-    /// An array of any type, its elements as bytes.
+    /// Adds an array of any type, with its elements as bytes.
     pub(crate) fn array(self, key: &str, kind: u32, count: u64, elements: &[u8]) -> Self {
         self.raw(key.as_bytes(), 9, &array(kind, count, elements))
     }
@@ -73,14 +73,14 @@ impl Writer {
         self.array(key, 6, values.len() as u64, &elements)
     }
 
-    /// A tensor of single precision with the values 0, 1, 2, ...
+    /// Adds a single-precision tensor with the values 0, 1, 2, ...
     pub(crate) fn tensor(self, name: &str, dims: &[u64]) -> Self {
         let values: u64 = dims.iter().product();
         let bytes: Vec<u8> = (0..values).flat_map(|value| (value as f32).to_le_bytes()).collect();
         self.tensor_of(name, dims, 0, &bytes)
     }
 
-    /// A tensor of any type, its values as bytes.
+    /// Adds a tensor of any type, with its values as bytes.
     pub(crate) fn tensor_of(mut self, name: &str, dims: &[u64], kind: u32, bytes: &[u8]) -> Self {
         let offset = self.data.len() as u64;
         self.data.extend_from_slice(bytes);
@@ -88,7 +88,7 @@ impl Writer {
         self.tensor_at(name, dims, kind, offset)
     }
 
-    /// The description of a tensor without its data.
+    /// Adds a tensor's description without data.
     pub(crate) fn tensor_at(mut self, name: &str, dims: &[u64], kind: u32, offset: u64) -> Self {
         let mut tensor = string(name.as_bytes());
         tensor.extend((dims.len() as u32).to_le_bytes());
@@ -114,7 +114,7 @@ impl Writer {
     }
 }
 
-/// The bytes of a model in so many files, of the bytes of one: the first has its keys, and each a share of its tensors.
+/// Splits a model's bytes into `files` files: the first has the keys, each has some of the tensors.
 pub(crate) fn split(whole: &[u8], files: usize) -> Vec<Vec<u8>> {
     let gguf = Gguf::parse(whole).unwrap();
     let first = string(gguf.tensors()[0].name.as_bytes());

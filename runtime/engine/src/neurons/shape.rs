@@ -1,4 +1,4 @@
-//! How a layer's bundles are cut: the rows of a neuron, and where they begin.
+//! The rows of a layer's bundles, and their offsets.
 
 use plans::layout::{BundleLayout, PARTS, Part};
 
@@ -6,7 +6,7 @@ use super::Activity;
 use crate::container::{Container, Stored};
 use kernels::{Format, Matrix, Row, repack};
 
-/// The shape of a bundle: its bytes and rows.
+/// The bytes and rows of a bundle.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// The layout of bundles on flash.
@@ -48,8 +48,9 @@ impl Shape {
         self.layout.part_bytes(self.part) as usize
     }
 
-    /// Bytes of the rows that so many neurons take from slots and buffers: gate where the level has not computed it, up
-    /// where the gate fires, down where the neuron is active. Without gates: up where the level has not computed it, and down.
+    /// Bytes of the rows that these neurons read from slots and buffers: gates that the level did not
+    /// compute, ups of firing gates, downs of active neurons. Without gates: ups that the level did not
+    /// compute, and downs.
     pub(crate) fn rows_bytes(&self, activity: &Activity) -> u64 {
         let requested = if self.part == Part::Whole { activity.requested } else { 0 };
         requested * self.layout.gate_bytes
@@ -57,7 +58,7 @@ impl Shape {
             + activity.active * self.layout.down_bytes
     }
 
-    /// The rows of a part of a bundle that lies in one.
+    /// Cuts a contiguous part of a bundle into rows.
     #[inline]
     pub(crate) fn cut<'a>(&self, part: &'a [u8]) -> Bundle<'a> {
         let (inputs, down) = part.split_at(self.inputs_bytes());
@@ -65,22 +66,22 @@ impl Shape {
         Bundle { gate, up, down }
     }
 
-    /// Whether a neuron has a gate beside its up; else the up stands in the gate's place.
+    /// Whether a neuron has a gate beside its up; otherwise the up is in the gate's place.
     pub(crate) fn is_gated(&self) -> bool {
         self.layout.up_bytes > 0
     }
 
-    /// Whether slices hold pieces of down, and no rows of it.
+    /// Whether slices hold pieces of down instead of down rows.
     pub(crate) fn has_pieces(&self) -> bool {
         self.pieces
     }
 
-    /// Whether a slice's gate, up and down lie apart, as the model's file has them.
+    /// Whether a slice's gate, up and down are separate, as in the model's file.
     pub(crate) fn is_apart(&self) -> bool {
         self.layout.apart
     }
 
-    /// A neuron's part of the bytes of its slice with a piece of down, whose parts begin there.
+    /// A neuron's rows in the bytes of its slice with a piece of down, whose parts start at these offsets.
     pub(crate) fn of_slice<'a>(
         &self,
         slice: &'a [u8],
@@ -97,24 +98,24 @@ impl Shape {
         }
     }
 
-    /// The piece of down that the shares of a slice's neurons are: `[width, slice]`.
+    /// The piece of down made of a slice's shares: `[width, slice]`.
     pub(crate) fn piece<'a>(&self, shares: &'a [u8]) -> Matrix<'a> {
         let (rows, columns) = (self.width, self.slice());
         Matrix { format: self.down, rows, columns, bytes: &shares[..rows * self.down.row_bytes(columns)] }
     }
 
-    /// Bytes of a slice's gate, up and down where they lie apart.
+    /// Bytes of a slice's separate gate, up and down.
     pub(crate) fn parts_bytes(&self) -> [usize; PARTS] {
         let [gate, up, _] = self.rows_bytes_each();
         [self.slice() * gate, self.slice() * up, self.width * self.down.row_bytes(self.slice())]
     }
 
-    /// Whether a part's rows are in another order in a model's file than here.
+    /// Whether a part's rows are rearranged after they are read from a model's file.
     pub(crate) fn is_repacked(&self, part: usize) -> bool {
         self.parts_bytes()[part] > 0 && [self.gate, self.up, self.down][part] == Format::Q4_0X4
     }
 
-    /// Puts rows of such a part into the order that they have here.
+    /// Rearranges the rows of such a part.
     pub(crate) fn repack(&self, part: usize, rows: &mut [u8]) {
         if self.is_repacked(part) {
             repack(Format::Q4_0, Format::Q4_0X4, rows);
@@ -132,12 +133,12 @@ impl Shape {
         [self.layout.gate_bytes, self.layout.up_bytes, self.layout.down_bytes].map(|bytes| bytes as usize)
     }
 
-    /// Bytes of the rows that meet the input.
+    /// Bytes of the rows that are multiplied by the input.
     pub(super) fn inputs_bytes(&self) -> usize {
         self.up_start() + self.layout.up_bytes as usize
     }
 
-    /// The gate row, or the up row in its place; only whole bundles have one.
+    /// The gate row, or the up row in its place; only in whole bundles.
     pub(crate) fn gate<'a>(&self, bundle: Bundle<'a>) -> Row<'a> {
         debug_assert_eq!(self.part, Part::Whole, "gate rows are resident");
         Row::new(self.gate, bundle.gate)
@@ -176,12 +177,12 @@ impl Shape {
     }
 }
 
-/// The rows of a neuron that the quality level needs, wherever they are.
+/// The rows of a neuron that the quality level needs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bundle<'a> {
-    /// The gate row, or the up row in its place; empty where those are resident.
+    /// The gate row, or the up row in its place; empty if resident.
     pub(super) gate: &'a [u8],
-    /// The up row; empty where it stands in the gate's place.
+    /// The up row; empty if it is in the gate's place.
     pub(super) up: &'a [u8],
     /// The row that is added up, or a share of a piece of down.
     pub(super) down: &'a [u8],

@@ -1,4 +1,4 @@
-//! The two regions of slots: pinned neurons, and those that come and go.
+//! The two regions of slots: hot for pinned neurons, cold for cached ones.
 
 use plans::layout::Part;
 
@@ -8,7 +8,7 @@ use crate::cache::Place;
 use crate::pool::Pool;
 use kernels::Matrix;
 
-/// Bytes of a slice that threads share when it is put into its slot.
+/// Slices of at least these bytes are copied by several threads.
 const SHARED_BYTES: usize = 256 << 10;
 
 /// The two regions of slots.
@@ -21,7 +21,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// The regions for the plan's counts of neurons of these shapes, by layer.
+    /// The regions for the plan's counts of neurons, by layer.
     pub(crate) fn new(
         hot: Slab<u8>,
         cold: Slab<u8>,
@@ -33,7 +33,7 @@ impl Slots {
         Self { hot, cold, slice: shapes[0].slice() }
     }
 
-    /// All bytes of both regions, pinned and not, but for what is lent.
+    /// All bytes of both regions, hot and cold, except lent ones.
     pub(crate) fn bytes(&self) -> [&[u8]; 2] {
         [&self.hot.bytes, &self.cold.bytes]
     }
@@ -43,8 +43,8 @@ impl Slots {
         LayerSlots { hot: self.hot.layer(layer), cold: self.cold.layer(layer), slice: self.slice }
     }
 
-    /// The last `bytes` of the cold region for something else; the layers that have slots there forget them. Nothing
-    /// may be put into any slot before they are back.
+    /// Lends the last `bytes` of the cold region; layers with slots there drop their cold neurons. No slot
+    /// may be filled until they are returned.
     ///
     /// # Panics
     /// If the region is smaller.
@@ -64,12 +64,12 @@ impl Slots {
         self.cold.bytes = kept.join(lent);
     }
 
-    /// Whether all slots of a layer are there, and none is lent.
+    /// Whether all slots of a layer are present, none lent.
     pub(crate) fn holds(&self, layer: usize) -> bool {
         self.cold.end(layer) <= self.cold.bytes.len()
     }
 
-    /// Fills a pinned neuron's place.
+    /// Fills a pinned neuron's slot.
     pub(crate) fn fill_hot(&mut self, layer: usize, rank: u32, bundle: Bundle<'_>) {
         let [mut inputs, mut downs] = self.hot.layer_mut(layer);
         let (gate, up) = inputs.slot(rank as usize).split_at_mut(bundle.gate.len());
@@ -78,8 +78,8 @@ impl Slots {
         downs.slot(rank as usize).copy_from_slice(bundle.down);
     }
 
-    /// Puts slices into a layer's cold slots, each with its slot and what finds the bundles of its neurons. Threads share each slice if
-    /// it is large, otherwise the slots, and look for those of their own.
+    /// Fills cold slots of a layer: each item is a slot and a function that finds the bundle of each neuron
+    /// of its slice. Threads share each large slice, otherwise the slots.
     pub(crate) fn fill_cold<'b, F: Fn(usize) -> Bundle<'b> + Sync>(
         &mut self,
         pool: &Pool,
@@ -126,7 +126,7 @@ impl Slots {
     }
 }
 
-/// The rows of a bundle that one piece of a slot holds.
+/// The rows of a bundle in one piece of a slot.
 type Rows<'b> = fn(Bundle<'b>) -> [&'b [u8]; 2];
 
 /// The slots of a layer.
@@ -138,7 +138,7 @@ pub(crate) struct LayerSlots<'a> {
 }
 
 impl<'a> LayerSlots<'a> {
-    /// The rows of a neuron of the slice at a place in memory; `None` for one that is missing.
+    /// The rows of a neuron of the slice at `place`; `None` if missing.
     #[inline]
     pub(crate) fn bundle(&self, place: Place, neuron: usize) -> Option<Bundle<'a>> {
         match place {
@@ -148,7 +148,7 @@ impl<'a> LayerSlots<'a> {
         }
     }
 
-    /// The down bytes of all neurons of the slice at a place in memory; `None` for one that is missing.
+    /// The down bytes of all neurons of the slice at `place`; `None` if missing.
     pub(crate) fn downs(&self, place: Place) -> Option<&'a [u8]> {
         let (kept, slot) = match place {
             Place::Hot(slot) => (self.hot, slot),
@@ -159,8 +159,8 @@ impl<'a> LayerSlots<'a> {
         Some(&kept.downs[slot as usize * bytes..][..bytes])
     }
 
-    /// Gate and up of the neurons in slots, in order: `[2 * slots, width]`, of the pinned ones and of the others. `None` where
-    /// they are no matrix.
+    /// Gate and up rows of the hot slots, and of the cold ones, as matrices `[2 * slots, width]`. `None` if
+    /// they do not form a matrix.
     pub(crate) fn inputs(&self, shape: &Shape) -> Option<[Matrix<'a>; 2]> {
         let (format, row_bytes) = (shape.gate, shape.layout.gate_bytes as usize);
         let whole = shape.part == Part::Whole && shape.is_gated() && format == shape.up;
@@ -188,7 +188,7 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// Slots of every layer: first one piece of all of a layer's, then the other.
+/// The slots of every layer: the inputs of all slots of a layer, then their downs.
 #[derive(Debug)]
 struct Region {
     bytes: Slab<u8>,
@@ -201,7 +201,7 @@ struct Extent {
     /// First byte, and the byte after the last slot.
     start: usize,
     end: usize,
-    /// Bytes of a slot's gate row, of the piece that it is in, and of the other.
+    /// Bytes of a slot's gate row, of its inputs, and of its down.
     up_start: usize,
     inputs_bytes: usize,
     down_bytes: usize,
@@ -220,18 +220,18 @@ impl Region {
 
     fn layer(&self, layer: usize) -> Kept<'_> {
         let Extent { start, end, up_start, inputs_bytes, down_bytes } = self.layers[layer];
-        // nobody is in slots that are lent
+        // lent slots hold no neuron
         let layer = self.bytes.get(start..end).unwrap_or_default();
         let (inputs, downs) = layer.split_at(layer.len() / (inputs_bytes + down_bytes) * inputs_bytes);
         Kept { inputs, downs, up_start, inputs_bytes, down_bytes }
     }
 
-    /// The byte after a layer's last slot.
+    /// The end of a layer's last slot.
     fn end(&self, layer: usize) -> usize {
         self.layers[layer].end
     }
 
-    /// A layer's slots, piece by piece.
+    /// A layer's slots: inputs, then downs.
     fn layer_mut(&mut self, layer: usize) -> [Pieces<'_>; 2] {
         let Extent { start, end, inputs_bytes, down_bytes, .. } = self.layers[layer];
         let count = (end - start) / (inputs_bytes + down_bytes);
@@ -240,7 +240,7 @@ impl Region {
     }
 }
 
-/// One piece of each of a layer's slots.
+/// The inputs, or the downs, of a layer's slots.
 struct Pieces<'a> {
     bytes: &'a mut [u8],
     slot_bytes: usize,

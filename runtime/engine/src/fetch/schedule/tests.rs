@@ -1,7 +1,10 @@
-//! The schedule in every case of a few neurons and buffers, with every order in which reads may complete. The specification
-//! is in [`run`]: each missing neuron is given once and lies where it is given, demand reads start before prefetch reads,
-//! the surest of these before others, a prefetched neuron is not read again, the device has a buffer once, no more
-//! prefetch reads are in flight than allowed, and something can always go on.
+//! The schedule in every case of a few neurons and buffers, with every order of completions. [`run`] is the
+//! specification:
+//!
+//! * Each missing neuron is given once, with its own bytes.
+//! * Demand reads start before prefetch reads, and surer prefetch reads before others.
+//! * A prefetched neuron is not read again, and a buffer has one read at a time.
+//! * Prefetch reads in flight stay within the limit, and some step is always possible.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -21,17 +24,17 @@ impl Schedule {
     }
 }
 
-/// Runs that differ in their choices, until every choice has been made in every state. A state in which a choice was
-/// made before is not followed again.
+/// Runs that differ in their choices, until every choice has been made in every state. A state seen before is
+/// not explored again.
 #[derive(Default)]
 struct Search {
-    /// The choices of this run, each with the number of options.
+    /// The choices of this run, each with its number of options.
     path: Vec<(usize, usize)>,
     depth: usize,
     seen: HashSet<u64>,
 }
 
-/// The state has been seen: this run is over.
+/// This state was explored before: the run ends.
 struct Seen;
 
 impl Search {
@@ -48,7 +51,7 @@ impl Search {
         }
     }
 
-    /// One of `options`, in a state.
+    /// Chooses one of `options`, in a state.
     fn choose(&mut self, options: usize, state: impl Hash) -> Result<usize, Seen> {
         if self.depth == self.path.len() {
             let mut hasher = DefaultHasher::new();
@@ -77,7 +80,8 @@ enum Sure {
     Certain,
 }
 
-/// Positions requested, of which some are in memory and some have gates that fire, and what is prefetched of the next list.
+/// A list: requested positions, some of them in memory, some with gates that fire, and prefetched positions
+/// of the next list.
 #[derive(Debug, Clone, Default)]
 struct List {
     requested: Vec<u64>,
@@ -127,7 +131,7 @@ struct Case {
 }
 
 impl Case {
-    /// The page that cannot be read lies in here.
+    /// Whether a span has the broken page.
     fn fails(&self, span: Span) -> bool {
         self.broken.is_some_and(|page| span.covers(pages(page, 1)))
     }
@@ -137,7 +141,7 @@ impl Case {
         self.steps.asks && !list.whole
     }
 
-    /// The reads of a neuron, one after another.
+    /// The reads of a neuron, in order.
     fn reads_of(&self, list: &List, neuron: Span) -> Vec<Span> {
         match &self.steps.spans[..] {
             [] => vec![neuron],
@@ -147,7 +151,7 @@ impl Case {
     }
 }
 
-/// The device: what is in flight, and what each buffer holds.
+/// The device: reads in flight, and the contents of each buffer.
 struct Device<'a> {
     case: &'a Case,
     in_flight: Vec<Start>,
@@ -155,7 +159,7 @@ struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// Completes one of the reads in flight, or, unless one is waited for, none.
+    /// Completes one of the reads in flight; may complete none unless `wait`.
     fn complete(
         &mut self,
         schedule: &mut Schedule,
@@ -241,7 +245,7 @@ impl Device<'_> {
     }
 }
 
-/// A dropped prefetch read had no buffer left, and is not surer than any that has one.
+/// Checks that a dropped prefetch read had no buffer left and is not surer than any that has one.
 fn remembers_the_surest(schedule: &Schedule, list: &List, case: &Case) {
     let runs = &schedule.queued;
     let forgotten = |span: Span| !runs.iter().any(|prefetched| prefetched.run.pages.covers(span));
@@ -252,7 +256,7 @@ fn remembers_the_surest(schedule: &Schedule, list: &List, case: &Case) {
     assert!(least.is_none() || surest <= least, "a surer read is dropped: {case:?}");
 }
 
-/// The lists through a schedule as decoding does it.
+/// Runs the lists through a schedule as decoding does.
 fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
     let (room, gap, steps) = (case.buffer_pages * PAGE, case.gap_pages * PAGE, case.steps.clone());
     let schedule = &mut Schedule::new(case.buffers, room, gap, case.early_max, steps);
@@ -319,7 +323,7 @@ fn run(case: &Case, search: &mut Search) -> Result<(), Seen> {
             schedule.release(end);
             start = end;
         }
-        // what was prefetched goes on while others than neurons are computed
+        // prefetch reads go on during other compute
         device.poll(schedule, search, list, (number, "after it"))?;
         // a read of several neurons fails with any of them
         let touched = |&rank: &u64| {
@@ -345,7 +349,7 @@ fn subsets(ranks: u64) -> impl Iterator<Item = Vec<u64>> + Clone {
     (0..1_u64 << ranks).map(move |bits| (0..ranks).filter(|p| bits >> p & 1 == 1).collect())
 }
 
-/// Room for one neuron in a buffer, for two without and for three with a gap between them.
+/// Buffers of one neuron, of two without a gap, and of three pages with a gap between two.
 const SIZES: [(u64, u64); 3] = [(1, 0), (2, 0), (3, 1)];
 
 #[test]
@@ -402,7 +406,7 @@ fn a_gate_is_given_out_before_the_rest_and_the_rest_only_on_request() {
         for steps in [&two_phase, &rows, &up_down] {
             for (buffers, broken) in [(1, None), (2, None), (3, None), (2, Some(2)), (3, Some(3))] {
                 for (prefetched, whole) in [(vec![], false), (vec![0, 2], false), (vec![0, 2], true)] {
-                    // the second list wants all, what was prefetched of it and what was not
+                    // the second list requests all neurons, prefetched or not
                     let list = List {
                         requested: requested.clone(),
                         fires: fires.clone(),

@@ -1,23 +1,23 @@
-//! Whether a description's numbers are usable and agree with each other, wherever they come from.
+//! Checks that a description's numbers are usable and consistent.
 
 use super::{
     Attention, Config, ConfigError, DeltaNet, Gating, Latent, Mixer, Rope, RopeScaling, Router, RouterInput,
     StateSpace,
 };
 
-/// Experts that one token may visit: more than any model has.
+/// The most experts of a token; more than any model uses.
 pub(crate) const EXPERTS_USED_MAX: usize = 64;
 
-/// Groups of experts: more than any model has.
+/// The most groups of experts; more than any model has.
 pub(crate) const GROUPS_MAX: usize = 64;
 
-/// Positions of a convolution: more than any model has.
+/// The most positions of a convolution; more than any model has.
 const TAPS_MAX: usize = 64;
 
 impl Config {
-    /// Everything that is wrong with the numbers; nothing where they are usable.
+    /// All problems with the numbers; empty if they are usable.
     ///
-    /// What all blocks must have alike, since neurons and keys lie in tables of one shape, is checked here, too.
+    /// Includes the rule that all layers have equal networks, because their tables have one shape.
     pub fn problems(&self) -> Vec<ConfigError> {
         let mut problems = Problems(Vec::new());
         problems.sizes(&[
@@ -84,7 +84,7 @@ impl Config {
                 problems.contradiction("the layer of a network", layer, rule);
             }
             if !problems.0.is_empty() {
-                break; // what is wrong with one layer is wrong with many
+                break; // a problem of one layer is usually one of many
             }
         }
         problems.sizes(&[
@@ -118,17 +118,17 @@ impl Config {
     /// The first of [`Config::problems`].
     ///
     /// # Errors
-    /// Where there is one.
+    /// If there is a problem.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.problems().into_iter().next().map_or(Ok(()), Err)
     }
 }
 
-/// Problems as they are found.
+/// Collects problems.
 struct Problems(Vec<ConfigError>);
 
 impl Problems {
-    /// Sizes between 1 and the largest accepted: the products of any three of them fit 64 bits.
+    /// Checks that sizes are between 1 and their limit; the product of any three limits fits 64 bits.
     fn sizes(&mut self, sizes: &[(&'static str, usize, usize)]) {
         for &(what, found, max) in sizes {
             if !(1..=max).contains(&found) {
@@ -137,7 +137,7 @@ impl Problems {
         }
     }
 
-    /// Numbers that are finite and positive.
+    /// Checks that numbers are finite and positive.
     fn constants(&mut self, constants: &[(&'static str, f32)]) {
         for &(what, found) in constants {
             if !(found.is_finite() && found > 0.0) {
@@ -185,7 +185,7 @@ impl Problems {
         }
     }
 
-    /// What keys and values are made of, and that it comes with nothing that is computed of keys and values themselves.
+    /// Checks the sizes of latent attention, and that nothing else needs projected keys and values.
     fn latent(&mut self, a: &Attention, width: usize, ropes: &[Rope]) {
         let Some(latent) = a.latent else { return };
         let Latent { query_rank, rank, plain, rotated, value } = latent;
@@ -216,7 +216,7 @@ impl Problems {
         }
     }
 
-    /// Positions of a convolution: two or more, or there is no state.
+    /// Checks the positions of a convolution: at least two, otherwise there is no state.
     fn taps(&mut self, taps: usize) {
         if !(2..=TAPS_MAX).contains(&taps) {
             let rule = format!("a convolution is over 2 to {TAPS_MAX}");

@@ -1,11 +1,11 @@
-//! Why a model's description is refused.
+//! Errors of a model's description.
 
 use thiserror::Error;
 
 use super::super::architectures;
 use super::super::gguf::{KeyError, quote};
 
-/// The known architectures with the same first word in their name, as the end of a clause.
+/// Known architectures whose name has the same first word, as the end of a clause.
 fn relatives(found: &str) -> String {
     let family = |name: &'static str| name.split(|letter: char| !letter.is_ascii_alphabetic()).next();
     let own = found.split(|letter: char| !letter.is_ascii_alphabetic()).next().filter(|own| !own.is_empty());
@@ -23,7 +23,7 @@ pub enum ConfigError {
     /// A key is missing or has the wrong type.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// An architecture that is not read here.
+    /// An unknown architecture.
     #[error(
         "architecture {} is not known here{}: give a model of {}",
         quote(found),
@@ -34,43 +34,43 @@ pub enum ConfigError {
         /// The architecture found.
         found: String,
     },
-    /// A file that belongs to a model and is none.
+    /// A file that belongs to a model but is not one.
     #[error("the file is {what}: {remedy}")]
     NoModel {
-        /// The file's purpose.
+        /// The purpose of the file.
         what: &'static str,
-        /// The file to give in its place.
+        /// The file to use instead.
         remedy: &'static str,
     },
-    /// A model of a kind that is not implemented.
+    /// An unsupported kind of model.
     #[error("{what} is not implemented: give another model")]
     NotImplemented {
         /// The kind.
         what: &'static str,
     },
-    /// An activation that does not exist.
+    /// An unknown activation.
     #[error("flashplan.activation is {}: it can be relu, silu or drelu", quote(found))]
     Activation {
         /// The value found.
         found: String,
     },
-    /// A known key whose value changes the mathematics in a way that is not implemented.
+    /// A known key with an unsupported value.
     #[error("key `{key}` is {found}, and only {neutral} is implemented: give a model without it")]
     Unsupported {
         /// The key.
         key: String,
         /// The key's value.
         found: String,
-        /// The values that are implemented.
+        /// The supported values.
         neutral: String,
     },
-    /// A key of the architecture that is not known.
+    /// An unknown key of the architecture.
     #[error("key {} is not known here and may change the mathematics: give a model without it", quote(key))]
     UnknownKey {
         /// The key.
         key: String,
     },
-    /// Blocks that differ where all must be alike.
+    /// Layers that differ where all must be equal.
     #[error(
         "the {what} of layer {layer} differs from that of a layer before, which is not implemented: give a model whose layers are alike"
     )]
@@ -80,7 +80,7 @@ pub enum ConfigError {
         /// The first block that differs.
         layer: usize,
     },
-    /// A size that is zero or absurd.
+    /// A size that is zero or implausible.
     #[error("{what} is {found}, outside 1 to {max}: the file is damaged, fetch it again")]
     Size {
         /// The size's name.
@@ -100,7 +100,7 @@ pub enum ConfigError {
         /// The rule that it breaks, with the other number.
         rule: String,
     },
-    /// A constant that is not usable.
+    /// An unusable constant.
     #[error(
         "{what} is {found}, and should be a positive finite number{limit}: the file is damaged, fetch it again"
     )]

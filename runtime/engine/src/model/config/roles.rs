@@ -1,16 +1,16 @@
-//! The tensors of a block that every token meets, by their role: what reader, container and engine walk through.
+//! Tensors of a block that every token uses, by role; reader, container and engine iterate over them.
 //!
-//! The matrices of gate, up and down are not among them: they are cut into neurons.
+//! Gate, up and down matrices are not included, because they are cut into neurons.
 
 use super::{
     Attention, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Norms, Router,
     RouterInput, StateSpace,
 };
 
-/// The role of a tensor that every token meets.
+/// The role of a tensor that every token uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// The norm of attention's input, or another mixer's.
+    /// The norm of the mixer's input.
     AttentionNorm,
     /// Queries.
     Query,
@@ -28,63 +28,63 @@ pub enum Role {
     QueryNorm,
     /// The norm of keys.
     KeyNorm,
-    /// Each head's own score.
+    /// Each head's sink score.
     Sinks,
     /// The output projection of attention.
     AttentionOutput,
     /// The bias of attention's output.
     AttentionOutputBias,
-    /// The matrix from a layer's input to the vector that low-rank queries are made of.
+    /// Projection of the input to the latent vector of queries.
     QueryDown,
-    /// The norm of what low-rank queries are made of.
+    /// The norm of the latent vector of queries.
     QueryDownNorm,
-    /// Queries, of what they are made of.
+    /// Queries from their latent vector.
     QueryUp,
-    /// The matrix from a layer's input to the vector that keys and values are made of, and below it the key that all heads share.
+    /// Projection of the input to the latent vector of keys and values, then to the shared rotated key.
     LatentDown,
-    /// The norm of what keys and values are made of.
+    /// The norm of the latent vector of keys and values.
     LatentNorm,
-    /// The matrix from a query to the vector that keys are made of, head below head.
+    /// The absorbed key matrices, from queries to the latent vector, head after head.
     KeyUp,
-    /// Values, of what they are made of, head below head.
+    /// Values from the latent vector, head after head.
     ValueUp,
-    /// The gates and values of a convolution, one below the other.
+    /// Gates and values of a convolution, stacked.
     ConvolutionInput,
     /// Each channel's taps.
     ConvolutionTaps,
     /// The output projection of a convolution.
     ConvolutionOutput,
-    /// Queries, keys and values of a delta net, one below the other.
+    /// Queries, keys and values of a delta net, stacked.
     DeltaInput,
     /// The gate of a delta net's output.
     DeltaGate,
-    /// How much each head's state stays.
+    /// The decay of each head's state, per token.
     DeltaAlpha,
-    /// How much each head's state is written to.
+    /// The write strength of each head's state, per token.
     DeltaBeta,
-    /// How much each head's state is written to and how much it stays, by the head of keys.
+    /// Write strength and decay of each head's state, by key head.
     DeltaBetaAlpha,
-    /// The gate, values, directions and steps of a state space, one below the other.
+    /// Gate, values, directions and steps of a state space, stacked.
     StateInput,
-    /// The taps of each channel that goes into a state.
+    /// The taps of each convolved channel.
     StateTaps,
-    /// The bias of each channel that goes into a state.
+    /// The bias of each convolved channel.
     StateTapsBias,
-    /// The bias of how much each head's state stays.
+    /// The bias of each head's step.
     StateBias,
-    /// Each head's rate at which its state decays.
+    /// The decay rate of each head's state.
     StateDecay,
-    /// Each head's factor of what goes past its state.
+    /// Each head's skip factor, past its state.
     StateSkip,
-    /// The norm of what is read of each head's state.
+    /// The norm of the states' output.
     StateNorm,
-    /// The output projection of what is read of states.
+    /// The output projection of a recurrent mixer.
     StateOutput,
     /// The norm of attention's output.
     AttentionPostNorm,
     /// The norm of the feed-forward network's input.
     FfnNorm,
-    /// The norm of the experts' input, where that is not the one of a network beside them.
+    /// The norm of the routed experts' input, if it differs from the shared expert's.
     ExpertsNorm,
     /// The norm of the router's input.
     RouterNorm,
@@ -92,7 +92,7 @@ pub enum Role {
     Router,
     /// The bias of the router's logits.
     RouterBias,
-    /// The bias of the experts' probabilities, where experts are chosen.
+    /// The bias of the experts' probabilities in the choice of experts.
     SelectionBias,
     /// The factor of each expert's weight.
     ExpertScales,
@@ -110,19 +110,19 @@ pub enum Role {
     SharedDown,
     /// The gate of the shared expert's output.
     SharedOutputGate,
-    /// The bias of each neuron's gate.
+    /// Biases of gates, by neuron.
     GateBias,
-    /// The bias of each neuron's up.
+    /// Biases of ups, by neuron.
     UpBias,
-    /// The bias of each expert's output.
+    /// Biases of outputs, by expert.
     DownBias,
-    /// The norm of the experts' output, before another network's is added.
+    /// The norm of the routed experts' output, before the shared expert's is added.
     ExpertsPostNorm,
-    /// The norm of the shared expert's output, before the experts' is added.
+    /// The norm of the shared expert's output, before the routed experts' is added.
     SharedPostNorm,
     /// The norm of the feed-forward network's output.
     FfnPostNorm,
-    /// The factor of the residual stream behind the block.
+    /// The factor of the residual stream at the end of the block.
     OutputScale,
 }
 
@@ -131,17 +131,17 @@ pub enum Role {
 pub struct TensorShape {
     /// The tensor's role.
     pub role: Role,
-    /// Rows; 1 of a vector.
+    /// Rows; 1 for a vector.
     pub rows: usize,
     /// Values of a row.
     pub columns: usize,
 }
 
 impl Role {
-    /// Roles.
+    /// Number of roles.
     pub const COUNT: usize = Self::OutputScale as usize + 1;
 
-    /// The name in a container, and in most GGUF files, behind `blk.N.`.
+    /// The name in a container, and in most GGUF files, after `blk.N.`.
     pub fn name(self) -> &'static str {
         match self {
             Self::AttentionNorm => "attn_norm.weight",
@@ -204,7 +204,7 @@ impl Role {
         }
     }
 
-    /// Whether it is stored as `F32`, wherever it is used: whatever is no matrix that a vector is multiplied by.
+    /// Whether it is stored as `F32`: all tensors that are no matrix of a product.
     pub fn is_plain(self) -> bool {
         let is_matrix = matches!(
             self,
@@ -237,14 +237,14 @@ impl Role {
         !is_matrix
     }
 
-    /// Whether it has a value for each neuron, in the order of the neurons.
+    /// Whether it has one value for each neuron, in the neurons' order.
     pub fn is_of_neurons(self) -> bool {
         matches!(self, Self::GateBias | Self::UpBias)
     }
 }
 
 impl Config {
-    /// The tensors of a block, in the order in which a token meets them.
+    /// The tensors of a block, in order of use.
     ///
     /// # Panics
     /// If there is no such block.
@@ -273,7 +273,7 @@ impl Config {
 }
 
 impl DeltaNet {
-    /// The matrices that a token's input meets, in the order of what they make of it; alpha and beta come last.
+    /// The matrices of a token's input, in the order of their outputs; alpha and beta come last.
     pub fn input_roles(&self) -> &'static [Role] {
         if self.grouped {
             &[Role::DeltaInput, Role::DeltaGate, Role::DeltaBetaAlpha]
@@ -283,7 +283,7 @@ impl DeltaNet {
     }
 }
 
-/// A tensor that a block may have: whether it does, its role, rows and columns.
+/// A possible tensor of a block: whether the block has it, its role, rows and columns.
 type Possible = (bool, Role, usize, usize);
 
 fn of_network(network: &FeedForward, norms: Norms, width: usize) -> Vec<Possible> {

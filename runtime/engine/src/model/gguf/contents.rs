@@ -1,4 +1,4 @@
-//! The part of a GGUF file before its data, read and checked.
+//! The header of a GGUF file, parsed and checked.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -6,13 +6,13 @@ use std::fmt::Display;
 use super::error::{FirstBytes, GgufError, KeyError, quote};
 use super::value::{Array, TensorInfo, TensorType, Value};
 
-/// Arrays within arrays deeper than this are refused; no known key nests at all.
+/// Limit on nested arrays; no known key nests at all.
 pub(super) const ARRAY_DEPTH_MAX: usize = 4;
 /// The alignment of a file without `general.alignment`.
 const ALIGNMENT_DEFAULT: u64 = 32;
-/// The fewest bytes a key can take: an empty name, a type and one byte of value.
+/// The smallest key: an empty name, a type and one byte of value.
 const KEY_BYTES_MIN: u64 = 8 + 4 + 1;
-/// The fewest bytes a tensor's description can take: an empty name and one dimension.
+/// The smallest tensor description: an empty name and one dimension.
 const TENSOR_BYTES_MIN: u64 = 8 + 4 + 8 + 4 + 8;
 
 /// The metadata and tensor directory of a file.
@@ -43,7 +43,7 @@ impl Contents {
         }
     }
 
-    /// Read and check everything up to the data.
+    /// Reads and checks the file up to its data.
     pub(super) fn read(bytes: &[u8]) -> Result<Self, GgufError> {
         let mut reader = Reader { bytes, at: 0 };
         let powerinfer = read_magic(bytes)?;
@@ -86,8 +86,8 @@ impl Contents {
         Ok(contents)
     }
 
-    /// Takes the tensors of a further file of the same model, which follows so many bytes; keys but the first file's mean
-    /// nothing.
+    /// Adds the tensors of a further file of the same model, which starts at byte `start`. Its keys are
+    /// ignored.
     pub(super) fn append(&mut self, other: Self, start: u64) -> Result<(), GgufError> {
         for mut tensor in other.tensors {
             if self.places.insert(tensor.name.clone(), self.tensors.len()).is_some() {
@@ -99,12 +99,12 @@ impl Contents {
         Ok(())
     }
 
-    /// Makes offsets within the data into offsets within the file, and checks that no two tensors share bytes.
+    /// Converts offsets in the data to offsets in the file, and checks that no two tensors overlap.
     fn place(&mut self, header_end: u64, alignment: u64, length: u64) -> Result<(), GgufError> {
         if !alignment.is_power_of_two() {
             return Err(GgufError::Alignment { found: alignment });
         }
-        // without tensors there need be no data; with them, an alignment beyond the file puts them beyond it as well
+        // without tensors there may be no data; with them, an alignment beyond the file is found below
         let data = header_end.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
         let begins: Vec<u64> = self.tensors.iter().map(|tensor| tensor.offset).collect();
         for tensor in &mut self.tensors {
@@ -117,7 +117,7 @@ impl Contents {
             }
             let offset = data.saturating_add(tensor.offset);
             if offset.checked_add(tensor.bytes).is_none_or(|end| end > length) {
-                // a tensor that begins inside this one shows another type rather than a truncated file
+                // a tensor that starts inside this one suggests another type, not a truncated file
                 let next = begins.iter().copied().filter(|&begin| begin > tensor.offset).min();
                 if let Some(next) = next.filter(|&next| next - tensor.offset < tensor.bytes)
                     && tensor.kind.is_ambiguous()
@@ -169,12 +169,12 @@ fn read_magic(bytes: &[u8]) -> Result<bool, GgufError> {
     }
 }
 
-/// A place in the bytes of a file, and what can be read there.
+/// A position in the bytes of a file.
 ///
-/// The bytes may be a memory map of a file that somebody writes to. Every method that checks bytes copies them first, so that
-/// what was checked is what is used; no byte is read twice.
+/// The bytes may be a mapped file that others write to. Methods copy bytes before they check them and use
+/// only the copy; no byte is read twice.
 ///
-/// `what` is only made into text when something is wrong with it.
+/// `what` becomes text only for an error.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
         (self.bytes.len() - self.at) as u64
     }
 
-    /// Check that `count` things of at least `bytes_min` bytes each can follow.
+    /// Checks that `count` items of at least `bytes_min` bytes each can follow.
     fn holds(&self, what: &dyn Display, count: u64, bytes_min: u64) -> Result<(), GgufError> {
         if count.checked_mul(bytes_min).is_none_or(|bytes| bytes > self.left()) {
             let (offset, left) = (self.at as u64, self.left());
@@ -291,7 +291,8 @@ impl<'a> Reader<'a> {
         self.elements(what, count, N as u64, |reader, what| Ok(decode(reader.fixed(what)?)))
     }
 
-    /// `count` elements of at least `bytes_min` bytes each; room is made for them once the file can hold them.
+    /// Reads `count` elements of at least `bytes_min` bytes each; allocates after checking that the file can
+    /// hold them.
     fn elements<T>(
         &mut self,
         what: &dyn Display,
@@ -307,7 +308,7 @@ impl<'a> Reader<'a> {
         Ok(elements)
     }
 
-    /// A tensor's description; its offset is still within the data.
+    /// Reads a tensor's description; its offset still counts within the data.
     fn tensor(&mut self, index: u64) -> Result<TensorInfo, GgufError> {
         let text = self.string(&format_args!("the name of tensor {index}"))?;
         let (name, shown) = (text.clone(), quote(&text));
@@ -326,7 +327,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes of a tensor; 0 where its type has no known size.
+/// Bytes of a tensor; 0 if its type has no known size.
 fn size(name: &str, dims: [u64; 4], kind: TensorType) -> Result<u64, GgufError> {
     let name = || name.to_owned();
     if dims.contains(&0) {

@@ -1,4 +1,4 @@
-//! Errors of GGUF files, each with the remedy.
+//! Errors of GGUF files, each with a remedy.
 
 use std::fmt::{self, Display, Write as _};
 use std::io;
@@ -10,7 +10,7 @@ use super::contents::ARRAY_DEPTH_MAX;
 use super::value::TensorType;
 use kernels::Format;
 
-/// The first few names, and the number of the others.
+/// The first few names, and the number of others.
 fn listed(names: &[String]) -> String {
     const TOLD: usize = 3;
     let told = names.iter().take(TOLD).map(|name| quote(name).to_string()).collect::<Vec<_>>().join(", ");
@@ -20,7 +20,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Why the system does not read a model's file, and what to do.
+/// Why the system did not read a model's file, and what to do.
 fn unreadable(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such file; name one that is there".to_owned(),
@@ -37,7 +37,7 @@ pub enum GgufError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's word on it.
+        /// The system's reason.
         error: io::Error,
     },
     /// The path names a folder.
@@ -52,7 +52,7 @@ pub enum GgufError {
         /// The path.
         path: PathBuf,
     },
-    /// Something is wrong inside the file at `path`.
+    /// An error inside the file at `path`.
     #[error("{}: {error}", path.display())]
     Inside {
         /// The file.
@@ -60,7 +60,7 @@ pub enum GgufError {
         /// The error.
         error: Box<Self>,
     },
-    /// No bytes at all.
+    /// The file is empty.
     #[error("the file is empty: fetch the model again")]
     Empty,
     /// The magic is neither `GGUF` nor `PWRI`.
@@ -69,7 +69,7 @@ pub enum GgufError {
         /// The first bytes (at most eight).
         first: FirstBytes,
     },
-    /// A version of the format that is not read here.
+    /// An unsupported version of the format.
     #[error("GGUF version {found} is not supported: convert the model again to version 3")]
     Version {
         /// The version found.
@@ -87,19 +87,19 @@ pub enum GgufError {
         what: String,
         /// Bytes needed.
         needed: u64,
-        /// The place where they should begin.
+        /// Start of the missing bytes.
         offset: u64,
         /// The file's length.
         length: u64,
     },
-    /// More things announced than the rest of the file can hold.
+    /// A count that the rest of the file cannot hold.
     #[error(
         "the file announces {count} {what} at offset {offset}, but its remaining {left} bytes cannot hold them; fetch it again"
     )]
     Count {
-        /// The things that are counted.
+        /// The counted items.
         what: String,
-        /// The count announced.
+        /// The announced count.
         count: u64,
         /// Offset of the count in the file.
         offset: u64,
@@ -109,15 +109,15 @@ pub enum GgufError {
     /// A string that is not UTF-8.
     #[error("{what} at offset {offset} is not UTF-8: the file is damaged, fetch it again")]
     NotUtf8 {
-        /// Which string.
+        /// The string.
         what: String,
         /// Offset of the string's first byte in the file.
         offset: u64,
     },
-    /// A type number of a metadata value that does not exist.
+    /// An unknown type of a metadata value.
     #[error("{what} has value type {found}, and GGUF has only 0 to 12: the file is damaged, fetch it again")]
     ValueType {
-        /// Which value.
+        /// The value.
         what: String,
         /// The number found.
         found: u32,
@@ -125,7 +125,7 @@ pub enum GgufError {
     /// A boolean that is neither 0 nor 1.
     #[error("{what} is a boolean of value {found}, neither 0 nor 1: the file is damaged, fetch it again")]
     Boolean {
-        /// Which value.
+        /// The value.
         what: String,
         /// The byte found.
         found: u8,
@@ -133,10 +133,10 @@ pub enum GgufError {
     /// Arrays nested too deeply.
     #[error("{what} nests arrays more than {ARRAY_DEPTH_MAX} deep, which no model needs: remove the key")]
     Depth {
-        /// Which value.
+        /// The value.
         what: String,
     },
-    /// One key twice.
+    /// A key that appears twice.
     #[error(
         "key {} appears twice, so its value is unclear: write the file again with one of them",
         quote(key)
@@ -145,7 +145,7 @@ pub enum GgufError {
         /// The key.
         key: String,
     },
-    /// A key of the format itself has the wrong type.
+    /// A key of the format with a wrong type.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// An alignment that is not a power of two.
@@ -154,7 +154,7 @@ pub enum GgufError {
         /// The alignment found.
         found: u64,
     },
-    /// One tensor name twice.
+    /// A tensor that appears twice.
     #[error(
         "tensor {} appears twice, so its values are unclear: write the file again with one of them",
         quote(name)
@@ -163,7 +163,7 @@ pub enum GgufError {
         /// The tensor.
         name: String,
     },
-    /// No dimensions, or more than four.
+    /// A tensor without dimensions, or with more than four.
     #[error("tensor {} has {found} dimensions, and GGUF allows 1 to 4: write the file again", quote(name))]
     DimensionCount {
         /// The tensor.
@@ -179,7 +179,7 @@ pub enum GgufError {
         /// The tensor's dimensions, the contiguous one first.
         dims: Vec<u64>,
     },
-    /// Dimensions whose product is beyond 64 bits.
+    /// A tensor whose size exceeds 64 bits.
     #[error(
         "tensor {} has dimensions {dims:?}, more values than can be counted: the file is damaged, fetch it again",
         quote(name)
@@ -190,7 +190,7 @@ pub enum GgufError {
         /// The tensor's dimensions, the contiguous one first.
         dims: Vec<u64>,
     },
-    /// A row that is not whole blocks.
+    /// Rows that are not whole blocks.
     #[error(
         "tensor {} has rows of {row} values, not whole {kind} blocks of {block}: convert the model again",
         quote(name)
@@ -205,7 +205,7 @@ pub enum GgufError {
         /// Values in a block.
         block: u64,
     },
-    /// An offset that is not aligned.
+    /// A misaligned offset.
     #[error(
         "tensor {} begins at {offset} of the data, not a multiple of {alignment}: write the file again",
         quote(name)
@@ -218,7 +218,7 @@ pub enum GgufError {
         /// The file's alignment.
         alignment: u64,
     },
-    /// A tensor that reaches past the end of the file.
+    /// A tensor that extends past the end of the file.
     #[error(
         "tensor {} takes {bytes} bytes from offset {offset}, and the file has {length}: it is truncated, fetch it again",
         quote(name)
@@ -233,7 +233,7 @@ pub enum GgufError {
         /// The file's length.
         length: u64,
     },
-    /// A type whose number another program gives to another one, as the place of the next tensor tells.
+    /// A type number with another meaning in another program, as the next tensor's offset shows.
     #[error(
         "tensor {} is stored as {kind}, in {found} bytes where it takes {bytes}: another program has another type of that \
          number; convert the model with llama.cpp",
@@ -242,14 +242,14 @@ pub enum GgufError {
     OtherType {
         /// The tensor.
         name: String,
-        /// The type that its number stands for.
+        /// The type of this number here.
         kind: TensorType,
-        /// Bytes of such a tensor.
+        /// Bytes of a tensor of that type.
         bytes: u64,
         /// Bytes up to the next tensor.
         found: u64,
     },
-    /// Two tensors share bytes.
+    /// Two tensors that overlap.
     #[error(
         "tensors {} and {} overlap at offset {offset}: write the file again",
         quote(first),
@@ -263,23 +263,23 @@ pub enum GgufError {
         /// First byte of the second tensor.
         offset: u64,
     },
-    /// Keys about a model's files that cannot be.
+    /// Impossible keys about the model's files.
     #[error("{what}, which cannot be: fetch it again")]
     Split {
-        /// The values of the keys.
+        /// The problem.
         what: String,
     },
-    /// One of several files of a model, under a name that does not lead to the others.
+    /// A file of a split model whose name does not lead to the other files.
     #[error(
         "this is file {number} of {count} of its model: put all of them into one folder, named as they were, NAME-{number:05}-of-{count:05}.gguf"
     )]
     SplitName {
         /// The file, from 1.
         number: u64,
-        /// How many there are.
+        /// Number of files.
         count: u64,
     },
-    /// Files of a model that are not beside the others.
+    /// Files of a split model are missing.
     #[error(
         "of the model's {count} files {} is missing: fetch the model's other files into this folder, too",
         listed(missing)
@@ -290,23 +290,23 @@ pub enum GgufError {
         /// Files of the model.
         count: u64,
     },
-    /// A file that is not the one that its name says.
+    /// A file whose keys contradict its name.
     #[error("its keys do not say that it is file {number} of {count}, as its name does: fetch it again")]
     SplitOther {
         /// The file, from 1.
         number: u64,
-        /// How many there are.
+        /// Number of files.
         count: u64,
     },
-    /// Files of a model that have other tensors together than the first one says.
+    /// Files whose tensors are not as many as the first file says.
     #[error("the model's files should have {announced} tensors together and have {found}: fetch them again")]
     SplitTensors {
-        /// The number that the first file announces.
+        /// Tensors by the first file.
         announced: u64,
-        /// The number that the files have.
+        /// Tensors found.
         found: u64,
     },
-    /// A tensor that is needed and stored in a type that is not read here.
+    /// A required tensor of an unsupported type.
     #[error(
         "tensor {} is stored as {kind}, which is not read here: convert the model to one of {}",
         quote(name),
@@ -323,20 +323,20 @@ pub enum GgufError {
 /// An error of a metadata key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// A key that must be there is not.
+    /// A required key is missing.
     #[error("key `{key}` is missing: convert the model again with a current converter")]
     Missing {
         /// The key.
         key: String,
     },
-    /// A value of another type or range than the key has.
+    /// A value of the wrong type or range.
     #[error("key `{key}` should be {expected}, but is {found}: convert the model again")]
     Type {
         /// The key.
         key: String,
-        /// The type that is expected.
+        /// The expected type.
         expected: &'static str,
-        /// The type that was found.
+        /// The type found.
         found: String,
     },
 }
@@ -374,13 +374,13 @@ fn looks_like(first: &FirstBytes) -> &'static str {
     }
 }
 
-/// The names of the formats that are read.
+/// The names of supported formats.
 fn formats() -> String {
     let read = Format::ALL.into_iter().filter(|format| format.ggml_type().is_some());
     read.map(Format::name).collect::<Vec<_>>().join(", ")
 }
 
-/// A name out of a file, fit for a message: in backquotes, printable, and not too long.
+/// Quotes a name from a file for a message: in backquotes, printable, and not too long.
 pub(in crate::model) fn quote(name: &str) -> impl Display {
     const SHOWN_MAX: usize = 96;
     fmt::from_fn(move |f| {

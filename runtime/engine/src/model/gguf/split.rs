@@ -1,6 +1,6 @@
-//! A model in several files, as llama.cpp splits it: `NAME-00001-of-00003.gguf` and so on.
+//! Models split into several files as by llama.cpp: `NAME-00001-of-00003.gguf` and so on.
 //!
-//! The first file has the model's keys, each file some of its tensors. Three keys say how they belong together:
+//! The first file has the model's keys; each file has some of its tensors. Three keys describe the split:
 //! `split.no` (from 0), `split.count` and `split.tensors.count` (of all files).
 //!
 //! Source: llama.cpp's `llama_split_path` and `gguf-split`.
@@ -11,7 +11,7 @@ use super::contents::Contents;
 use super::error::{GgufError, KeyError};
 use super::value::Value;
 
-/// The most files of a model; their names have five digits.
+/// The most files of a model; names have five digits.
 const FILES_MAX: u64 = 99_999;
 
 /// A file's place among the files of its model.
@@ -24,7 +24,7 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// The place by a file's keys; `None` for a model in one file.
+    /// Reads a file's place from its keys; `None` for a model in one file.
     pub(super) fn of(contents: &Contents) -> Result<Option<Self>, GgufError> {
         let Some(count) = whole(contents, "split.count")?.filter(|&count| count > 1) else { return Ok(None) };
         let number = whole(contents, "split.no")?.unwrap_or(0);
@@ -37,7 +37,7 @@ impl Split {
     }
 }
 
-/// Tensors of all files together, where the file says it.
+/// Number of tensors in all files, if given.
 pub(super) fn tensors(contents: &Contents) -> Result<Option<u64>, GgufError> {
     Ok(whole(contents, "split.tensors.count")?)
 }
@@ -49,7 +49,7 @@ fn whole(contents: &Contents, key: &str) -> Result<Option<u64>, KeyError> {
     })
 }
 
-/// The name that the files of a model share, in the name of one of `count`: `NAME` of `NAME-00002-of-00003.gguf`.
+/// The common part of the file names: `NAME` of `NAME-00002-of-00003.gguf`, for `count` files.
 fn shared_name(path: &Path, count: u64) -> Option<String> {
     let name = path.file_name()?.to_str()?.strip_suffix(&format!("-of-{count:05}.gguf"))?;
     let (name, number) = name.split_at_checked(name.len().checked_sub(6)?)?;
@@ -57,7 +57,7 @@ fn shared_name(path: &Path, count: u64) -> Option<String> {
     digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| name.to_owned())
 }
 
-/// The paths of all files of the model of which `path` is one, the first one first.
+/// The paths of all files of the model that `path` belongs to, in order.
 pub(super) fn paths(path: &Path, split: Split) -> Result<Vec<PathBuf>, GgufError> {
     let Some(name) = shared_name(path, split.count) else {
         return Err(GgufError::SplitName { number: split.number + 1, count: split.count });
@@ -66,7 +66,7 @@ pub(super) fn paths(path: &Path, split: Split) -> Result<Vec<PathBuf>, GgufError
     Ok((1..=split.count).map(file).collect())
 }
 
-/// The name of a model without what says which of its files `path` is.
+/// The name of a split model without the file's number; `None` if `path` is not part of one.
 pub fn model_name(path: &Path) -> Option<String> {
     let stem = path.file_stem()?.to_str()?;
     let count: u64 = stem.rsplit_once("-of-").and_then(|(_, count)| count.parse().ok())?;

@@ -1,4 +1,4 @@
-//! Hostile files, each with the message it is to get.
+//! Hostile files, each with its message.
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn check(bytes: &[u8], message: Expect) {
     message.assert_eq(&error.to_string());
 }
 
-/// Read everything that can be read of a file, to see that nothing panics.
+/// Reads everything in a file, to see that nothing panics.
 fn use_all_of(bytes: &[u8]) {
     let Ok(gguf) = Gguf::parse(bytes) else { return };
     for tensor in gguf.tensors() {
@@ -390,7 +390,7 @@ fn paths_that_are_no_model_are_refused_by_name() {
     assert_eq!(Gguf::open(at("good.gguf")).unwrap().tensors().len(), 11);
 }
 
-/// Writes a model's files into a folder; `a` is the name that they share.
+/// Writes a model's files into a folder; `a` is their common name.
 fn write_split(folder: &Path, whole: &[u8], files: usize) -> Vec<PathBuf> {
     let parts = split(whole, files);
     let path = |number: usize| folder.join(format!("a-{number:05}-of-{files:05}.gguf"));
@@ -464,7 +464,7 @@ fn files_of_a_model_that_do_not_belong_together_are_refused() {
         .assert_eq(&Gguf::parse(&lie).unwrap_err().to_string());
 }
 
-/// Bytes of a model with some of them changed, numbers of interest among them.
+/// Bytes of a model with some changed, interesting numbers among them.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let change = (
         any::<prop::sample::Index>(),

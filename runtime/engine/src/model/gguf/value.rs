@@ -1,11 +1,11 @@
-//! The parts of a GGUF file: the values of its keys, and its tensors.
+//! Values of a GGUF file's keys, and its tensors.
 
 use std::fmt::{self, Display};
 
 use super::error::{GgufError, quote};
 use kernels::Format;
 
-/// A value of the metadata.
+/// A metadata value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// Any of the eight integer types.
@@ -16,11 +16,11 @@ pub enum Value {
     Boolean(bool),
     /// Text.
     String(String),
-    /// Many of one type.
+    /// An array of one type.
     Array(Array),
 }
 
-/// An array of the metadata, its elements of one type.
+/// A metadata array of one type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Array {
     /// Unsigned bytes.
@@ -41,7 +41,7 @@ pub enum Array {
     Boolean(Vec<bool>),
     /// Text.
     String(Vec<String>),
-    /// Arrays again.
+    /// Nested arrays.
     Array(Vec<Self>),
     /// 64 bits.
     U64(Vec<u64>),
@@ -64,12 +64,12 @@ impl Value {
     }
 }
 
-/// A tensor's storage type, by ggml's number; it includes types that have a name here but are not read.
+/// A tensor's storage type by ggml's number, including known but unsupported types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorType(pub(super) u32);
 
 impl TensorType {
-    /// Name, values in a block, bytes of a block; sizes are zero where the number is unknown or has been withdrawn.
+    /// Name, values of a block and bytes of a block; sizes are zero if the number is unknown or withdrawn.
     pub(super) fn known(self) -> (&'static str, u64, u64) {
         if let Some(format) = self.format() {
             return (format.name(), format.block_values() as u64, format.block_bytes() as u64);
@@ -91,7 +91,7 @@ impl TensorType {
             36 => ("IQ4_NL_4_4", 0, 0),
             37 => ("IQ4_NL_4_8", 0, 0),
             38 => ("IQ4_NL_8_8", 0, 0),
-            // of ik_llama.cpp alone
+            // only in ik_llama.cpp
             133 => ("Q6_0", 0, 0),
             134 => ("IQ1_BN", 0, 0),
             135 => ("IQ2_BN", 0, 0),
@@ -114,12 +114,12 @@ impl TensorType {
         }
     }
 
-    /// Whether other programs give its number to another type.
+    /// Whether other programs use its number for another type.
     pub(super) fn is_ambiguous(self) -> bool {
         (40..=42).contains(&self.0)
     }
 
-    /// The format, if it is one that is read here.
+    /// The format, if it is supported.
     pub fn format(self) -> Option<Format> {
         Format::of_ggml_type(self.0)
     }
@@ -134,26 +134,26 @@ impl Display for TensorType {
     }
 }
 
-/// A tensor: its name and shape, and where its bytes lie.
+/// A tensor: its name, shape and place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     /// The name in the file.
     pub name: String,
-    /// Dimensions in ggml's `ne` order, the contiguous one first; those the file does not give are 1.
+    /// Dimensions in ggml's `ne` order, contiguous first; missing ones are 1.
     pub dims: [u64; 4],
     /// The storage type of the values.
     pub kind: TensorType,
-    /// First byte, from the beginning of the model's first file.
+    /// First byte, from the start of the model's first file.
     pub offset: u64,
-    /// Bytes stored; 0 where `kind` has no known size.
+    /// Bytes stored; 0 if `kind` has no known size.
     pub bytes: u64,
 }
 
 impl TensorInfo {
-    /// The format of a tensor that is needed.
+    /// The format of a required tensor.
     ///
     /// # Errors
-    /// [`GgufError::UnsupportedType`], where the type is not one of [`Format`].
+    /// [`GgufError::UnsupportedType`] if the type is not a [`Format`].
     pub fn format(&self) -> Result<Format, GgufError> {
         self.kind
             .format()

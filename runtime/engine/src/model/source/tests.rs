@@ -1,4 +1,4 @@
-//! Models whose keys or tensors are not what they should be, and the two models of the fixtures.
+//! Models with wrong keys or tensors, and the two models of the fixtures.
 
 use expect_test::{Expect, expect};
 
@@ -23,7 +23,7 @@ fn config(writer: &Writer) -> Config {
     SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap().config().clone()
 }
 
-/// A small dense model with some keys replaced, and some added.
+/// A small dense model with some keys replaced or added.
 fn with_keys(keys: &[(&str, u32)]) -> Writer {
     let mut writer = Writer::new()
         .text("general.architecture", "llama")
@@ -367,7 +367,7 @@ fn layers_and_experts_that_the_file_does_not_have_are_not_looked_for() {
             "the number of layers is 4096, but the file has 1 tensors: the file is damaged, fetch it again"
         ],
     );
-    // of 4096 experts the first, which would take 4096 places, and as many problems
+    // the first of 4096 experts; all would need 4096 places and as many problems
     let writer = with_keys(&[("llama.expert_count", 4096), ("llama.expert_used_count", 1)]);
     let writer = ["gate", "up", "down"].iter().fold(writer, |writer, role| {
         let dims: [u64; 2] = if *role == "down" { [6, 4] } else { [4, 6] };
