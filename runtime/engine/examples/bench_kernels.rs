@@ -1,4 +1,4 @@
-//! What the kernels reach of what this machine's memory gives, measured in one run.
+//! Speed of the kernels relative to this machine's memory bandwidth, measured in one run.
 //!
 //! ```text
 //! check every kernel's answer against the scalar reference
@@ -6,10 +6,10 @@
 //! at the end:      the median and the 95th percentile of each, and the median of its ratio to the ceiling of its round
 //! ```
 //!
-//! Other programs and the machine's own phases move all figures of a round together; the ratios stay.
+//! Other programs and the machine's state move all figures of a round together; the ratios are stable.
 //!
-//! `bench_kernels [instruction set] [seconds] [part of names]`: the best of this processor, 30 seconds and every step if not
-//! given.
+//! Usage: `bench_kernels [instruction set] [seconds] [part of names]`. Defaults: the best set of this
+//! processor, 30 seconds, every step.
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
 use std::array;
@@ -26,56 +26,57 @@ use kernels::{
 };
 use rustix::thread::sched_getaffinity;
 
-/// Weights: far beyond every cache.
+/// Bytes of weights: far beyond every cache.
 const BUFFER_BYTES: usize = 1 << 30;
-/// Bytes that one step goes through: a fraction of a millisecond, which other programs often leave alone.
+/// Bytes of one step: a fraction of a millisecond, often undisturbed by other programs.
 const STEP_BYTES: usize = 8 << 20;
 /// Values of a row: the width of a model of 7 billion weights.
 const COLUMNS: usize = 4096;
-/// One row or neuron in so many is active.
+/// One row or neuron in this many is active.
 const ACTIVE_ONE_IN: usize = 10;
 /// Vectors of a prompt.
 const VECTORS: usize = 128;
-/// Rows of a matrix that meets them.
+/// Rows of a matrix in a product with a prompt.
 const PRODUCT_ROWS: usize = 96;
-/// Rows that meet them together, as in the engine.
+/// Rows multiplied together, as in the engine.
 const BATCH: usize = 24;
-/// Rows whose products are added transposed together, as the engine does where room is short.
+/// Rows added transposed together, as in the engine when memory is short.
 const TRANSPOSED_ROWS: usize = 384;
-/// Rows that one thread takes at least, as in the engine.
+/// The least rows of a thread, as in the engine.
 const ROWS: usize = 16;
-/// Formats of the models that are run.
+/// Formats of models.
 fn formats() -> impl Iterator<Item = Format> {
     Format::ALL.into_iter().filter(|format| !matches!(format, Format::F32 | Format::BF16))
 }
 
-/// Those that meet vectors of 8 bits.
+/// Formats for vectors of 8 bits.
 fn blocks() -> impl Iterator<Item = Format> {
     formats().filter(|format| format.has_blocks())
 }
 
-/// What a step does.
+/// The work of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    /// Reads: the ceiling.
+    /// Reads in order: the ceiling.
     Read,
-    /// Reads one row in ten, of so many bytes.
+    /// Reads one row in ten, of this many bytes.
     ReadRows(usize),
-    /// One row times a vector again and again: what the arithmetic allows.
+    /// Multiplies one row by a vector repeatedly: the limit of arithmetic.
     Cached(Format, Form),
-    /// [`ADDED`] rows added to a vector again and again, likewise.
+    /// Adds [`ADDED`] rows to a vector repeatedly, likewise.
     CachedSums(Format, Form),
-    /// A matrix times a vector.
+    /// Multiplies a matrix by a vector.
     Dense(Format, Form),
-    /// Rows in order added to a vector, [`ADDED`] at a time.
+    /// Adds rows in order to a vector, [`ADDED`] at a time.
     Sums(Format, Form),
-    /// One row in ten times a vector.
+    /// Multiplies one row in ten by a vector.
     Rows(Format, Form),
-    /// One bundle in ten: gate and up times a vector, down added to a vector, [`ADDED`] at a time.
+    /// Computes one bundle in ten: multiplies gate and up by a vector, adds down to a vector, [`ADDED`] at a
+    /// time.
     Bundles(Format, Form),
-    /// A matrix times the vectors of a prompt.
+    /// Multiplies a matrix by a prompt's vectors.
     Products(Format, Form),
-    /// A prompt's neurons added to its vectors.
+    /// Adds a prompt's neurons to its vectors.
     AddProducts(Format, Form),
 }
 
@@ -98,14 +99,14 @@ impl Step {
     }
 }
 
-/// Bytes and operations that a step has done.
+/// Bytes and operations of a step.
 #[derive(Clone, Copy, Debug)]
 struct StepCost {
     bytes: usize,
     flops: usize,
 }
 
-/// A step, the threads that share it, and its rates of bytes and operations per second, one a round.
+/// A step, its number of threads, and its rates of bytes and operations per second, one a round.
 #[derive(Debug)]
 struct Case {
     step: Step,
@@ -142,7 +143,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             check_transposed(kernels, format, &buffer);
         }
     }
-    // as in the engine, vectors begin on a cache line: half of the loads would touch two
+    // as in the engine, vectors start on a cache line; otherwise half of the loads would touch two
     let mut x = Arena::new(4 * COLUMNS as u64)?.take::<f32>(COLUMNS, Align::Line)?;
     x.fill(0.5);
     let values: Vec<f32> = (0..VECTORS * COLUMNS).map(|i| (i % 23) as f32 / 23.0 - 0.5).collect();
@@ -238,14 +239,14 @@ fn print(kernels: &dyn Kernels, cases: &[Case]) {
 struct Bench<'a> {
     kernels: &'a dyn Kernels,
     buffer: &'a [u8],
-    /// A vector as it is, and as what it is rounded to.
+    /// A vector unrounded and rounded.
     inputs: [Input<'a>; 2],
     /// A prompt's vectors in both forms.
     vectors: [&'a [f32]; 2],
-    /// Who is active of however many: a list made before anything is timed.
+    /// Active indices, computed before anything is timed.
     active: &'a [usize],
     out: Vec<f32>,
-    /// Where the next step begins: every step goes on where the last one stopped.
+    /// Start of the next step; every step continues after the last.
     next: usize,
 }
 
@@ -369,7 +370,7 @@ impl Bench<'_> {
         pool.split_rows(&mut self.out, sum_words(COLUMNS), |worker, sum| {
             let own = &groups[part(groups.len(), 1, worker, threads)];
             let neurons = own.as_flattened();
-            // as in the engine: the next neuron's gate and up are on their way, and the next group's downs
+            // as in the engine: prefetch the next neuron's gate and up, and the next group's downs
             let row = |part: usize, at: usize, ahead: usize| {
                 let bytes = |at: usize| {
                     &weights[(neurons[at.min(neurons.len() - 1)] * 3 + part) * row_bytes..][..row_bytes]
@@ -444,7 +445,7 @@ impl Bench<'_> {
     }
 }
 
-/// Every byte, by threads that share them: nothing that computes with weights can be faster.
+/// Reads every byte, shared by threads: an upper bound for all products with weights.
 fn read(kernels: &dyn Kernels, weights: &[u8], pool: &Pool) -> StepCost {
     let threads = pool.threads();
     pool.run(|worker| {
@@ -454,7 +455,7 @@ fn read(kernels: &dyn Kernels, weights: &[u8], pool: &Pool) -> StepCost {
     StepCost { bytes: weights.len(), flops: 0 }
 }
 
-/// Rows of a list, each requested while the one before is read.
+/// Reads the rows of a list, prefetching each while the one before is read.
 fn read_rows(
     kernels: &dyn Kernels,
     weights: &[u8],
@@ -473,7 +474,7 @@ fn read_rows(
     StepCost { bytes: active.len() * row_bytes, flops: 0 }
 }
 
-/// Those of a list below `count`.
+/// The part of a list below `count`.
 fn first(active: &[usize], count: usize) -> &[usize] {
     &active[..active.partition_point(|&at| at < count)]
 }
@@ -494,7 +495,7 @@ fn active(count: usize) -> Vec<usize> {
     .collect()
 }
 
-/// Bytes that are finite weights in every format: no exponent of two bytes, or of four, reaches its upper half.
+/// Fills bytes with finite weights in every format: no exponent of two or four bytes reaches its upper half.
 fn fill(buffer: &mut [u8]) {
     let mut state = 7_u64;
     for word in bytemuck::cast_slice_mut::<u8, u64>(buffer) {
@@ -514,7 +515,7 @@ fn check(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
         kernels::dequantise(format, row.bytes, &mut values);
         let magnitude: f32 = values.iter().zip(&x).map(|(w, x)| (w * x).abs()).sum();
         let (got, expected) = (kernels.dot(row, &x), scalar.dot(row, &x));
-        // both add 4096 terms; a rounding is at most a part in 2^24 of the sum of magnitudes
+        // both add 4096 terms; a rounding is at most 2^-24 of the sum of magnitudes
         let tolerance = magnitude * COLUMNS as f32 * f32::EPSILON;
         assert!((got - expected).abs() <= tolerance, "{format} dot: {got}, the reference says {expected}");
 
@@ -532,7 +533,8 @@ fn check(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
     }
 }
 
-/// Compares sums of rows by rounded factors with those of the reference: several, an odd number, and all that go together.
+/// Compares sums of rows by rounded factors with the reference: several rows, an odd number, and the most at
+/// a time.
 fn check_sums(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
     let scalar = kernels::by_name(InstructionSet::Scalar).unwrap_or(kernels);
     let row_bytes = format.row_bytes(COLUMNS);
@@ -546,7 +548,7 @@ fn check_sums(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
             y
         };
         for (got, expected) in sums(kernels).into_iter().zip(sums(scalar)) {
-            // whole numbers are exact; one product and one sum are rounded, together or each
+            // integers are exact; one product and one sum are rounded, together or separately
             let tolerance = 4.0 * f32::EPSILON * (0.5 + got.abs());
             assert!(
                 (got - expected).abs() <= tolerance,
@@ -556,7 +558,7 @@ fn check_sums(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
     }
 }
 
-/// Compares the products of some rows with those of the reference.
+/// Compares products of some rows with the reference.
 fn check_products(kernels: &dyn Kernels, format: Format, form: Form, buffer: &[u8]) {
     const COUNT: usize = 37;
     let scalar = kernels::by_name(InstructionSet::Scalar).unwrap_or(kernels);
@@ -607,7 +609,7 @@ fn check_transposed(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
         magnitudes.iter_mut().zip(values).for_each(|(all, value)| *all += value.abs());
     }
     for (i, (got, expected)) in sums(kernels).into_iter().zip(sums(scalar)).enumerate() {
-        // whole numbers are exact, and two of them are added up
+        // integers are exact; two of them are added
         let tolerance = 8.0 * magnitudes[i / COUNT] * f32::EPSILON;
         assert!(
             (got - expected).abs() <= tolerance,
@@ -616,7 +618,7 @@ fn check_transposed(kernels: &dyn Kernels, format: Format, buffer: &[u8]) {
     }
 }
 
-/// The value that this share of the others does not exceed.
+/// The value that this share of all values does not exceed.
 fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     values[(values.len() as f64 * share) as usize]

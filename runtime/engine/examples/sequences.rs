@@ -1,8 +1,9 @@
-//! Answers several prompts at once on an async runtime: `sequences PLAN TOKENS PROMPT...`, with a plan of as many sequences
-//! (`plan --slots N`).
+//! Answers several prompts at once on an async runtime: `sequences PLAN TOKENS PROMPT...`, with a plan for as
+//! many sequences (`plan --slots N`).
 //!
-//! Calls of the engine block. Each answer therefore runs on a thread of the runtime's pool for blocking work, and sends its text
-//! through a channel. Dropping an answer, as a server does when its client has gone, ends that sequence alone.
+//! Calls of the engine block. Each answer therefore runs on a thread of the runtime's pool for blocking work,
+//! and sends its text through a channel. Dropping an answer, as a server does when its client disconnects,
+//! stops only that sequence.
 #![allow(clippy::print_stdout, reason = "an example that prints text")]
 
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use flashplan::{Engine, Error, Model, Plan, Sampler, Sampling, Session, StopHand
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// The state of a server. Sessions own their handle of the engine and need not borrow from here.
+/// The state of a server. Sessions own their handle of the engine and do not borrow from it.
 struct Server {
     engine: Engine,
     model: Arc<Model>,
 }
 
-/// An answer on its way; ends when it is dropped.
+/// An answer in progress; dropping it stops it.
 struct Answer {
     text: mpsc::Receiver<String>,
     stop: StopHandle,
@@ -31,7 +32,7 @@ impl Drop for Answer {
 }
 
 impl Server {
-    /// Begins the answer to a prompt, of so many tokens at most, in a sequence of its own.
+    /// Starts the answer to a prompt, of at most `tokens` tokens, in its own sequence.
     fn answer(&self, prompt: &str, tokens: usize) -> Result<Answer, Error> {
         let (session, model) = (self.engine.session()?, Arc::clone(&self.model));
         let (sender, text) = mpsc::channel(16);
@@ -41,7 +42,7 @@ impl Server {
     }
 }
 
-/// Generates until the model ends, there are enough tokens, or nobody reads any more.
+/// Generates until the model ends, the limit is reached, or the receiver is dropped.
 fn generate(
     mut session: Session,
     model: &Model,

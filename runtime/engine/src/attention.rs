@@ -1,8 +1,8 @@
 //! Attention of a list of rows over all positions that their sequence has seen.
 //!
 //! One pass over keys and values keeps the running maximum `m` and sum `s` of the softmax. When the maximum
-//! grows, the pass rescales the sums so far (Milakov and Gimelshein, "Online normalizer calculation for
-//! softmax", 2018; in tiles as in Dao et al., "Flash attention", 2022). Queries of several rows, and of heads
+//! grows, the pass rescales the sums so far. (Milakov and Gimelshein, "Online normalizer calculation for
+//! softmax", 2018; in tiles as in Dao et al., "Flash attention", 2022.) Queries of several rows, and of heads
 //! that share keys, form a tile and meet one block of positions after another:
 //!
 //! ```text

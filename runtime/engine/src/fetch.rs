@@ -118,9 +118,9 @@ impl Fetcher {
         self.schedule.begin(reads);
     }
 
-    /// Forms reads for the list of `count` neurons as far as buffers reach; returns how far: every lower
-    /// index is in memory or in a read. The next [`Fetcher::poll`] submits them; one thread may poll while
-    /// others compute.
+    /// Forms reads for the list of `count` neurons as far as buffers reach. Returns how far that is: every
+    /// lower index is in memory or in a read. The next [`Fetcher::poll`] submits them; one thread may poll
+    /// while others compute.
     ///
     /// # Panics
     /// If a neuron's pages are longer than a buffer; plans are checked for that.
@@ -196,15 +196,15 @@ impl Fetcher {
         }
     }
 
-    /// The end of the compute window that starts at `start`, at most `until`: the first read in flight after
-    /// `worth` neurons, or after one neuron if the device is idle for want of buffers.
+    /// The end of the compute window that starts at `start`: the first read in flight after `worth` neurons,
+    /// at most `until`. If the device is idle for want of buffers, one neuron is enough.
     pub fn reach(&mut self, start: usize, worth: usize, until: usize) -> usize {
         self.poll();
         self.schedule.reach(start, worth, until)
     }
 
-    /// The end of the compute window that leaves reads in flight: the end of the submitted reads if they are
-    /// the whole list, otherwise half of the reads.
+    /// The end of the compute window that leaves reads in flight. If all reads of the list are submitted, the
+    /// end of the list; otherwise half of the reads.
     pub fn half(&self) -> usize {
         self.schedule.half()
     }

@@ -11,10 +11,10 @@
 //! row, back to back. A neuron's down bytes are then a share of the piece: contiguous shares, in slots or in
 //! read buffers, form the piece.
 //!
-//! A slot holds the part of a bundle that the quality level needs, unpadded, in two regions: rows multiplied
-//! by the input (gate and up, or up alone), and the row that is added up (down). A token uses the first of
-//! all its neurons before the second of any. Processors prefetch the bytes behind a row; with the down row
-//! there, a third of the bandwidth would be wasted.
+//! A slot holds the part of a bundle that the quality level needs, unpadded and split in two. The first has
+//! the rows multiplied by the input (gate and up, or up alone), the second the row that is added up (down). A
+//! token uses the first of all its neurons before the second of any. Processors prefetch the bytes behind a
+//! row; with the down row there, a third of the bandwidth would be wasted.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,8 @@
-//! Matrices and a prompt's vectors: what one thread does of `weights x vectors`, tile by tile.
+//! Products of matrices and a prompt's vectors: one thread's part of `weights x vectors`, tile by tile.
 //!
-//! A prompt's vectors pass a layer together, so that a weight is read and unpacked once for all of them. They are packed
-//! first ([`pack_in_place`]); products then come in tiles of [`ROWS`] rows and [`VECTORS`] vectors, on the stack.
+//! A prompt's vectors pass a layer together, so that a weight is read and unpacked once for all. They are
+//! packed first ([`pack_in_place`]). Products are computed in tiles of [`ROWS`] rows and [`VECTORS`] vectors,
+//! on the stack.
 
 use std::ops::Range;
 
@@ -17,18 +18,18 @@ pub const VECTORS: usize = 128;
 /// Products of a tile: `[rows, vectors]`.
 pub type Tile = [f32; ROWS * VECTORS];
 
-/// A few vectors as the plan lets them meet weights, one by one.
+/// A few vectors in the plan's form, used one by one.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
     values: &'a [f32],
     columns: usize,
-    /// Rounded vectors, one after another.
+    /// Rounded vectors, contiguous.
     words: Option<&'a [f32]>,
 }
 
 impl<'a> Inputs<'a> {
-    /// Vectors of `columns` values and, where the form says so and they are whole blocks, what they are rounded to, in the front
-    /// of `words`.
+    /// Vectors of `columns` values. If the form rounds and the vectors are whole blocks, also their rounded
+    /// values, at the front of `words`.
     ///
     /// # Panics
     /// If there are too few words.
@@ -57,13 +58,13 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// The form in which vectors meet weights of these formats: rounded, where the plan says so, if all have blocks.
+/// The form of vectors for weights of these formats: `wanted` if all formats have blocks, otherwise `F32`.
 pub fn form_for(wanted: Form, formats: impl IntoIterator<Item = Format>) -> Form {
     let blocks = formats.into_iter().all(|format| format.has_blocks());
     if blocks { wanted } else { Form::F32 }
 }
 
-/// Packs vectors of `columns` values where they lie, with the help of as much spare room.
+/// Packs vectors of `columns` values in place; `spare` must be at least as long.
 ///
 /// *Shapes*: `vectors: [count, columns]`, `spare`: at least as many.
 pub fn pack_in_place<'a>(
@@ -84,7 +85,7 @@ pub fn pack_in_place<'a>(
     Packed::new(form, columns, count, vectors)
 }
 
-/// A thread's columns of `out[t][at] = row(at) . x[t]`.
+/// Computes a thread's columns of `out[t][at] = row(at) . x[t]`.
 pub fn write_products<'w>(
     kernels: &dyn Kernels,
     row: impl Fn(usize) -> Row<'w>,
@@ -98,7 +99,7 @@ pub fn write_products<'w>(
     });
 }
 
-/// A thread's columns of `out[first + t][at] += row(at) . x[t]`.
+/// Computes a thread's columns of `out[first + t][at] += row(at) . x[t]`.
 pub fn add_products<'w>(
     kernels: &dyn Kernels,
     row: impl Fn(usize) -> Row<'w>,
@@ -113,7 +114,8 @@ pub fn add_products<'w>(
     });
 }
 
-/// The products of rows `range` with each vector, some rows at a time: `put(vector, first row, products)`.
+/// Computes the products of rows `range` with each vector, some rows at a time; calls `put(vector, first row,
+/// products)`.
 fn each_tile<'w>(
     kernels: &dyn Kernels,
     row: impl Fn(usize) -> Row<'w>,

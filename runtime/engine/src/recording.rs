@@ -1,9 +1,10 @@
-//! A recording of a real model's routing, made to fit the model that is run.
+//! A recording of a real model's routing, adapted to the model that is run.
 //!
-//! The file is a table with a header, commas between its columns and none inside them. Columns that are used: `phase` (0 for the
-//! prompt, 1 for what was generated), `step` or `token`, `layer`, and either `expert`, one a line, or `experts`, those of a token
-//! with spaces between and perhaps a + behind one that the recorder had in memory. `ahead`, beside `experts`, has those that the layer's
-//! router named when it was asked a layer early. Lines that begin with # say where it comes from. So a `route_trace` of `BigMoeOnEdge` is
+//! The file is a table with a header, columns separated by commas. It needs `phase` (0 for the prompt, 1 for
+//! generated tokens), `step` or `token`, `layer`, and either `expert`, one a line, or `experts`. `experts`
+//! are separated by spaces; a + after one means that the recorder had it in memory. `ahead`, beside
+//! `experts`, has the layer's router's choice one layer early. Lines that start with # name the source. A
+//! `route_trace` of `BigMoeOnEdge` is read unchanged.
 //! read as it is.
 
 use std::collections::BTreeMap;
@@ -11,32 +12,32 @@ use std::path::{Path, PathBuf};
 
 use crate::routes::{Routes, RoutesError, Routing};
 
-/// Experts by token, in the order of the sequence, and layer.
+/// Experts by token, in sequence order, and layer.
 type Visits = BTreeMap<(bool, u32), BTreeMap<usize, Visited>>;
 
-/// The experts of a token in a layer, and those that were named a layer early, if that was recorded.
+/// A token's experts in a layer, and the choice one layer early if recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Visited {
     experts: Vec<usize>,
     ahead: Option<Vec<usize>>,
 }
 
-/// Recorded routes, made to fit a model.
+/// Recorded routes, adapted to a model.
 #[derive(Debug, Clone)]
 pub struct Recording {
     /// The experts of every token.
     pub routes: Routes,
-    /// Tokens of the prompt; the others were generated.
+    /// Number of the prompt's tokens; the others were generated.
     pub prompt: usize,
-    /// Experts of a token in a layer that were recorded.
+    /// Recorded experts of a token in a layer.
     pub recorded: usize,
-    /// Experts of a token in a layer that the model uses.
+    /// Experts of a token in a layer of the model.
     pub used: usize,
     /// BLAKE3 of the file.
     pub hash: String,
 }
 
-/// Why a file is no recording for a model.
+/// An error of a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// A file that cannot be read.
@@ -44,15 +45,15 @@ pub enum RecordingError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
-    /// A file that is something else.
+    /// A file in another format.
     #[error("{} is no recording of routes: {problem}", path.display())]
     Form {
         /// The file.
         path: PathBuf,
-        /// The fault, and its place.
+        /// The problem, and its place.
         problem: String,
     },
     /// A recording that ends too early.
@@ -61,7 +62,7 @@ pub enum RecordingError {
         /// The file.
         path: PathBuf,
     },
-    /// The model is no mixture.
+    /// A model without experts.
     #[error("the model has no experts, so that there is nothing to route; leave out --routes")]
     NoExperts,
     /// A recording of a model of another shape.
@@ -70,13 +71,13 @@ pub enum RecordingError {
 }
 
 impl Recording {
-    /// Reads a recording for a model that routes like `routing`.
+    /// Reads a recording for a model of this `routing`.
     ///
-    /// A recording with fewer experts a token than the model uses is widened: by those of the layer that were visited most, and
-    /// that the token does not visit yet. One with more layers gives the first of them.
+    /// If it has fewer experts a token than the model uses, the layer's most used other experts are added. If
+    /// it has more layers, only the first ones are used.
     ///
     /// # Errors
-    /// When the file cannot be read, is no recording, or is none of such a model.
+    /// If the file cannot be read, is no recording, or does not fit the model.
     pub fn read(path: &Path, routing: Option<Routing>) -> Result<Self, RecordingError> {
         let routing = routing.ok_or(RecordingError::NoExperts)?;
         let path = || path.to_owned();
@@ -116,7 +117,7 @@ impl Recording {
         Ok(Self { routes, prompt, recorded, used: routing.experts_used, hash })
     }
 
-    /// A sentence for users where tokens visit more experts than were recorded; else `None`.
+    /// A remark for users if the model uses more experts than were recorded.
     pub fn remark(&self) -> Option<String> {
         (self.recorded < self.used).then(|| {
             format!(
@@ -127,7 +128,7 @@ impl Recording {
     }
 }
 
-/// The experts of each layer, those first that were visited most.
+/// The experts of each layer, the most used first.
 fn popularity(visits: &Visits, routing: Routing) -> Vec<Vec<usize>> {
     let of_layer = |layer| {
         let mut counts = vec![0_u32; routing.experts];
@@ -206,7 +207,7 @@ mod tests {
         assert!(!read(LISTS, 2).are_known_ahead());
         let routes = read(AHEAD, 2);
         assert_eq!((routes.experts(1, 1), routes.ahead(1, 1)), (Some(&[0, 1][..]), Some(&[1, 3][..])));
-        // both are widened by the most visited
+        // both are widened by the most used experts
         let wider = read(AHEAD, 3);
         assert_eq!((wider.experts(0, 1), wider.ahead(0, 1)), (Some(&[0, 2, 3][..]), Some(&[0, 1, 2][..])));
     }

@@ -1,13 +1,13 @@
-//! Recurrent state: what layers without keys and values keep of the tokens of a sequence.
+//! Recurrent state: what layers without keys and values store of a sequence.
 //!
 //! ```text
 //! [sequence][now, kept][layer with a state][its values]
 //! ```
 //!
-//! A state stands behind one token and cannot be cut as keys and values can. Beside the state as it is now, a second one is
-//! kept: as it was after the sequence's last prompt. A sequence goes back to that, or to its beginning, where all is zero;
-//! anything else is prefilled again. Work that fails half-way leaves some layers ahead of others, so that there is no state
-//! until the sequence goes back.
+//! A state covers a sequence up to one token, and cannot be cut as keys and values can. Each sequence has two
+//! states: the current one, and a copy from the end of its last prompt. A sequence can go back to that copy,
+//! or to its start, where all values are zero; otherwise it is prefilled again. Work that fails midway leaves
+//! some layers ahead of others, so the sequence has no current state until it goes back.
 
 use crate::arena::Slab;
 use crate::model::config::Config;
@@ -16,23 +16,24 @@ use crate::model::config::Config;
 #[derive(Debug)]
 pub(crate) struct States {
     region: Slab<f32>,
-    /// Where the values of each layer with a state begin, and at the end how many there are.
+    /// First value of each layer with a state, and at the end the number of values.
     starts: Box<[usize]>,
-    /// Where each sequence stands.
+    /// The tokens seen by each sequence's states.
     at: Box<[Standing]>,
 }
 
-/// Tokens that a sequence's states have seen.
+/// Numbers of tokens seen by a sequence's two states.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Standing {
-    /// The state as it is; none where work on it has not been finished.
+    /// The current state; `None` while work on it is unfinished.
     now: Option<usize>,
-    /// The state that is kept; 0 is the beginning, which needs none.
+    /// The kept state; 0 is the start, which needs none.
     kept: usize,
 }
 
 impl States {
-    /// States of a model's layers in `region`, whose size follows from both; none where there are no such layers.
+    /// States of a model's recurrent layers in `region`, which must be as large as they require; `None` if
+    /// there are no such layers.
     pub(crate) fn new(region: Slab<f32>, config: &Config, sequences: usize) -> Option<Self> {
         let mut starts = vec![0];
         for block in &config.blocks {
@@ -44,11 +45,11 @@ impl States {
         (starts.len() > 1).then(|| Self { region, starts: starts.into_boxed_slice(), at })
     }
 
-    /// Makes ready for the tokens of a sequence from `position` on.
+    /// Prepares the state for a sequence's tokens from `position` on.
     ///
     /// # Panics
-    /// If there is no state of the tokens before: it is there where the last work ended, after the last prompt, and at the
-    /// beginning.
+    /// If no state ends at `position`. States exist where the last work ended, after the last prompt, and at
+    /// the start.
     pub(crate) fn begin(&mut self, sequence: usize, position: usize) {
         let Standing { now, kept } = self.at[sequence];
         let [state, kept_state] = self.both(sequence);
@@ -62,12 +63,12 @@ impl States {
         self.at[sequence].now = None;
     }
 
-    /// The work that [`States::begin`] began is done: so many tokens of the sequence have been seen.
+    /// Ends the work that [`States::begin`] began: the sequence now has `position` tokens.
     pub(crate) fn end(&mut self, sequence: usize, position: usize) {
         self.at[sequence].now = Some(position);
     }
 
-    /// Keeps a sequence's state as it is now.
+    /// Keeps a copy of a sequence's current state.
     pub(crate) fn keep(&mut self, sequence: usize) {
         let [state, kept] = self.both(sequence);
         kept.copy_from_slice(state);
@@ -75,10 +76,10 @@ impl States {
         at.kept = at.now.unwrap_or(0);
     }
 
-    /// Lets a sequence begin with the first `positions` of another one, and keeps its state there.
+    /// Starts a sequence with the first `positions` tokens of another, and keeps that state.
     ///
     /// # Panics
-    /// If the other one has no state of as many.
+    /// If the other sequence has no state at `positions`.
     pub(crate) fn share(&mut self, from: usize, to: usize, positions: usize) {
         let (Standing { now, kept }, count) = (self.at[from], self.count());
         assert!(
@@ -90,13 +91,13 @@ impl States {
         self.at[to] = Standing { now: None, kept: positions };
     }
 
-    /// The state of a sequence in a layer, by its number among those that have one.
+    /// The state of a sequence in a layer, counted among recurrent layers.
     pub(crate) fn of(&mut self, sequence: usize, layer: usize) -> &mut [f32] {
         let first = 2 * sequence * self.count();
         &mut self.region[first..][self.starts[layer]..self.starts[layer + 1]]
     }
 
-    /// Bytes that a token of a sequence reads and writes.
+    /// Bytes that one token reads and writes.
     pub(crate) fn bytes_per_token(&self) -> u64 {
         2 * 4 * self.count() as u64
     }
@@ -106,13 +107,13 @@ impl States {
         size_of::<f32>() * self.count()
     }
 
-    /// Bytes from `at` on of the state that is kept of a sequence.
+    /// Copies bytes from offset `at` of a sequence's kept state.
     pub(crate) fn copy_out(&mut self, sequence: usize, at: usize, out: &mut [u8]) {
         let [_, kept] = self.both(sequence);
         out.copy_from_slice(&bytemuck::cast_slice(kept)[at..][..out.len()]);
     }
 
-    /// Puts back what [`States::copy_out`] gave, as the state that is kept of a sequence behind so many tokens.
+    /// Restores bytes from [`States::copy_out`] as a sequence's kept state after `tokens` tokens.
     pub(crate) fn copy_in(&mut self, sequence: usize, tokens: usize, at: usize, bytes: &[u8]) {
         let [_, kept] = self.both(sequence);
         bytemuck::cast_slice_mut(kept)[at..][..bytes.len()].copy_from_slice(bytes);
@@ -124,7 +125,7 @@ impl States {
         self.starts[self.starts.len() - 1]
     }
 
-    /// The state as it is, and the one that is kept.
+    /// The current state, and the kept one.
     fn both(&mut self, sequence: usize) -> [&mut [f32]; 2] {
         let count = self.count();
         let (now, kept) = self.region[2 * sequence * count..][..2 * count].split_at_mut(count);

@@ -1,9 +1,9 @@
-//! The model as its mathematics: one token, one thread, straight from the source file.
+//! The model as mathematics: one token, one thread, straight from the source file.
 //!
-//! This is the definition that everything fast is tested against, and what *dense* means wherever a loss is stated.
-//! It also lets the profiler listen, an [`Observer`] hears what every feed-forward network was given and how its gates
-//! and ups came out, and choose: a [`Selector`] names the neurons that count, as a predictor does in the runtime. It
-//! plans nothing, caches nothing and reads no container.
+//! It is the definition that all fast code is tested against; *dense* always means its result. The profiler
+//! uses it to observe and to select. An [`Observer`] gets every feed-forward network's input, gates and ups.
+//! A [`Selector`] chooses the neurons that count, as a predictor does at run time. The reference has no plan,
+//! cache or container.
 
 use crate::model::config::{
     Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Role, RouterInput, StateSpace,
@@ -13,9 +13,9 @@ use crate::moe;
 use crate::rotary::Rotary;
 use kernels::{Format, Kernels, Matrix, Rotation, dequantise, quantise, rms_norm, softmax};
 
-/// Hears each feed-forward network as it runs.
+/// Observes each feed-forward network.
 pub trait Observer {
-    /// One token has passed one expert (0 in a dense model) of one layer.
+    /// Called for one token, one layer and one expert (0 in a dense model).
     ///
     /// *Shapes*: `input: [width]`, normalised; `gate`, `up`: `[ffn_width]`, before the activation.
     fn feed_forward(&mut self, layer: usize, expert: usize, input: &[f32], gate: &[f32], up: &[f32]);
@@ -25,7 +25,7 @@ impl Observer for () {
     fn feed_forward(&mut self, _: usize, _: usize, _: &[f32], _: &[f32], _: &[f32]) {}
 }
 
-/// Names the neurons that are computed; the others are left out, whatever they would have given.
+/// Selects the neurons that are computed; all others count as zero.
 pub trait Selector: Observer {
     /// Called before [`Observer::feed_forward`] for the same token, layer and expert, with `selected` all true.
     ///
@@ -33,7 +33,7 @@ pub trait Selector: Observer {
     fn select(&mut self, layer: usize, expert: usize, input: &[f32], gate: &[f32], selected: &mut [bool]);
 }
 
-/// The dense model: every neuron counts.
+/// The dense model: selects every neuron.
 struct Every<'o>(&'o mut dyn Observer);
 
 impl Observer for Every<'_> {
@@ -46,33 +46,33 @@ impl Selector for Every<'_> {
     fn select(&mut self, _: usize, _: usize, _: &[f32], _: &[f32], _: &mut [bool]) {}
 }
 
-/// The matrices of networks that every token visits.
+/// The matrices of networks that every token uses.
 const RESIDENT: [Role; 3] = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
 const SHARED: [Role; 3] = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
 
-/// A source model with what its layers keep of the tokens it has seen.
+/// A source model with the stored state of the tokens seen.
 #[derive(Debug)]
 pub struct Reference<'a> {
     model: &'a SourceModel<'a>,
     kernels: &'a dyn Kernels,
-    /// Per block, `[positions, kv_width]`; of latent attention every head's, `[positions, heads, width]`.
+    /// By block: `[positions, kv_width]`; for latent attention all heads' keys, `[positions, heads, width]`.
     keys: Vec<Vec<f32>>,
-    /// The same of values.
+    /// By block: values, likewise.
     values: Vec<Vec<f32>>,
-    /// Per block with a convolution, what goes into it: `[positions, channels]`.
+    /// By block with a convolution: its inputs, `[positions, channels]`.
     convolved: Vec<Vec<f32>>,
-    /// Per block with a delta net, `S` of each value head, `[heads, head_width, head_width]`; with a state space each value's state,
-    /// `[heads, head_width, state]`.
+    /// By block with a delta net: `S` of each value head, `[heads, head_width, head_width]`. With a state
+    /// space: each value's state, `[heads, head_width, state]`.
     matrices: Vec<Vec<f32>>,
     position: usize,
-    /// Tokens that there is room for.
+    /// Context in tokens.
     context: usize,
-    /// How keys and values are stored.
+    /// The format of keys and values.
     kv_format: Format,
 }
 
 impl<'a> Reference<'a> {
-    /// A reference over `model`, with nothing seen yet, and room for all of the model's context.
+    /// A reference over `model`, with no tokens seen, for the model's whole context.
     pub fn new(model: &'a SourceModel<'a>, kernels: &'a dyn Kernels) -> Self {
         let (blocks, context) = (model.config().blocks.len(), model.config().context);
         let [keys, values, convolved, matrices] = [0; 4].map(|_| vec![Vec::new(); blocks]);
@@ -80,19 +80,19 @@ impl<'a> Reference<'a> {
         Self { model, kernels, keys, values, convolved, matrices, position: 0, context, kv_format }
     }
 
-    /// With room for so many tokens: some models rotate otherwise where there is much.
+    /// Sets the context; some models have other rotary frequencies for a long one.
     #[must_use]
     pub fn with_context(self, context: usize) -> Self {
         Self { context, ..self }
     }
 
-    /// With keys and values rounded to what a format holds, each head's by itself.
+    /// Rounds keys and values to a format, each head by itself.
     #[must_use]
     pub fn with_kv_format(self, kv_format: Format) -> Self {
         Self { kv_format, ..self }
     }
 
-    /// The logits `[vocabulary]` after one more token.
+    /// Computes the logits `[vocabulary]` after one more token.
     ///
     /// # Panics
     /// If the token is not in the vocabulary, or a head is not whole blocks of the format of keys and values.
@@ -100,7 +100,7 @@ impl<'a> Reference<'a> {
         self.step_selected(token, &mut Every(observer))
     }
 
-    /// [`Reference::step`] with only the neurons that `selector` names.
+    /// [`Reference::step`] with only the neurons that `selector` selects.
     ///
     /// # Panics
     /// If the token is not in the vocabulary.
@@ -112,7 +112,7 @@ impl<'a> Reference<'a> {
         logits
     }
 
-    /// The hidden state `[width]` after one more token: what the head reads.
+    /// Computes the hidden state `[width]` after one more token: the head's input.
     ///
     /// # Panics
     /// If the token is not in the vocabulary.
@@ -159,7 +159,7 @@ impl<'a> Reference<'a> {
         norm(&x, &values(self.model.output_norm()), c.norm_epsilon)
     }
 
-    /// `softmax(scale q k^T) v` for each head, over those of the tokens so far that this one sees.
+    /// Computes `softmax(scale q k^T) v` for each head, over the positions that this token sees.
     fn attention(&mut self, block: usize, a: &Attention, x: &[f32]) -> Vec<f32> {
         let c = self.model.config();
         let [query, key, value, output] = self.model.projections(block);
@@ -168,7 +168,7 @@ impl<'a> Reference<'a> {
         let mut query = project(query, Role::QueryBias);
         let mut gate = Vec::new();
         if a.gate {
-            // each head's query, and then its gate
+            // each head's query, then its gate
             let both = query.chunks(2 * a.head_width).map(|both| both.split_at(a.head_width));
             let (queries, gates): (Vec<&[f32]>, Vec<&[f32]>) = both.unzip();
             (query, gate) = (queries.concat(), gates.concat());
@@ -206,7 +206,7 @@ impl<'a> Reference<'a> {
             let of = |all: &[f32], p: usize| all[p * a.kv_width() + at..][..a.head_width].to_vec();
             let score = |p| bounded(product(q, &of(&self.keys[block], p)) * a.scale, a.softcap);
             let mut scores: Vec<f32> = (first..=self.position).map(score).collect();
-            // a sink takes its share, and has no value
+            // a sink adds to the sum and has no value
             scores.extend(sinks.as_ref().map(|sinks| sinks[head]));
             softmax(&mut scores);
             let out = &mut attended[head * a.head_width..][..a.head_width];
@@ -218,7 +218,8 @@ impl<'a> Reference<'a> {
         self.biased(block, Role::AttentionOutputBias, self.times(output, &attended))
     }
 
-    /// `softmax(scale q k^T) v` for each head, whose keys and values are made of what is kept: nothing is taken to queries and results.
+    /// Computes `softmax(scale q k^T) v` for each head in the unabsorbed form: keys and values are made from
+    /// the latent vector.
     fn latent_attention(&mut self, block: usize, a: &Attention, latent: Latent, x: &[f32]) -> Vec<f32> {
         let Latent { query_rank, rank, plain, rotated, value } = latent;
         let width = latent.query_width();
@@ -243,7 +244,7 @@ impl<'a> Reference<'a> {
         let kept = rounded(self.kv_format, &[vector, shared].concat());
         let (vector, shared) = kept.split_at(rank);
 
-        // `key_up^T c` of each head, and behind it the key that all share
+        // `key_up^T c` of each head, then the key shared by all
         let key_up = values(part(Role::KeyUp));
         let of_head = |up: &[f32]| -> Vec<f32> {
             let of = |column| (0..rank).map(|row| up[row * plain + column] * vector[row]).sum();
@@ -270,7 +271,7 @@ impl<'a> Reference<'a> {
         self.times(output, &attended)
     }
 
-    /// `out (c * convolved(b * x))`, where `[b | c | x]` is what the input is projected to.
+    /// Computes `out (c * convolved(b * x))`, where `[b | c | x]` is the projected input.
     fn convolution(&mut self, block: usize, convolution: Convolution, x: &[f32]) -> Vec<f32> {
         let width = self.model.config().width;
         let [input, taps, output] = [Role::ConvolutionInput, Role::ConvolutionTaps, Role::ConvolutionOutput]
@@ -283,7 +284,7 @@ impl<'a> Reference<'a> {
         self.times(output, &mixed)
     }
 
-    /// Each channel's sum over the last `count` positions, of which `values` are the last one's.
+    /// Computes each channel's sum over the last `count` positions; `values` belong to the last.
     fn convolved(&mut self, block: usize, taps: &[f32], count: usize, values: &[f32]) -> Vec<f32> {
         self.convolved[block].extend_from_slice(values);
         let (all, channels, position) = (&self.convolved[block], values.len(), self.position);
@@ -297,8 +298,8 @@ impl<'a> Reference<'a> {
         (0..channels).map(of_channel).collect()
     }
 
-    /// `out (norm(y) silu(gate x))`, where `y` is read of each head's matrix by its query, after the matrix has been written to by
-    /// the head's key and value.
+    /// Computes `out (norm(y) silu(gate x))`. Each head's matrix is written by its key and value, then read
+    /// by its query to give `y`.
     fn delta_net(&mut self, block: usize, net: DeltaNet, x: &[f32]) -> Vec<f32> {
         let (width, epsilon) = (net.head_width, self.model.config().norm_epsilon);
         let project = |role: &Role| self.times(self.part(block, *role), x);
@@ -342,7 +343,8 @@ impl<'a> Reference<'a> {
         self.times(self.part(block, Role::StateOutput), &read)
     }
 
-    /// `out (norm(y silu(z)))`, where `y` is read along `C` of each value's state, after it has been written to along `B`.
+    /// Computes `out (norm(y silu(z)))`. Each value's state is written along `B`, then read along `C` to give
+    /// `y`.
     fn state_space(&mut self, block: usize, space: StateSpace, x: &[f32]) -> Vec<f32> {
         let (inner, width, states) = (space.inner_width(), space.head_width, space.state);
         let projected = self.times(self.part(block, Role::StateInput), x);
@@ -376,8 +378,8 @@ impl<'a> Reference<'a> {
         self.times(self.part(block, Role::StateOutput), &normed)
     }
 
-    /// The experts and their weights, where `entering` is what the block was given and `x` what its network adds to; without
-    /// experts one that weighs 1.
+    /// The experts and their weights. `entering` is the block's input, `x` the network's residual stream.
+    /// Without experts, one of weight 1.
     fn routed(
         &self,
         block: usize,
@@ -405,8 +407,8 @@ impl<'a> Reference<'a> {
         routed
     }
 
-    /// `sum over the routed experts of weight * down (f(gate norm(x)) * up norm(x))`, over the selected neurons, and what a network beside
-    /// them gives. Without gates, the model says that they are its ups, and the product is taken twice here.
+    /// Computes `sum over the routed experts of weight * down (f(gate norm(x)) * up norm(x))` over the
+    /// selected neurons, plus the shared expert. Without gates, the gates are the ups, computed twice here.
     fn feed_forward(
         &self,
         block: usize,
@@ -459,7 +461,8 @@ impl<'a> Reference<'a> {
         sum
     }
 
-    /// `down (f(gate x) * up x)` of a network that every token visits. Without gates, they are its ups.
+    /// Computes `down (f(gate x) * up x)` for a network that every token uses. Without gates, the gates are
+    /// the ups.
     fn resident(&self, block: usize, roles: [Role; 3], network: &FeedForward, x: &[f32]) -> Vec<f32> {
         let [gate, up, down] = roles;
         let [up, down] = [up, down].map(|role| self.part(block, role));
@@ -469,7 +472,7 @@ impl<'a> Reference<'a> {
         self.times(down, &neurons)
     }
 
-    /// `x` normalised, where the description has that norm.
+    /// `x` by the norm of this role, if the model has it.
     fn normed(&self, block: usize, role: Role, x: Vec<f32>) -> Vec<f32> {
         match self.model.part(block, role) {
             Some(weight) => norm(&x, &values(weight), self.model.config().norm_epsilon),
@@ -477,7 +480,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The heads of queries or keys normalised, each or together, where the description says so.
+    /// Applies the norm of queries or keys, for each head or over all, if the model has it.
     fn norm_heads(&self, a: &Attention, block: usize, role: Role, heads: &mut [f32]) {
         let Some(weight) = self.model.part(block, role).map(values) else { return };
         let together = if a.norm == Some(HeadNorm::Head) { a.head_width } else { heads.len() };
@@ -486,7 +489,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// `x` and a bias, where the description has that one.
+    /// `x` with the bias of this role, if the model has it.
     fn biased(&self, block: usize, role: Role, mut x: Vec<f32>) -> Vec<f32> {
         if let Some(bias) = self.model.part(block, role) {
             add(&mut x, 1.0, &values(bias));
@@ -494,7 +497,7 @@ impl<'a> Reference<'a> {
         x
     }
 
-    /// A tensor that the description has.
+    /// A tensor that the model has.
     fn part(&self, block: usize, role: Role) -> Matrix<'a> {
         self.model.part(block, role).unwrap_or_else(|| panic!("block {block} has no {role:?}"))
     }
@@ -506,7 +509,7 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// Values as a row of a format holds them.
+/// Values rounded to a format.
 pub fn rounded(format: Format, values: &[f32]) -> Vec<f32> {
     let mut bytes = vec![0; format.row_bytes(values.len())];
     quantise(format, values, &mut bytes);
@@ -528,7 +531,7 @@ fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
     out
 }
 
-/// `c tanh(value / c)`, or the value where there is no bound.
+/// `c tanh(value / c)`, or the value if there is no bound.
 fn bounded(value: f32, bound: Option<f32>) -> f32 {
     bound.map_or(value, |c| c * (value / c).tanh())
 }

@@ -1,21 +1,21 @@
-//! A rotary embedding ready for use: its frequencies, computed once from its description.
+//! A rotary embedding's frequencies, computed once from its description.
 
 use kernels::{Rotation, fill_rotations, rope, rope_frequency, rope_halves};
 
 use crate::model::config::{Pairing, Rope, RopeScaling};
 
-/// The frequencies of a rotary embedding, and what rotates by them.
+/// The frequencies of a rotary embedding.
 #[derive(Debug, Clone)]
 pub struct Rotary {
     pairing: Pairing,
-    /// Radians a position, of each pair.
+    /// Radians per position, for each pair.
     frequencies: Box<[f64]>,
     /// The factor of cosines and sines.
     magnitude: f64,
 }
 
 impl Rotary {
-    /// The frequencies of a description, where there is room for `context` tokens.
+    /// The frequencies of a description, for a context of `context` tokens.
     pub fn new(rope: &Rope, context: usize) -> Self {
         let pairs = rope.width / 2;
         let long = rope.long.as_ref().filter(|long| context > long.original_context);
@@ -39,7 +39,7 @@ impl Rotary {
         Self { pairing: rope.pairing, frequencies, magnitude: f64::from(rope.magnitude) }
     }
 
-    /// Pairs of a head that are rotated.
+    /// Number of rotated pairs of a head.
     pub fn pairs(&self) -> usize {
         self.frequencies.len()
     }
@@ -58,8 +58,8 @@ impl Rotary {
     }
 }
 
-/// The first pair that is scaled at all, and the first that is scaled whole: those that turn `beta_fast` and `beta_slow` times
-/// within the original context.
+/// The first pair that is scaled at all, and the first that is scaled fully: they turn `beta_fast` and
+/// `beta_slow` times within the original context.
 fn yarn_limits(rope: &Rope, original_context: usize, beta_fast: f32, beta_slow: f32) -> [f64; 2] {
     let width = rope.width as f64;
     let turns = |beta: f32| {
@@ -105,9 +105,9 @@ mod tests {
         };
         let found = frequencies(yarn(false), &[]);
         let between = |own: f64, scaled: f64| own * (1.0 - scaled) + own / 8.0 * scaled;
-        // the limits are rounded outwards, to 0 and 3
+        // rounded outwards, the limits are 0 and 3
         check(&found, [1.0, between(0.1, 1.0 / 3.0), between(0.01, 2.0 / 3.0), 0.001 / 8.0]);
-        // or taken as they are
+        // or exact
         let turns = |count: f64| 4.0 * (1000.0 / (count * std::f64::consts::TAU)).ln() / 10_000_f64.ln();
         let scaled = |pair: f64| (pair - turns(32.0)) / (turns(1.0) - turns(32.0));
         let found = frequencies(yarn(true), &[]);

@@ -1,62 +1,63 @@
-//! Recorded routes: which experts the tokens of a real model visited.
+//! Recorded routes: the experts that a real model's tokens used.
 //!
-//! A generated model routes as its random weights will. With a recording its caches and reads meet a real model's routing. What the real
-//! model's routers say when they are asked a layer early can be part of it: the generated ones' answers have nothing to do with it.
+//! A generated model's random weights route unrealistically. A recording exercises its caches and reads with
+//! a real model's routing. The recording may include the real routers' choices one layer early, because the
+//! generated routers' are unrelated to it.
 
 use crate::model::config::Config;
 
-/// How a mixture routes.
+/// The shape of a mixture's routing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Routing {
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
     /// Experts of a layer.
     pub experts: usize,
-    /// Experts that a token visits in a layer.
+    /// Experts of a token in a layer.
     pub experts_used: usize,
 }
 
 impl Routing {
-    /// A model's; `None` where it has no experts.
+    /// A model's routing; `None` without experts.
     pub fn of(config: &Config) -> Option<Self> {
         let (experts, experts_used) = (config.experts(), config.experts_used());
         (experts > 1).then(|| Self { layers: config.layers(), experts, experts_used })
     }
 }
 
-/// Routes that a model cannot follow, for this reason.
+/// Why routes do not fit a model.
 #[derive(Debug, thiserror::Error)]
 #[error("the recorded routes do not fit the model: {0}; name a recording of a model of this shape")]
 pub struct RoutesError(pub(crate) String);
 
-/// The experts that each token of a sequence visits, by its position.
+/// The experts of each token of a sequence, by position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routes {
     routing: Routing,
     /// `[tokens, layers, experts used]`, ascending in each layer.
     experts: Vec<u16>,
-    /// The same of what the layer before takes them to be; empty where that is not known.
+    /// The choices one layer early, in the same shape; empty if unknown.
     ahead: Vec<u16>,
 }
 
 impl Routes {
-    /// Routes of a model that routes like `routing`, from the experts of one layer after another of one token after another.
+    /// Makes routes for `routing` from the experts of each layer of each token, in order.
     ///
     /// *Shapes*: `layers` yields `tokens * layers` lists of `experts_used` experts.
     ///
     /// # Errors
-    /// When the lists are not that.
+    /// If the lists do not have that shape.
     pub fn new(routing: Routing, layers: impl IntoIterator<Item = Vec<usize>>) -> Result<Self, RoutesError> {
         Ok(Self { routing, experts: in_order(routing, layers)?, ahead: Vec::new() })
     }
 
-    /// The same routes, and what the layer before takes them to be.
+    /// Adds the choices one layer early.
     ///
-    /// *Shapes*: as in [`Self::new`]; nobody asks for the first layer's.
+    /// *Shapes*: as in [`Self::new`]; the first layer's are never used.
     ///
     /// # Errors
-    /// When the lists are not that, or fewer or more than the routes'.
+    /// If the lists do not have the shape of the routes.
     pub fn known_ahead(mut self, layers: impl IntoIterator<Item = Vec<usize>>) -> Result<Self, RoutesError> {
         self.ahead = in_order(self.routing, layers)?;
         match self.ahead.len() == self.experts.len() {
@@ -65,7 +66,7 @@ impl Routes {
         }
     }
 
-    /// Of which routing they are.
+    /// The shape of the routing.
     pub(crate) fn routing(&self) -> Routing {
         self.routing
     }
@@ -75,19 +76,19 @@ impl Routes {
         self.experts.len() / (self.routing.layers * self.routing.experts_used)
     }
 
-    /// The experts of a layer for the token at a position, ascending; `None` behind the last.
+    /// The experts of a layer for the token at `position`, ascending; `None` after the last token.
     ///
     /// *Shapes*: `[experts used]`.
     pub fn experts(&self, position: usize, layer: usize) -> Option<&[u16]> {
         self.of(&self.experts, position, layer)
     }
 
-    /// What the layer before takes [`Self::experts`] to be; `None` behind the last, and where nothing is known ahead.
+    /// The choice of [`Self::experts`] one layer early; `None` after the last token, and if unknown.
     pub fn ahead(&self, position: usize, layer: usize) -> Option<&[u16]> {
         self.of(&self.ahead, position, layer)
     }
 
-    /// Whether anything is known ahead.
+    /// Whether choices one layer early are known.
     pub fn are_known_ahead(&self) -> bool {
         !self.ahead.is_empty()
     }
@@ -98,7 +99,7 @@ impl Routes {
     }
 }
 
-/// The experts of one layer after another of one token after another, ascending in each.
+/// Collects the experts of each layer of each token, ascending in each layer.
 fn in_order(routing: Routing, layers: impl IntoIterator<Item = Vec<usize>>) -> Result<Vec<u16>, RoutesError> {
     let mut experts = Vec::new();
     for (index, mut list) in layers.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! From logits to a token: the highest, or one drawn from what is left after the usual cuts.
+//! Sampling: from logits to the most likely token, or to one drawn after the usual cuts.
 //!
 //! ```text
 //! repeat penalty -> penalties of the answer -> bias -> top k -> temperature -> softmax -> top p -> min p -> draw
@@ -12,9 +12,9 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::error::Error;
 
-/// How tokens are chosen. The default is greedy: the most likely token, always.
+/// Sampling options. The default is greedy: always the most likely token.
 ///
-/// Options may be added in later versions: begin with the default and set those that differ.
+/// Later versions may add options: start with the default and set what differs.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Sampling {
@@ -55,7 +55,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Whether every number means something.
+    /// Checks that every option is valid.
     fn check(&self) -> Result<(), Error> {
         let refuse = |name, value, range| Err(Error::Sampling { name, value, range });
         for (name, value) in [("top-p", self.top_p), ("min-p", self.min_p)] {
@@ -85,7 +85,7 @@ impl Sampling {
     }
 }
 
-/// Tokens that the repeat penalty looks back on.
+/// Number of tokens that the repeat penalty covers.
 const PENALISED: usize = 64;
 
 /// Chooses tokens; the same seed and logits give the same tokens.
@@ -100,17 +100,17 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler that has seen nothing.
+    /// A sampler without history.
     ///
     /// # Errors
-    /// [`Error::Sampling`] for an option that means nothing.
+    /// [`Error::Sampling`] for an invalid option.
     pub fn new(sampling: Sampling) -> Result<Self, Error> {
         sampling.check()?;
         let random = StdRng::seed_from_u64(sampling.seed);
         Ok(Self { sampling, random, recent: Vec::new(), chosen: BTreeMap::new(), candidates: Vec::new() })
     }
 
-    /// Tells of a token of the prompt.
+    /// Records a token of the prompt for the repeat penalty.
     pub fn saw(&mut self, token: u32) {
         if self.recent.len() == PENALISED {
             self.recent.remove(0);
@@ -118,15 +118,19 @@ impl Sampler {
         self.recent.push(token);
     }
 
-    /// The next token. One whose logit is negative infinity is never chosen while there is another. *Shapes*:
-    /// `logits: [vocabulary]`.
+    /// Chooses the next token. A token whose logit is negative infinity is never chosen while there is
+    /// another.
+    ///
+    /// *Shapes*: `logits: [vocabulary]`.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
         self.sample_among(logits, |_| true).unwrap_or(0)
     }
 
-    /// The next token among those that are `allowed`, of which only the likely are asked about; `None` if there is none. The cuts
-    /// are those of all tokens, and the draw is among what they leave; where that has none that is allowed, it is the
-    /// likeliest that is. *Shapes*: `logits: [vocabulary]`.
+    /// Chooses the next token among `allowed` ones; `None` if there is none. `allowed` is called only for
+    /// likely tokens. The cuts apply to all tokens, and the draw is among what they leave. If no allowed
+    /// token is left, the most likely allowed one is chosen.
+    ///
+    /// *Shapes*: `logits: [vocabulary]`.
     pub fn sample_among(&mut self, logits: &[f32], mut allowed: impl FnMut(u32) -> bool) -> Option<u32> {
         self.score(logits);
         let first = if self.sampling.temperature == 0.0 {
@@ -150,14 +154,14 @@ impl Sampler {
         Some(token)
     }
 
-    /// All tokens with their scores, penalties and bias among them.
+    /// Lists all tokens with their scores, after penalties and bias.
     fn score(&mut self, logits: &[f32]) {
         self.candidates.clear();
         self.candidates.extend((0..).zip(logits.iter().copied()));
         self.penalise();
     }
 
-    /// One of the candidates by their probabilities, of which there may be less than 1 together.
+    /// Draws a candidate by probability; probabilities may sum to less than 1.
     fn draw(&mut self) -> u32 {
         let total: f32 = self.candidates.iter().map(|&(_, p)| p).sum();
         let mut left = self.random.random::<f32>() * total;
@@ -168,7 +172,7 @@ impl Sampler {
         drawn.or(self.candidates.last()).map_or(0, |&(token, _)| token)
     }
 
-    /// Changes the scores of tokens that have come before, or are wanted more or less than others.
+    /// Applies penalties and biases to the scores.
     fn penalise(&mut self) {
         let Sampling { repeat_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
         let mut change = |token: u32, new: &dyn Fn(f32) -> f32| {
@@ -194,7 +198,7 @@ impl Sampler {
     }
 }
 
-/// Of equal ones the lowest number.
+/// The most likely token; the lowest number in a tie.
 fn most_likely(candidates: &[(u32, f32)]) -> u32 {
     let mut best = (0, f32::NEG_INFINITY);
     for &(token, logit) in candidates {
@@ -205,15 +209,15 @@ fn most_likely(candidates: &[(u32, f32)]) -> u32 {
     best.0
 }
 
-/// The order of candidates: the likeliest first, of equal ones the lowest number.
+/// The order of candidates: most likely first; the lowest number in a tie.
 fn by_likelihood(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
-/// Candidates that are put in order at first, to find one that is allowed: usually one of them is.
+/// Candidates that are sorted first to find an allowed one; usually one of them is.
 const LIKELY: usize = 64;
 
-/// The likeliest that is allowed.
+/// The most likely allowed token.
 fn likeliest(candidates: &mut [(u32, f32)], mut allowed: impl FnMut(u32) -> bool) -> Option<u32> {
     let middle = LIKELY.min(candidates.len());
     if middle < candidates.len() {
@@ -227,7 +231,7 @@ fn likeliest(candidates: &mut [(u32, f32)], mut allowed: impl FnMut(u32) -> bool
     })
 }
 
-/// Leaves the likely tokens, most likely first, each with its probability; at least one.
+/// Keeps the likely tokens, most likely first, with their probabilities; at least one.
 fn cut(candidates: &mut Vec<(u32, f32)>, sampling: &Sampling) {
     if sampling.top_k > 0 && sampling.top_k < candidates.len() {
         candidates.select_nth_unstable_by(sampling.top_k - 1, by_likelihood);
@@ -309,7 +313,8 @@ mod tests {
         sampler.saw(2);
         assert_eq!(sampler.sample(&[-5.0, -5.0, -2.0]), 2, "-4 after the penalty is still the highest");
     }
-    /// After each token the score that the documentation gives: `logit - presence - frequency * times`, plus the bias.
+    /// Compares each token's score with the documented one: `logit - presence - frequency * times`, plus the
+    /// bias.
     #[test]
     fn what_was_chosen_is_penalised_by_presence_and_by_number_and_the_prompt_is_not() {
         let logits = [2.0_f32, 1.0, 0.5, -1.0];
@@ -330,7 +335,7 @@ mod tests {
         assert!(times.iter().all(|&times| times > 0), "{times:?}");
     }
 
-    /// What is drawn among allowed tokens is what is drawn where the others are impossible.
+    /// Drawing among allowed tokens has the same distribution as with all others impossible.
     #[test]
     fn the_draw_among_allowed_tokens_has_their_probabilities() {
         let logits: Vec<f32> = (0..500).map(|token| ((token * 7919) % 500) as f32 / 100.0).collect();

@@ -1,4 +1,4 @@
-//! One sequence of tokens. `batch` has several of them, `generate` an iterator over what comes next.
+//! One sequence of tokens; `batch` has several, `generate` iterates over the next tokens.
 
 use crate::engine::{Claim, Command, Engine, Failure, Few, Heard};
 use crate::error::Error;
@@ -17,10 +17,10 @@ pub use generate::Generation;
 pub use internals::BatchExt;
 use standing::Standing;
 
-/// One sequence of tokens, with a handle of the engine that works on it.
+/// One sequence of tokens, with a handle of its engine.
 ///
-/// A session lives as long as its owner wants, beside the engine or on another thread. Where the plan has room for several sequences,
-/// there may be as many sessions; their calls take turns. Dropping a session frees its sequence.
+/// A session can live beside the engine or on another thread. A plan with several sequences allows as many
+/// sessions; their calls take turns. Dropping a session frees its sequence.
 #[derive(Debug)]
 pub struct Session {
     claim: Claim,
@@ -36,14 +36,14 @@ impl Session {
         Self { claim, standing: Standing::default(), logits, stop: StopHandle::default() }
     }
 
-    /// Takes tokens of a prompt through the model together, dense. The logits `[vocabulary]` after the last.
+    /// Prefills a prompt's tokens together, dense. Returns the logits `[vocabulary]` after the last.
     ///
-    /// Tokens go on where the sequence stands: a second prompt follows the first, and what was decoded between them.
+    /// The tokens continue the sequence: a second prompt follows the first, and tokens decoded between them.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`], [`Error::Token`] and [`Error::Context`] before anything is done; [`Error::Read`] and
-    /// [`Error::Stopped`] on the way. The sequence stays where it was; of a model with recurrent state
-    /// ([`Engine::is_recurrent`]) it goes back to where its last prompt ended.
+    /// [`Error::EmptyPrompt`], [`Error::Token`] and [`Error::Context`] before any work; [`Error::Read`] and
+    /// [`Error::Stopped`] during it. The sequence stays at its position; with recurrent state
+    /// ([`Engine::is_recurrent`]) it goes back to the end of its last prompt.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
         self.prompt(tokens, Heard::Last, |_| ())?;
         Ok(self.logits())
@@ -52,22 +52,22 @@ impl Session {
     /// [`Session::prefill`] with the logits after every token, in order.
     ///
     /// # Errors
-    /// Those of [`Session::prefill`].
+    /// As [`Session::prefill`].
     ///
     /// # Panics
-    /// If `each` does, which ends the prompt: the sequence is then where it was, or, of a model with recurrent state, before that, which
-    /// [`Session::position`] says.
+    /// If `each` panics, which ends the prompt. The sequence is then at its former position; with recurrent
+    /// state it may be further back, see [`Session::position`].
     pub fn prefill_each(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), Error> {
         let mut index = 0..;
         self.prompt(tokens, Heard::Logits, |logits| each(index.next().unwrap_or(0), logits))
     }
 
-    /// The embedding `[width]` of a text's tokens, of length 1: made of their hidden states as the model's file says, dense, whatever
-    /// the plan's level. It is that of the text alone: the session forgets what it had and has these tokens afterwards, without
-    /// logits.
+    /// Computes the embedding `[width]` of a text, of length 1: pooled from its tokens' hidden states as the
+    /// model's file says, dense, at any level. The session is reset first, and afterwards holds these tokens,
+    /// without logits.
     ///
     /// # Errors
-    /// Those of [`Session::prefill`].
+    /// As [`Session::prefill`].
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.reset();
         let mut pooled = Pooled::new(self.engine().facts().pooling);
@@ -75,24 +75,25 @@ impl Session {
         Ok(pooled.finish())
     }
 
-    /// Takes one token through the model, sparse. The logits `[vocabulary]` after it.
+    /// Decodes one token, sparse. Returns the logits `[vocabulary]` after it.
     ///
     /// # Errors
-    /// Those of [`Session::prefill`].
+    /// As [`Session::prefill`].
     pub fn decode(&mut self, token: u32) -> Result<&[f32], Error> {
         self.decode_each(&[token])
     }
 
-    /// Takes a few tokens that follow each other through the model together, sparse: the logits `[tokens, vocabulary]` after each,
-    /// which are to the bit those of [`Session::decode`] one after another. Neurons that several of them need are read once, and
-    /// weights pass through memory once.
+    /// Decodes a few consecutive tokens together, sparse. Returns the logits `[tokens, vocabulary]` after
+    /// each, with the same bits as [`Session::decode`] one by one. Neurons that several tokens need are read
+    /// once, and weights pass through memory once.
     ///
-    /// With it a draft of what comes next is verified in one step: decode the token that is known with the draft behind it, compare
-    /// what each row's logits choose with the draft, and [`Session::rewind`] to behind the last token that was right.
+    /// This verifies a draft in one step. Decode the known token followed by the draft, compare each row's
+    /// choice with the draft, and [`Session::rewind`] to the end of the last correct token.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`] without tokens, [`Error::Rows`] for more than [`Engine::step_rows`], [`Error::Sequences`] for more than
-    /// one of a model with recurrent state, before anything is done; those of [`Session::prefill`].
+    /// [`Error::EmptyPrompt`] without tokens, [`Error::Rows`] for more than [`Engine::step_rows`],
+    /// [`Error::Sequences`] for more than one with recurrent state, all before any work; otherwise as
+    /// [`Session::prefill`].
     pub fn decode_each(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
         let Self { claim, standing, logits, stop } = self;
         let (engine, sequence) = (&claim.engine, claim.sequences.start);
@@ -116,24 +117,25 @@ impl Session {
         Ok(&logits[..all])
     }
 
-    /// The logits `[vocabulary]` of the last [`Session::prefill`] or [`Session::decode`] that was done, or those after the first token
-    /// of a [`Session::decode_each`].
+    /// The logits `[vocabulary]` of the last successful [`Session::prefill`] or [`Session::decode`], or those
+    /// after the first token of a [`Session::decode_each`].
     pub fn logits(&self) -> &[f32] {
         self.logits.get(..self.engine().vocabulary()).unwrap_or_default()
     }
 
-    /// Forgets the sequence: the next token stands at position 0. The cache of neurons stays.
+    /// Forgets the sequence: the next token gets position 0. Keeps the neuron cache.
     pub fn reset(&mut self) {
         self.standing = Standing::default();
     }
 
-    /// Forgets the sequence from `position` on: the next token stands there, and sees what was before it as if nothing had ever
-    /// come after. A position that the sequence has not reached yet leaves it as it is. The cache of neurons stays, and so do
-    /// [`Session::logits`], which are those of a token that may have been forgotten.
+    /// Forgets the sequence from `position` on: the next token gets that position and sees only what was
+    /// before it. A position beyond the end changes nothing. Keeps the neuron cache, and [`Session::logits`],
+    /// which may belong to a forgotten token.
     ///
-    /// With it a conversation whose beginning stays pays for its new part only: rewind to where it differs, then
-    /// [`Session::prefill`] the rest. A recurrent state ([`Engine::is_recurrent`]) cannot be cut: the sequence goes further back
-    /// then, to where its last prompt ended or to its beginning, and [`Session::position`] says from where on to prefill.
+    /// A conversation that keeps its start pays only for its new part: rewind to the first difference, then
+    /// prefill the rest. A recurrent state ([`Engine::is_recurrent`]) cannot be cut: the sequence then goes
+    /// further back, to the end of its last prompt or to its start. [`Session::position`] says where to
+    /// continue.
     pub fn rewind(&mut self, position: usize) {
         self.standing = self.standing.back(position, self.engine().is_recurrent());
     }
@@ -143,12 +145,12 @@ impl Session {
         self.standing.position
     }
 
-    /// A handle that ends what the engine is doing for this sequence, and leaves other sequences alone.
+    /// A handle that stops the engine's work for this sequence, and no other.
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// The engine that the session works with.
+    /// The session's engine.
     pub fn engine(&self) -> &Engine {
         &self.claim.engine
     }
@@ -160,10 +162,10 @@ impl Session {
     }
 }
 
-/// The steps that sessions and batches share.
+/// Steps shared by sessions and batches.
 impl Engine {
-    /// Takes tokens of a prompt into a sequence; `standing` is where it stands before and after. Where `heard` panics, the sequence
-    /// goes back to where it was, or before that where a recurrent state asks for it.
+    /// Prefills a prompt's tokens of a sequence and updates its `standing`. If `heard` panics, the sequence
+    /// goes back to where it was, or further with recurrent state.
     fn prompt(
         &self,
         sequence: usize,
@@ -195,13 +197,13 @@ impl Engine {
         done
     }
 
-    /// The position after so many tokens more, if there is room for them.
+    /// The position after `tokens` more tokens, if the context allows it.
     fn fitting(&self, at: At, tokens: usize) -> Result<usize, Error> {
         let (tokens, context) = (at.position.saturating_add(tokens), self.facts().context);
         if tokens > context { Err(Error::Context { tokens, context }) } else { Ok(tokens) }
     }
 
-    /// Refuses more tokens than pass together.
+    /// Refuses more tokens than a step allows.
     fn step(&self, rows: usize) -> Result<(), Error> {
         let most = self.step_rows();
         match rows {

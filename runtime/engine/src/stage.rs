@@ -1,24 +1,24 @@
-//! The time of a token by stage, from a clock that is read between the stages of a layer, and the bytes that a token
-//! must take through memory, however fast it is.
+//! Time of a token by stage, and a lower bound on the bytes that it moves through memory. A clock is read
+//! between the stages of a layer.
 
 use std::time::{Duration, Instant};
 
-/// A stage of a token, as one thread after another lives through it.
+/// A stage of a token, in the order of execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Norms, projections, keys and values, attention's sums.
+    /// Norms, projections, keys and values, attention.
     Attention,
-    /// Router and predictor of the layer, and the look-up of who is in memory.
+    /// The layer's router and predictor, and the cache look-up.
     Select,
-    /// Predictor of the next layer, and starting its prefetch reads.
+    /// The next layer's predictor, and the start of prefetch reads.
     LookAhead,
     /// Gate and up of neurons in memory.
     GateUp,
-    /// Gate and up of neurons that had to be read, and the wait for them.
+    /// Gate and up of neurons that were read, and the wait for them.
     Demand,
     /// Down.
     Down,
-    /// Copying what was read into the cache.
+    /// Copies of read neurons into the cache.
     Insert,
     /// The last norm and the logits.
     Head,
@@ -62,7 +62,7 @@ impl StageTimes {
         self.0[stage as usize]
     }
 
-    /// Adds what `other` has, too.
+    /// Adds the times of `other`.
     pub fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(time, other)| *time += other);
     }
@@ -81,7 +81,7 @@ impl From<[Duration; Stage::ALL.len()]> for StageTimes {
     }
 }
 
-/// The clock.
+/// A clock that attributes time to stages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StageClock {
     last: Instant,
@@ -95,7 +95,7 @@ impl Default for StageClock {
 }
 
 impl StageClock {
-    /// Begins a token: what has passed since the last belongs to no stage.
+    /// Starts a token; the time since the last one belongs to no stage.
     pub(crate) fn begin(&mut self) {
         self.last = Instant::now();
     }
@@ -107,27 +107,28 @@ impl StageClock {
         self.last = now;
     }
 
-    /// Totals since start.
+    /// Times since start.
     pub(crate) fn times(&self) -> StageTimes {
         self.times
     }
 }
 
-/// Bytes that tokens take through memory at least: each once a token, copies, activations and the look-ahead left out.
+/// A lower bound on the bytes that tokens move through memory: each byte once a token, without copies,
+/// activations and look-ahead.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Attention's matrices, norms, routers and the head: equal for every token.
+    /// Attention's matrices, norms, routers and the head; equal for every token.
     pub weights: u64,
-    /// Predictors, or gate rows, by which neurons were selected.
+    /// Predictors or gate rows that select neurons.
     pub selection: u64,
     /// Keys and values of the positions so far.
     pub kv: u64,
-    /// Rows of neurons: gate of those requested, unless selection has read it, up where it fires, down where it is active.
+    /// Rows of neurons: gates that selection did not read, ups of firing gates, downs of active neurons.
     pub rows: u64,
 }
 
 impl Traffic {
-    /// Every number of both.
+    /// Combines every number with the other's.
     pub(crate) fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
         Self {
             weights: of(self.weights, other.weights),
@@ -137,7 +138,7 @@ impl Traffic {
         }
     }
 
-    /// Bytes that are read in order; rows of neurons are read here and there.
+    /// Bytes that are read sequentially, all but the rows of neurons.
     pub fn in_order(&self) -> u64 {
         self.weights + self.selection + self.kv
     }

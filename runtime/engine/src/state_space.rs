@@ -1,4 +1,5 @@
-//! A state space (Mamba-2) over rows of one sequence, from what they are projected to until what its output matrix meets.
+//! A state space (Mamba-2) over rows of one sequence, from their projections to the input of the output
+//! matrix.
 //!
 //! ```text
 //! row      [ z | x | B | C | dt ]
@@ -9,7 +10,8 @@
 //! s = exp(dt a) s;  s += dt x B;  y = s . C + d x;  out = norm(y silu(z))     threads share groups of heads
 //! ```
 //!
-//! Rows pass one after another in every thread, so that chunks of a prompt, threads and other sequences change no bit.
+//! Every thread takes the rows one after another, so chunks of a prompt, threads and other sequences change
+//! no bit.
 
 use kernels::{Activation, Kernels, rms_norm};
 
@@ -38,7 +40,7 @@ pub(crate) struct Space<'a> {
 }
 
 impl<'a> Space<'a> {
-    /// That of a block whose mixer is one.
+    /// The state space of a block that has one.
     pub(crate) fn new(
         config: StateSpace,
         kernels: &'a dyn Kernels,
@@ -84,7 +86,7 @@ impl<'a> Space<'a> {
         });
     }
 
-    /// One head of a row: `states: [head_width, state]`, `out: [head_width]`.
+    /// Computes one head of a row: `states: [head_width, state]`, `out: [head_width]`.
     fn head(&self, row: &[f32], group: usize, head: usize, states: &mut [f32], out: &mut [f32]) {
         let StateSpace { heads, head_width, groups, state: width, .. } = self.config;
         let inner = self.config.inner_width();
@@ -100,7 +102,7 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// What was read of a group's states, gated and then normalised.
+    /// Gates the output of a group's states, then normalises it.
     fn gate(&self, row: &[f32], group: usize, out: &mut [f32]) {
         let width = out.len();
         let mut gated = [0.0; StateSpace::GROUP_WIDTH_MAX];

@@ -1,4 +1,4 @@
-//! The engine: a plan in execution. The life of a token.
+//! A plan in execution on the engine's thread: start, prefill, decode.
 //!
 //! ```text
 //! start    every region of the plan is taken at once and filled: fixed, level, hot; no region grows after
@@ -48,25 +48,25 @@ use network::Layers;
 use rows::{Buffers, PromptRoom, Rows};
 use vectors::{as_rotations, scale};
 
-/// One row of a batch: a token at a position of a sequence.
+/// One row of a step: a token at a position of a sequence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Token {
-    /// Which token.
+    /// The token.
     pub token: u32,
-    /// Which sequence.
+    /// The sequence.
     pub sequence: u32,
     /// Tokens of the sequence before it.
     pub position: usize,
 }
 
-/// Hears the number of a row and the logits `[vocabulary]` after it.
+/// Receives the index of a row and the logits `[vocabulary]` after it.
 pub(crate) type Each<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
 /// A plan in execution.
 #[derive(Debug)]
 pub(crate) struct Transformer {
     config: Config,
-    /// Set by whoever wants an end; looked at before each layer.
+    /// Requests to stop, checked before each layer.
     pub(crate) stop: Stops,
     /// Whether the arena is locked in memory.
     lock: Result<(), LockError>,
@@ -79,7 +79,7 @@ pub(crate) struct Transformer {
     buffers: Buffers,
     prompt: PromptRoom,
     logits: Slab<f32>,
-    /// Bytes of weights, and of keys and values, that decoding has read.
+    /// Bytes of weights, and of keys and values, read by decode.
     traffic: Traffic,
 }
 
@@ -88,20 +88,21 @@ pub(crate) struct Transformer {
 struct Turns {
     /// The frequencies of [`Config::ropes`].
     rotaries: Vec<Rotary>,
-    /// Rotations that a row has room for, of each rotary embedding.
+    /// Rotations of a row for each rotary embedding.
     pairs: usize,
 }
 
 impl Transformer {
-    /// One token of each of some sequences, or several that follow each other, sparse: the logits `[rows, vocabulary]` after them.
-    /// What several of them request is read once. The bits of each are those that it has by itself, after those before it.
+    /// Decodes one token of each of some sequences, or several consecutive ones, sparse. Returns the logits
+    /// `[rows, vocabulary]` after each. Neurons that several rows request are read once. Each row has the
+    /// same bits as by itself, after the rows before it.
     ///
     /// # Errors
-    /// If a token or its position is impossible, or a read fails.
+    /// If a token or its position is invalid, or a read fails.
     ///
     /// # Panics
-    /// If there are no rows or more than the plan has room for, if a sequence's do not follow each other, or if there are several of
-    /// one whose state is recurrent: it passes all layers before the next token comes.
+    /// If there are no rows or more than the plan allows, or if a sequence's rows are not consecutive. Also
+    /// for several rows of a recurrent sequence, whose tokens must pass all layers one by one.
     pub(crate) fn decode(&mut self, rows: &[Token]) -> Result<&[f32], TransformerError> {
         assert!(!rows.is_empty(), "there is a token");
         assert!(
@@ -136,8 +137,8 @@ impl Transformer {
         Ok(&self.logits[..rows.len() * self.config.vocabulary])
     }
 
-    /// The tokens of one sequence's prompt, dense, a chunk at a time: the logits after the last. `each` hears those after every
-    /// token; without it they are not computed.
+    /// Prefills the tokens of one sequence's prompt, dense, in chunks. Returns the logits after the last.
+    /// `each` receives the logits after every token; without it they are not computed.
     ///
     /// # Errors
     /// As [`Transformer::decode`].
@@ -162,8 +163,8 @@ impl Transformer {
         Ok(&self.logits[..self.config.vocabulary])
     }
 
-    /// [`Transformer::prefill`] without logits: `each` hears the number of every row and its hidden state `[width]`, which is what
-    /// the head would read.
+    /// [`Transformer::prefill`] without logits: `each` receives the index of every row and its hidden state
+    /// `[width]`, the head's input.
     ///
     /// # Errors
     /// As [`Transformer::decode`].
@@ -180,8 +181,8 @@ impl Transformer {
         })
     }
 
-    /// The tokens of one sequence's prompt through all layers, a chunk at a time: `after` hears which rows have passed, whose residual
-    /// stream is there.
+    /// Passes the tokens of one sequence's prompt through all layers, in chunks. `after` receives the range
+    /// of each chunk while its residual stream is in the buffers.
     fn chunks(
         &mut self,
         rows: &[Token],
@@ -204,40 +205,41 @@ impl Transformer {
         Ok(())
     }
 
-    /// The logits `[rows, vocabulary]` of the last decode, or, of one, prefill.
+    /// The logits `[rows, vocabulary]` of the last decode, or `[1, vocabulary]` of the last prefill.
     pub(crate) fn logits(&self) -> &[f32] {
         &self.logits
     }
 
-    /// Whether the regions can never be paged out, or why they can.
+    /// Whether memory is locked, or why not.
     pub(crate) fn lock(&self) -> &Result<(), LockError> {
         &self.lock
     }
 
-    /// How flash is read, for the report.
+    /// The read method, for the report.
     pub(crate) fn flash(&self) -> String {
         self.fetcher.describe()
     }
 
-    /// Experts as recorded from now on, or as the router chooses.
+    /// Replays recorded experts from now on, or ends the replay.
     pub(crate) fn replay_routes(&mut self, routes: Option<Routes>) {
         self.layers.routes = routes;
     }
 
-    /// Records the last reads from now on, for [`Transformer::replay_reads`].
+    /// Records reads from now on, for [`Transformer::replay_reads`].
     pub(crate) fn record_reads(&mut self) {
         self.fetcher.record();
     }
 
-    /// Does the recorded reads once more, with nothing else to do, `depth` at a time; `None` if there are none.
+    /// Repeats the recorded reads without compute, `depth` at a time; `None` if there are none.
     ///
     /// # Errors
-    /// The first read that failed.
+    /// The first failed read.
     pub(crate) fn replay_reads(&mut self, depth: usize) -> Result<Option<Replay>, TransformerError> {
         Ok(self.fetcher.replay(depth)?)
     }
 
-    /// Measures the rates of this hour at the given points, over this engine's memory and container, with the decoding threads.
+    /// Measures current rates at these points, over this engine's memory and container, with the decode
+    /// threads.
     pub(crate) fn probe(&mut self, points: &Points) -> Probe {
         if let Err(error) = self.enter(Phase::Decode) {
             return Probe::nothing(error.to_string());
@@ -255,22 +257,22 @@ impl Transformer {
         )
     }
 
-    /// Empties the cold slots, as at start.
+    /// Frees all cold slots, as at start.
     pub(crate) fn clear_cache(&mut self) {
         self.layers.neurons.iter_mut().for_each(|layer| layer.cache.clear_cold());
     }
 
-    /// Sequences that fit.
+    /// Number of sequences.
     pub(crate) fn sequences(&self) -> usize {
         self.kept.sequences
     }
 
-    /// Rows that pass together while decoding.
+    /// The most rows of a decode step.
     pub(crate) fn step_rows(&self) -> usize {
         self.kept.step_rows
     }
 
-    /// Positions that fit, of each.
+    /// Positions of each sequence.
     pub(crate) fn context(&self) -> usize {
         self.kept.kv.context()
     }
@@ -285,12 +287,12 @@ impl Transformer {
         self.kept.kv.bytes_per_token()
     }
 
-    /// Whether there are layers that keep a state in place of keys and values.
+    /// Whether some layers have a recurrent state instead of keys and values.
     pub(crate) fn is_recurrent(&self) -> bool {
         self.kept.states.is_some()
     }
 
-    /// Lets a sequence begin with the first `positions` of another one.
+    /// Starts a sequence with the first `positions` tokens of another.
     pub(crate) fn share(&mut self, from: usize, to: usize, positions: usize) {
         self.kept.share(from, to, positions);
     }
@@ -305,7 +307,7 @@ impl Transformer {
         self.kept.copy_in(sequence, positions, at, bytes);
     }
 
-    /// Bytes of a sequence's recurrent state; 0 where there is none.
+    /// Bytes of a sequence's recurrent state; 0 without one.
     pub(crate) fn state_bytes(&self) -> usize {
         self.kept.states.as_ref().map_or(0, States::bytes)
     }
@@ -327,7 +329,7 @@ impl Transformer {
         Ok(())
     }
 
-    /// Threads of a stage, started when the other stage has other cores, and room for its rows.
+    /// Prepares the threads of a phase, if its cores differ, and the buffers of its rows.
     fn enter(&mut self, phase: Phase) -> Result<(), TransformerError> {
         self.compute.enter(phase)?;
         if phase == Phase::Prefill && self.prompt.of_decode.is_none() {
@@ -344,7 +346,7 @@ impl Transformer {
         Ok(())
     }
 
-    /// Takes these buffers in place of those it has.
+    /// Swaps the buffers of rows.
     fn exchange(&mut self, rows: Rows) -> Rows {
         Rows {
             buffers: mem::replace(&mut self.buffers, rows.buffers),
@@ -352,7 +354,7 @@ impl Transformer {
         }
     }
 
-    /// All layers over at most a chunk of rows; the residual stream holds what comes out.
+    /// Runs all layers over at most a chunk of rows; the residual stream has their output.
     fn forward(&mut self, rows: &[Token]) -> Result<(), TransformerError> {
         self.layers.stamp = self.layers.stamp.wrapping_add(1);
         self.kept.rows.clear();
@@ -388,7 +390,7 @@ impl Transformer {
             if self.config.blocks[block].resident().is_some() {
                 self.resident_block(block, count);
             }
-            // whatever comes before a layer's neurons counts as attention
+            // everything before a layer's neurons counts as attention
             if self.compute.phase == Phase::Decode && layer.is_some() {
                 self.layers.feed_forward.clock.end(Stage::Attention);
             }
@@ -402,7 +404,7 @@ impl Transformer {
         Ok(())
     }
 
-    /// `hidden = norm(x[row])` of some rows, from the beginning of `normed` on.
+    /// Computes `hidden = norm(x[row])` for some rows, at the front of `normed`.
     fn norm_last(&mut self, rows: Range<usize>) {
         let c = &self.config;
         let x = &self.buffers.residual[rows.start * c.width..rows.end * c.width];
@@ -411,7 +413,7 @@ impl Transformer {
         }
     }
 
-    /// `logits = softcap(scale * head(norm(x[row])))` of some rows.
+    /// Computes `logits = softcap(scale * head(norm(x[row])))` for some rows.
     fn heads(&mut self, rows: Range<usize>) {
         self.norm_last(rows.clone());
         let c = &self.config;

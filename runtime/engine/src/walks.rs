@@ -1,5 +1,5 @@
-//! Steps of the engine's own kernels over memory, again and again: what `profile` times, and what a probe of the hour times
-//! again. Whoever calls a step looks at the clock.
+//! Loops of the engine's own kernels over memory. `profile` times them, and the probe times them again; the
+//! caller reads the clock.
 
 use std::{array, iter};
 
@@ -9,23 +9,23 @@ use plans::engine::{ADDED, SUMS, sum_words};
 
 use crate::pool::Pool;
 
-/// Columns of the rows in cache: with its vector at most 16 KiB, half of a small first-level cache.
+/// Columns of cached rows: with its vector at most 16 KiB, half of a small first-level cache.
 const CACHED_COLUMNS: usize = 2048;
-/// Columns of matrices and bundles: a model of 7 billion weights.
+/// Columns of matrices and bundles, as in a model of 7 billion weights.
 pub const COLUMNS: usize = LONG_ROW_VALUES as usize;
-/// Weight bytes of one matrix: a step between two meetings of all threads.
+/// Weight bytes of one matrix: the work between two synchronisations of all threads.
 pub const MATRIX_BYTES: usize = 16 << 20;
 /// One neuron in about this many is requested.
 const REQUESTED_ONE_IN: u64 = 8;
-/// Neurons that a thread takes together.
+/// Neurons that a thread claims together.
 const CLUSTER_NEURONS: usize = 32;
-/// Weight bytes and columns of a matrix of a small model, and what lies between two of them.
+/// Weight bytes and columns of a small model's matrix, and the gap between two matrices.
 const SMALL_BYTES: usize = 128 << 10;
 const SMALL_COLUMNS: usize = 1024;
 const SMALL_APART_BYTES: usize = 2 * SMALL_BYTES;
 
-/// Calls `with` with a step of dot products whose rows stay in cache, which returns its FLOPs; any number of threads may take
-/// it at once.
+/// Calls `with` with a step of dot products over cached rows, which returns its FLOPs. Any number of threads
+/// may call the step at once.
 pub fn dots_in_cache<R>(
     kernels: &dyn Kernels,
     format: Format,
@@ -43,13 +43,13 @@ pub fn dots_in_cache<R>(
     })
 }
 
-/// Matrices, one after another, from a buffer that no cache holds.
+/// A walk over consecutive matrices in a buffer larger than any cache.
 #[derive(Debug)]
 pub struct DenseWalk<'a> {
     kernels: &'a dyn Kernels,
     format: Format,
     buffer: &'a [u8],
-    /// Bytes between two of them.
+    /// Bytes between two matrices.
     apart: usize,
     next: usize,
     x: Vec<f32>,
@@ -58,17 +58,18 @@ pub struct DenseWalk<'a> {
 }
 
 impl<'a> DenseWalk<'a> {
-    /// Matrices of [`MATRIX_BYTES`], without a gap.
+    /// A walk over matrices of [`MATRIX_BYTES`], without gaps.
     pub fn new(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
         Self::of(MATRIX_BYTES, COLUMNS, 0, kernels, format, buffer)
     }
 
-    /// Matrices as in a small model, apart from each other, so that reading one prefetches nothing of the next.
+    /// A walk over matrices as in a small model, with gaps, so that reading one prefetches nothing of the
+    /// next.
     pub fn small(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
         Self::of(SMALL_BYTES, SMALL_COLUMNS, SMALL_APART_BYTES, kernels, format, buffer)
     }
 
-    /// Matrices of at most so many bytes with rows of so many columns, so far apart.
+    /// A walk over matrices of at most `bytes` bytes with rows of `columns` values, `apart` bytes apart.
     pub fn of(
         bytes: usize,
         columns: usize,
@@ -92,7 +93,7 @@ impl<'a> DenseWalk<'a> {
         self.out.len() * self.format.row_bytes(self.x.len())
     }
 
-    /// Goes over one matrix; returns its bytes.
+    /// Multiplies one matrix; returns its bytes.
     pub fn step(&mut self, pool: &Pool) -> f64 {
         let (rows, columns, bytes) = (self.out.len(), self.x.len(), self.bytes());
         if self.next + bytes > self.buffer.len() {
@@ -107,8 +108,8 @@ impl<'a> DenseWalk<'a> {
     }
 }
 
-/// A token's sparse feed-forward network, over and over, as the engine takes it: gates of all that is requested, ups where the
-/// gate fires, which it does for every second one, and downs of these.
+/// A token's sparse feed-forward network, repeated as the engine computes it: gates of all requested neurons,
+/// ups and downs of the half whose gate fires.
 #[derive(Debug)]
 pub struct SparseWalk<'a> {
     kernels: &'a dyn Kernels,
@@ -116,13 +117,13 @@ pub struct SparseWalk<'a> {
     x: Vec<f32>,
     words: Vec<f32>,
     values: Vec<f32>,
-    /// Those of a step whose gate fires, by sum.
+    /// Indices of firing neurons of a step, by sum.
     order: Vec<usize>,
     sums: Vec<f32>,
 }
 
 impl<'a> SparseWalk<'a> {
-    /// Neurons with rows of so many columns, all over `buffer`.
+    /// Neurons with rows of `columns` values, all over `buffer`.
     pub fn new(kernels: &'a dyn Kernels, format: Format, columns: usize, buffer: &'a [u8]) -> Self {
         let neurons = Neurons::new(format, format.row_bytes(columns), buffer);
         let [x, words] = [columns, Rounded::words(columns)].map(|count| vec![0.5; count]);
@@ -131,18 +132,18 @@ impl<'a> SparseWalk<'a> {
         Self { kernels, neurons, x, words, values, order, sums }
     }
 
-    /// Moves on to the next step's neurons.
+    /// Moves to the next step's neurons.
     pub fn go_on(&mut self) {
         self.neurons.go_on();
     }
 
-    /// Gates and ups: threads share neurons. Returns how many rows that is.
+    /// Computes gates and ups; threads share neurons. Returns the number of rows.
     pub fn gate_up(&mut self, pool: &Pool) -> f64 {
         let (kernels, neurons) = (self.kernels, &self.neurons);
         let x = Input::new(&self.x, true, &mut self.words);
         let all = |start: usize, values: &mut [f32]| {
             for (i, value) in (start..).zip(values) {
-                // while a row is met, the same row of the next neuron is on its way to the cache
+                // prefetch the next neuron's row while this one is computed
                 let dot = |part| x.dot(kernels, neurons.row(i, part, i + 1));
                 let gate = std::hint::black_box(dot(0));
                 *value = if neurons.fires(i) { (gate * dot(1)).clamp(-1e-3, 1e-3) } else { gate };
@@ -153,13 +154,14 @@ impl<'a> SparseWalk<'a> {
         (neurons.step + fire) as f64
     }
 
-    /// Downs: so many neighbours at a time are added to a sum, and threads share the sums. Returns how many rows that is.
+    /// Computes downs: adds `group` neighbours at a time to a sum; threads share the sums. Returns the number
+    /// of rows.
     pub fn down(&mut self, pool: &Pool, group: usize) -> f64 {
-        // factors that are not zero, whatever the buffer holds
+        // nonzero factors, whatever the buffer holds
         const FACTORS: [f32; ADDED] = [1e-3; ADDED];
         let (kernels, neurons, words) = (self.kernels, &self.neurons, sum_words(self.x.len()));
         let group = group.clamp(1, ADDED);
-        // by sum, as the engine orders them: counted, then put into place
+        // by sum, as in the engine: count, then place
         let firing = || (0..neurons.step).filter(|&index| neurons.fires(index)).enumerate();
         let sum_of = |nth: usize| nth / group % SUMS;
         let mut starts = [0; SUMS + 1];
@@ -192,8 +194,7 @@ impl<'a> SparseWalk<'a> {
     }
 }
 
-/// Neurons here and there, from a buffer that no cache holds: their gates and ups lie in one half of it, their downs in the
-/// other.
+/// Scattered neurons in a buffer larger than any cache: gates and ups first, then downs.
 #[derive(Debug)]
 struct Neurons<'a> {
     format: Format,
@@ -202,10 +203,10 @@ struct Neurons<'a> {
     all: usize,
     /// Requested neurons, ascending.
     requested: Vec<usize>,
-    /// First requested neuron of a step, and the number that it takes.
+    /// First requested neuron of the step, and the number of neurons in it.
     first: usize,
     step: usize,
-    /// Offset by which all have moved: once through the buffer, other neurons follow.
+    /// Offset of all neurons; each pass through the buffer uses other ones.
     moved: usize,
 }
 
@@ -218,12 +219,12 @@ impl<'a> Neurons<'a> {
         let next = |at: &usize| Some(at + 1 + gap(2 * REQUESTED_ONE_IN - 1));
         let requested: Vec<usize> =
             iter::successors(Some(first), next).take_while(|&neuron| neuron < all).collect();
-        // as many as make a layer's step worth meeting for
+        // enough to make a layer's step worth synchronising for
         let step = (MATRIX_BYTES / (3 * row_bytes)).min(requested.len());
         Self { format, row_bytes, buffer, all, requested, first: 0, step, moved: 0 }
     }
 
-    /// Moves on to the next step's neurons.
+    /// Moves to the next step's neurons.
     fn go_on(&mut self) {
         self.first += self.step;
         if self.first + self.step > self.requested.len() {
@@ -232,18 +233,19 @@ impl<'a> Neurons<'a> {
         }
     }
 
-    /// One of a step's.
+    /// The `index`-th neuron of the step.
     fn neuron(&self, index: usize) -> usize {
         let at = self.requested[self.first + index.min(self.step - 1)] + self.moved;
         if at < self.all { at } else { at - self.all }
     }
 
-    /// Whether the gate of one of a step's fires: of every second one, without a pattern that a processor foresees.
+    /// Whether the gate of the `index`-th neuron fires: half of all, without a pattern that a processor
+    /// predicts.
     fn fires(&self, index: usize) -> bool {
         (self.neuron(index) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0
     }
 
-    /// Gate (0), up (1) or down (2) of one of a step's, after which that of `next` is read.
+    /// The gate (0), up (1) or down (2) row of the `index`-th neuron; prefetches the same row of `next`.
     fn row(&self, index: usize, part: usize, next: usize) -> Row<'a> {
         let bytes = |index: usize| -> &'a [u8] {
             let neuron = self.neuron(index);
@@ -254,17 +256,17 @@ impl<'a> Neurons<'a> {
     }
 }
 
-/// Pseudo-random numbers, enough to spread reads and equal in every run (xorshift64*).
+/// Pseudo-random numbers (xorshift64*), equal in every run and good enough to scatter reads.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// Another seed, another sequence.
+    /// A generator with a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// Below `limit`, which is not zero.
+    /// A number below `limit`, which must not be zero.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -291,7 +293,7 @@ mod tests {
     #[test]
     fn steps_work_over_any_bytes_that_an_engine_holds() {
         let pool = Pool::new(&[0]).unwrap();
-        // empty slots, weights, and what is no number
+        // empty slots, weights, and NaN
         for byte in [0x00, 0x3c, 0xff] {
             let memory = vec![byte; 8 << 20];
             for format in Format::ALL {

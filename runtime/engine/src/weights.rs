@@ -1,10 +1,10 @@
-//! The fixed region, which is always in memory: tensors by their role.
+//! The fixed region, always in memory: tensors by role.
 //!
 //! ```text
 //! fixed region = [ fixed section of the container | predictors or gate rows of the quality level ]
 //! ```
 //!
-//! The second half is [`Level`](crate::level::Level)'s.
+//! [`Level`](crate::level::Level) owns the second half.
 
 use crate::arena::Slab;
 use crate::container::{Container, ContainerError, TensorEntry};
@@ -28,12 +28,12 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// The matrix's length.
+    /// Size of the matrix in bytes.
     pub(crate) fn bytes(self) -> usize {
         self.rows * self.format.row_bytes(self.columns)
     }
 
-    /// Puts the values into the order that the kernels want, in place.
+    /// Rearranges the values for the kernels, in place.
     #[must_use]
     pub(crate) fn stored_for(self, kernels: &dyn Kernels, region: &mut [u8]) -> Self {
         let format = kernels.stored(self.format, self.columns);
@@ -41,7 +41,7 @@ impl Tensor {
         Self { format, ..self }
     }
 
-    /// The matrix itself.
+    /// The matrix.
     pub(crate) fn of<'a>(&self, region: &'a [u8]) -> Matrix<'a> {
         Matrix {
             format: self.format,
@@ -60,7 +60,7 @@ pub(crate) struct Weights {
     output: Tensor,
     output_norm: Tensor,
     blocks: Vec<BlockTensors>,
-    /// The block with each layer's network.
+    /// The block of each layer.
     layers: Box<[usize]>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Weights {
 enum Embedding {
     /// The rows are in the fixed region.
     Here(Tensor),
-    /// The rows stay in the file until their token comes.
+    /// Rows stay in the file until they are used.
     InFile(Box<EmbeddingRows>),
 }
 
@@ -77,16 +77,16 @@ enum Embedding {
 type BlockTensors = [Option<Tensor>; Role::COUNT];
 
 impl Weights {
-    /// All bytes of it.
+    /// The whole region.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.region
     }
 
-    /// Reads the fixed section into `region`, which is as long as the section; without the pages of the embedding that
-    /// `rows` leaves in the file, which see them through `scratch`. Matrices are stored as the kernels want them.
+    /// Reads the fixed section into `region`, which is as long as the section. Pages of the embedding that
+    /// `rows` leaves in the file pass through `scratch` instead. Matrices are rearranged for the kernels.
     ///
     /// # Errors
-    /// If it cannot be read, its hash does not match, or a tensor is missing.
+    /// If the section cannot be read, its hash does not match, or a tensor is missing.
     pub(crate) fn load(
         container: &Container,
         kernels: &dyn Kernels,
@@ -141,7 +141,7 @@ impl Weights {
     /// The embedding of a token: `[width]`.
     ///
     /// # Errors
-    /// If it is read, and the read fails or brings other bytes than at start.
+    /// If the row is read from the file and the read fails, or its bytes differ from those at start.
     ///
     /// # Panics
     /// If there is no such token.
@@ -152,7 +152,7 @@ impl Weights {
         }
     }
 
-    /// Rows of the embedding that have been read, and their pages.
+    /// Counts of embedding rows read, and their pages.
     pub(crate) fn embedding_reads(&self) -> flash::FlashCounters {
         match &self.embedding {
             Embedding::Here(_) => flash::FlashCounters::default(),
@@ -160,15 +160,14 @@ impl Weights {
         }
     }
 
-    /// Bytes that every token reads whole: all but the embedding, of which it reads a row, and the head if that is the
-    /// embedding.
+    /// Bytes that every token reads: everything but the embedding, which is included if it is the head, too.
     pub(crate) fn bytes_per_token(&self) -> u64 {
         let tensors = self.blocks.iter().flatten().flatten();
         let blocks: usize = tensors.map(|tensor| tensor.bytes()).sum();
         (blocks + self.output_norm.bytes() + self.output.bytes()) as u64
     }
 
-    /// `[vocabulary, width]`: the head, or the embedding where they are tied.
+    /// The head `[vocabulary, width]`; the embedding if they are tied.
     pub(crate) fn output(&self) -> Matrix<'_> {
         self.output.of(&self.region)
     }
@@ -181,28 +180,28 @@ impl Weights {
     /// A matrix of a block.
     ///
     /// # Panics
-    /// If the description has none of this role.
+    /// If the model has no tensor of this role.
     pub(crate) fn matrix(&self, block: usize, role: Role) -> Matrix<'_> {
         let Some(tensor) = self.blocks[block][role as usize] else { panic!("block {block} has no {role:?}") };
         tensor.of(&self.region)
     }
 
-    /// A vector of a block, or rows of values one behind the other; none where the description has none of this role.
+    /// A vector of a block, or consecutive rows of values; `None` if the model has none of this role.
     pub(crate) fn values(&self, block: usize, role: Role) -> Option<&[f32]> {
         self.blocks[block][role as usize].map(|tensor| self.vector(tensor))
     }
 
-    /// The same of a layer's network.
+    /// [`Weights::values`] for the block of a layer.
     pub(crate) fn of_network(&self, layer: usize, role: Role) -> Option<&[f32]> {
         self.values(self.layers[layer], role)
     }
 
-    /// A layer's router, `[experts, width]`; none in a dense model.
+    /// A layer's router, `[experts, width]`; `None` in a dense model.
     pub(crate) fn router(&self, layer: usize) -> Option<Matrix<'_>> {
         self.blocks[self.layers[layer]][Role::Router as usize].map(|router| router.of(&self.region))
     }
 
-    /// The values of a tensor that is stored as `F32`, on a cache line.
+    /// The values of an `F32` tensor, on a cache line.
     fn vector(&self, tensor: Tensor) -> &[f32] {
         bytemuck::cast_slice(tensor.of(&self.region).bytes)
     }

@@ -1,8 +1,8 @@
-//! An engine allocates when it starts. After that a token allocates nothing, on no thread, nor does one of each of several
-//! sequences, nor a draft, and a prompt the one copy of its tokens that goes to the engine's thread.
+//! An engine allocates only when it starts. A token allocates nothing on any thread; neither do several
+//! sequences together, nor a draft. A prompt allocates one copy of its tokens, for the engine's thread.
 //!
-//! The allocator counts what any thread of the process requests while it is armed, readers and workers included. There is one
-//! test in this binary, so that no other allocates meanwhile.
+//! While armed, the allocator counts requests of all threads of the process, readers and workers included.
+//! This binary has one test, so that no other test allocates meanwhile.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -31,26 +31,26 @@ use plans::model::LevelKind;
 use plans::plan::{Speculation, Together};
 use plans::{Backend, Device, PAGE_BYTES, Policy};
 
-/// The system's allocator, which counts what all threads request while it is armed.
+/// The system's allocator, which counts requests of all threads while it is armed.
 struct Counting;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of the first.
+/// Bytes of the first request.
 static FIRST_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes on to the system's allocator as it came. Counting changes atomic numbers and nothing else.
+// SAFETY: every call is passed on unchanged; counting only changes atomic numbers.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if ARMED.load(SeqCst) && ALLOCATIONS.fetch_add(1, SeqCst) == 0 {
             FIRST_BYTES.store(layout.size(), SeqCst);
         }
-        // SAFETY: the caller has promised what is requested here.
+        // SAFETY: the caller promised what this call requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller has promised what is requested here.
+        // SAFETY: the caller promised what this call requires.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -58,7 +58,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// The result of `work`, how often any thread allocated meanwhile, and bytes of the first time.
+/// The result of `work`, how often any thread allocated meanwhile, and the bytes of the first allocation.
 fn counted<T>(work: impl FnOnce() -> T) -> (T, [usize; 2]) {
     ALLOCATIONS.store(0, SeqCst);
     FIRST_BYTES.store(0, SeqCst);
@@ -162,7 +162,7 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
     (plan.read.buffers, plan.read.buffer_bytes, plan.read.depth) = (64, 16384, 8);
     let embedding = container.tensor("token_embd.weight").unwrap();
     let row_bytes = embedding.format.row_bytes(embedding.columns) as u64;
-    // where the embedding is the head, too, it stays in memory
+    // an embedding that is the head, too, stays in memory
     plan.read.embedding_rows = choice.embedding_rows && container.tensor("output.weight").is_some();
     let (left, row_buffer) = if plan.read.embedding_rows {
         (embedding_left_bytes(embedding.rows as u64 * row_bytes), embedding_buffer_bytes(row_bytes))
@@ -211,13 +211,13 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
     Plan::read(&path).unwrap()
 }
 
-/// Cores that this process may use, two at most.
+/// At most two cores of this process.
 fn cores() -> Vec<u32> {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect()
 }
 
-/// Choices that together use every way of reading, of computing and of caching.
+/// Choices that together use every way to read, compute and cache.
 fn choices() -> Vec<Choice> {
     let mut choices = Vec::new();
     for backend in Backend::ALL {
@@ -268,14 +268,14 @@ fn nothing_is_allocated_after_start() {
                 }
                 started => started.unwrap(),
             };
-            // a channel allocates when a thread waits at it for the first time: the engine's for a command
+            // a channel allocates when a thread first waits at it, as the engine does for a command
             engine.clear_cache();
             std::thread::sleep(Duration::from_millis(50));
             let mut session = engine.session().unwrap();
             let prefill = |session: &mut flashplan::Session, tokens: &[u32]| {
                 let (done, [count, bytes]) = counted(|| session.prefill(tokens).map(|logits| logits[0]));
                 assert!(done.unwrap().is_finite(), "{model} {choice:?}");
-                // the copy of the prompt that goes to the engine's thread
+                // the copy of the prompt for the engine's thread
                 assert_eq!((count, bytes), (1, 4 * tokens.len()), "{model} {choice:?}: a prompt");
             };
             let decode = |session: &mut flashplan::Session, tokens: &[u32]| {
@@ -289,7 +289,7 @@ fn nothing_is_allocated_after_start() {
             };
             prefill(&mut session, &tokens[..11]);
             decode(&mut session, &tokens[11..17]);
-            // what the first prompt has lent the slots is used again
+            // the first prompt's rows are in borrowed slots, which are filled again
             prefill(&mut session, &tokens[17..20]);
             decode(&mut session, &tokens[20..]);
             assert!(engine.counters().missing > 0, "{model} {choice:?}: neurons are read");
@@ -301,7 +301,7 @@ fn nothing_is_allocated_after_start() {
     }
 }
 
-/// Three sequences of other lengths, whose tokens begin at other places: they give what each gives alone, and allocate nothing.
+/// Three sequences of different lengths and positions give the same logits as alone, and allocate nothing.
 fn together(engine: &Engine, tokens: &[u32], told: &str) {
     const STEPS: usize = 4;
     let prompts: [&[u32]; 3] = [&tokens[..3], &tokens[5..6], &tokens[8..16]];
@@ -331,7 +331,7 @@ fn together(engine: &Engine, tokens: &[u32], told: &str) {
             .for_each(|(&(sequence, _), logits)| found[sequence].extend_from_slice(logits));
     }
     assert!(found == alone, "{told}: other logits than alone");
-    // a draft of one of them between the others' tokens, and all of the next tokens of another
+    // a draft of one sequence between the others' tokens
     for (sequence, prompt) in prompts.into_iter().enumerate() {
         batch.rewind(sequence, prompt.len()).unwrap();
     }

@@ -1,4 +1,4 @@
-//! A cache allocates when it is made, and never after.
+//! A cache allocates only when it is made.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -7,24 +7,24 @@ use std::cell::Cell;
 use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
 
-/// The system's allocator, which counts what this thread requests.
+/// The system's allocator, which counts requests of this thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes on to the system's allocator as it came. Counting changes a cell of this thread, which is made
-// without allocating and needs no destructor, so that it is there whenever an allocation is.
+// SAFETY: every call is passed on unchanged; counting only changes a cell of this thread, which is made
+// without allocating and needs no destructor, so it exists whenever an allocation happens.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller has promised what is requested here.
+        // SAFETY: the caller promised what this call requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller has promised what is requested here.
+        // SAFETY: the caller promised what this call requires.
         unsafe { System.dealloc(memory, layout) }
     }
 }

@@ -1,4 +1,4 @@
-//! Encoding a text takes no more memory than is said before it is done.
+//! Encoding a text takes at most the memory announced before.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use flashplan::Tokenizer;
@@ -29,7 +29,7 @@ fn encoding_takes_no_more_memory_than_is_said_before() {
     let spaced = "a ".repeat(20_000);
     for model in MODELS {
         let tokenizer = tokenizer(model);
-        // what is made once and stays, as the states of expressions
+        // things made once, such as states of expressions
         tokenizer.encode(&words, false);
         for text in [&words, &unbroken, &same, &spaces, &lines, &letters, &spaced] {
             let said = tokenizer.encode_bytes(text);
@@ -38,7 +38,7 @@ fn encoding_takes_no_more_memory_than_is_said_before() {
             let tokens = tokenizer.encode(text, false);
             let taken = MEMORY.peak_usage() - before;
             assert!(!tokens.is_empty(), "{model}: no tokens");
-            // states of expressions for letters that came for the first time
+            // states of expressions for letters that are new
             let states = 1 << 20;
             assert!(taken <= said + states, "{model}, {:?}: {taken} of {said}", &text[..4]);
         }

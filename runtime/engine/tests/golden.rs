@@ -1,5 +1,5 @@
-//! The fixture models against implementations that share no code with ours; see `make_golden.py` and `make_routed.py` in
-//! `fixtures/golden`.
+//! The fixture models against implementations that share no code with ours; see `make_golden.py` and
+//! `make_routed.py` in `fixtures/golden`.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! A few seconds of what `make fuzz` does for long, without its instruments: beginnings of GGUF files of every architecture, changed at
-//! random, take no more memory than a multiple of their bytes.
+//! A few seconds of `make fuzz` without instrumentation. Randomly changed headers of GGUF files of every
+//! architecture take at most a multiple of their size in memory.
 
 #[path = "../../../fixtures/fuzz/opened.rs"]
 mod opened;
@@ -19,7 +19,7 @@ use small::{WEIGHT, small};
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// How long files are changed.
+/// Duration of the test.
 const TIME: Duration = Duration::from_secs(4);
 
 /// Whether a file is a model with a tokenizer.
@@ -29,7 +29,7 @@ fn is_model(bytes: &[u8]) -> bool {
     model.is_some() && tokenizer.is_some_and(|tokenizer| tokenizer.into_tokenizer().is_ok())
 }
 
-/// The beginning of a small model's file, which is one with its weights.
+/// The header of a small model's file, which is a model once weights are added.
 fn beginning(path: &Path) -> Vec<u8> {
     let (beginning, weights) = small(path);
     let whole = [&*beginning, &vec![WEIGHT; weights]].concat();
@@ -37,7 +37,7 @@ fn beginning(path: &Path) -> Vec<u8> {
     beginning
 }
 
-/// Opens a file that begins so, and counts the memory that takes.
+/// Opens a file with this header, and checks its memory.
 fn read(data: &[u8], file: &mut [u8]) {
     file[..data.len()].copy_from_slice(data);
     let before = MEMORY.current_usage();
@@ -49,7 +49,7 @@ fn read(data: &[u8], file: &mut [u8]) {
     file[..data.len()].fill(0);
 }
 
-/// Numbers that are the same in every run (Marsaglia's xorshift).
+/// Random numbers, equal in every run (Marsaglia's xorshift).
 struct Random(u64);
 
 impl Random {
@@ -61,7 +61,7 @@ impl Random {
     }
 }
 
-/// Numbers at which something ends.
+/// Boundary values.
 const NUMBERS: [u64; 10] = [0, 1, 3, 255, 4096, 1 << 22, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX];
 
 #[test]
@@ -72,7 +72,7 @@ fn changed_files_take_no_more_memory_than_a_multiple_of_their_bytes() {
     let files: Vec<Vec<u8>> = goldens.map(|path| beginning(&path)).collect();
     assert!(files.len() >= 27, "every architecture");
     let mut file = vec![0; FILE_BYTES];
-    // what is made once and stays
+    // things made once
     files.iter().for_each(|data| {
         file[..data.len()].copy_from_slice(data);
         open(&file);

@@ -1,12 +1,12 @@
-//! The tokenizers against the vectors that llama.cpp publishes with its source: `make vectors LLAMA_CPP=folder`, which lays that
-//! folder's `models` at `target/vectors`. The files are another project's, and are not here.
+//! The tokenizers against llama.cpp's published vectors: `make vectors LLAMA_CPP=folder`, which links that
+//! folder's `models` to `target/vectors`. The files belong to another project and are not committed.
 
 use std::path::Path;
 
 use flashplan::internals::model::gguf::Gguf;
 use flashplan::internals::model::tokenizer::{TokenizerData, TokenizerError};
 
-/// Vocabularies of kinds that no model here has.
+/// Vocabularies of unsupported kinds.
 const OTHER_KINDS: [&str; 1] = ["bert-bge"];
 
 #[test]

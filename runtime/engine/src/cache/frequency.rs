@@ -8,12 +8,12 @@
 //! ```
 //!
 //! A neuron keeps its score while it is not in memory. A rarely requested neuron arrives with a score of 1
-//! and is computed from its read buffer: it gets a slot only if the evicted neuron's score is lower. A token
+//! and is computed from its read buffer. It gets a slot only if the evicted neuron's score is lower. A token
 //! that requests many rare neurons therefore evicts no frequent ones, and most misses need no copy.
 //!
 //! Old uses are not scaled down: each token's uses count more than the last token's (`unit`), until all
 //! scores are scaled down together. Then time changes no order, and a score only rises. The slots wait in a
-//! heap under the score of their last look-up; a key at the root whose score has risen is moved back down. A
+//! heap under the score of their last look-up. A key at the root whose score has risen is moved back down. A
 //! use costs an addition, and a replacement looks at about as many keys as were used since the last one.
 //!
 //! *Source*: scores as in LRFU (Lee et al., "LRFU: a spectrum of policies", 1999). LRFU becomes LRU with a

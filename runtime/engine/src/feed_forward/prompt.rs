@@ -8,7 +8,7 @@
 //! join    out[row] = sum over its experts of weight * sum[expert, row]
 //! ```
 //!
-//! If every neuron fires (`SiLU`, say) and vectors may be rounded, values are rounded too, and down rows are
+//! If every neuron fires (`SiLU`, say) and vectors may be rounded, values are rounded too. Down rows are
 //! multiplied transposed ([`kernels::Down::add_transposed`]). That takes 32 neurons at a time, by rank, so
 //! clusters are whole blocks of 32.
 //!
@@ -196,7 +196,7 @@ impl FeedForward {
     }
 }
 
-/// Neurons of a cluster for which `room` values hold the values and their rounded copy: whole blocks.
+/// Neurons of a cluster whose values and their rounded copy fit in `room` values: whole blocks.
 fn transposed_rows(cluster_neurons: usize, room: usize) -> usize {
     (room / TRANSPOSED_WORDS * TRANSPOSED)
         .min(cluster_neurons.next_multiple_of(TRANSPOSED))

@@ -258,8 +258,9 @@ impl Schedule {
         }
     }
 
-    /// Forms reads for the list of `count` neurons as far as buffers reach; returns how far: every lower
-    /// index is in memory or in a read. `None` if unwanted reads own all buffers: one must complete first.
+    /// Forms reads for the list of `count` neurons as far as buffers reach. Returns how far that is: every
+    /// lower index is in memory or in a read. `None` if unwanted reads own all buffers: one must complete
+    /// first.
     ///
     /// # Panics
     /// If a neuron's pages are longer than a buffer; plans are checked for that.
@@ -424,16 +425,16 @@ impl Schedule {
         };
     }
 
-    /// The end of the compute window that starts at `start`, at most `until`: the first read in flight after
-    /// `worth` neurons, or after one neuron if no buffer is free.
+    /// The end of the compute window that starts at `start`: the first read in flight after `worth` neurons,
+    /// at most `until`. If no buffer is free, one neuron is enough.
     pub(super) fn reach(&self, start: usize, worth: usize, until: usize) -> usize {
         let least = if self.free.is_empty() { start + 1 } else { start + worth };
         let first = self.window.iter().find(|read| read.first >= least && self.in_flight(read));
         first.map_or(until, |read| read.first.min(until))
     }
 
-    /// The end of the compute window that leaves reads in flight: the end of the formed reads if they are the
-    /// whole list, otherwise half of the reads.
+    /// The end of the compute window that leaves reads in flight. If all reads of the list are formed, the
+    /// end of the list; otherwise half of the reads.
     pub(super) fn half(&self) -> usize {
         match self.window.get(self.window.len() / 2) {
             Some(read) if !self.all_formed && self.window.len() > 1 => read.first,

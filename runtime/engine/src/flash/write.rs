@@ -1,7 +1,7 @@
 //! A writer of large files past the page cache.
 //!
-//! The page cache would copy the data and write it late: at a tenth of the disk's speed on the measured
-//! machines, while evicting other programs' pages.
+//! The page cache would copy the data, write it late, and evict other programs' pages. On the measured
+//! machines it reached a tenth of the disk's speed.
 
 use std::fs::File;
 use std::io::{self, Write};

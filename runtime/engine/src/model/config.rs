@@ -1,6 +1,6 @@
 //! A model as data: its blocks in order, and all constants of its mathematics.
 //!
-//! Each architecture has a reader (see `architectures`) that makes a [`Config`]. The slow reference, the
+//! Each architecture has a reader that makes a `Config` (see `architectures`). The slow reference, the
 //! profiler, the container, the engine and the memory arithmetic use only this description, never an
 //! architecture's name.
 //!

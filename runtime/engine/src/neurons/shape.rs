@@ -48,8 +48,8 @@ impl Shape {
         self.layout.part_bytes(self.part) as usize
     }
 
-    /// Bytes of the rows that these neurons read from slots and buffers: gates that the level did not
-    /// compute, ups of firing gates, downs of active neurons. Without gates: ups that the level did not
+    /// Bytes of the rows that these neurons read from slots and buffers. With gates: gates that the level did
+    /// not compute, ups of firing gates, downs of active neurons. Without gates: ups that the level did not
     /// compute, and downs.
     pub(crate) fn rows_bytes(&self, activity: &Activity) -> u64 {
         let requested = if self.part == Part::Whole { activity.requested } else { 0 };

@@ -5,9 +5,9 @@ use std::thread::{self, ThreadId};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The cores on which the calling thread may run, put back when dropped.
+/// The affinity of the calling thread, restored when dropped.
 ///
-/// A thread inherits its maker's cores: whoever spawns under this guard spawns onto them.
+/// A new thread inherits its creator's affinity, so threads spawned under this guard start on its cores.
 #[derive(Debug)]
 pub(super) struct Affinity {
     pub(super) before: CpuSet,
@@ -20,7 +20,7 @@ impl Affinity {
         Ok(Self { before: sched_getaffinity(None)?, thread: thread::current().id() })
     }
 
-    /// Lets the calling thread run on these cores and no others; says which of them is refused.
+    /// Restricts the calling thread to these cores; the error names the refused one.
     pub(super) fn restrict_to(&self, cores: &[u32]) -> Result<(), (u32, io::Error)> {
         let mut set = CpuSet::new();
         for &core in cores {
@@ -32,7 +32,7 @@ impl Affinity {
         }
         let first = cores.first().copied().unwrap_or(0);
         sched_setaffinity(None, &set).map_err(|why| (first, why.into()))?;
-        // The kernel drops cores that do not exist as long as one is left.
+        // The kernel ignores missing cores as long as one is left.
         let got = sched_getaffinity(None).map_err(|why| (first, why.into()))?;
         match cores.iter().find(|&&core| !got.is_set(core as usize)) {
             Some(&refused) => Err((refused, io::ErrorKind::InvalidInput.into())),
@@ -44,7 +44,7 @@ impl Affinity {
 impl Drop for Affinity {
     fn drop(&mut self) {
         if thread::current().id() == self.thread {
-            // what was allowed before is allowed now; if not, the thread stays where it is
+            // restore the former affinity; if refused, the thread stays on its cores
             let _refused = sched_setaffinity(None, &self.before);
         }
     }

@@ -1,8 +1,8 @@
-//! The pool over a model of threads, where `shuttle` chooses who goes on at every atomic, lock and wait: no wake-up is
-//! lost, nobody returns before all are done, each piece is taken once.
+//! The pool over modelled threads: `shuttle` chooses the next thread at every atomic, lock and wait. No
+//! wake-up is lost, a run returns only when all threads are done, and each piece is claimed once.
 //!
-//! The model is sequentially consistent: it does not tell `Relaxed` from `SeqCst`. (`loom` would, but takes `SeqCst` for
-//! acquire and release, with which the two-sided check before sleeping is wrong.)
+//! The model is sequentially consistent and does not distinguish `Relaxed` from `SeqCst`. (`loom` does, but
+//! treats `SeqCst` as acquire and release, which breaks the two-sided check before sleeping.)
 #![allow(dead_code, unreachable_pub, reason = "the whole of `workers`, of which a part is modelled")]
 
 use shuttle::Config;
@@ -15,7 +15,7 @@ use self::workers::Pool;
 #[allow(clippy::duplicate_mod, reason = "the other one is over real threads")]
 mod workers;
 
-/// Cores are not modelled.
+/// A model without cores.
 mod affinity {
     use std::io;
 
@@ -34,14 +34,14 @@ mod affinity {
     }
 }
 
-/// The items of [`crate::pool`]'s `sync`, over a model of threads.
+/// The items of [`crate::pool`]'s `sync`, over modelled threads.
 mod sync {
     pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
     pub(super) use shuttle::sync::{Arc, Mutex};
     use shuttle::sync::{Condvar, PoisonError};
     pub(super) use shuttle::thread::{self, JoinHandle};
 
-    /// A futex: the kernel compares and goes to sleep, and wakes, under one lock.
+    /// A futex: compares and sleeps, or wakes, under one lock.
     #[derive(Default)]
     pub(super) struct Word {
         value: AtomicU32,
@@ -75,7 +75,7 @@ mod sync {
         }
     }
 
-    /// Looks once more before it gives up; `ready` may become true in between.
+    /// Checks once more before giving up; `ready` may become true in between.
     pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
         if ready() {
             return true;
@@ -91,7 +91,7 @@ fn check(scheduler: impl Scheduler + 'static, body: impl Fn() + Send + Sync + 's
     shuttle::Runner::new(scheduler, config).run(body);
 }
 
-/// Runs follow each other, each seen whole by the caller, until the pool is dropped.
+/// Checks that the caller sees each of several runs complete.
 fn runs(threads: usize, runs: usize) {
     let pool = Pool::new(&vec![0; threads]).unwrap();
     let calls: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
@@ -104,7 +104,7 @@ fn runs(threads: usize, runs: usize) {
     }
 }
 
-/// Pieces are taken once each by whoever comes, and thread 0 looks after something else in between.
+/// Checks that each piece is claimed once, while thread 0 calls `between`.
 fn shares(threads: usize, pieces: usize) {
     let pool = Pool::new(&vec![0; threads]).unwrap();
     for _ in 0..2 {
@@ -148,6 +148,6 @@ fn nothing_is_lost_in_any_of_many_timings() {
 
 #[test]
 fn two_threads_meet_in_every_timing() {
-    // the number of timings is finite: the search ends by itself or tells how far it came
+    // the number of timings is finite: the search ends by itself or reports its progress
     check(DfsScheduler::new(Some(100_000), false), || runs(2, 1));
 }

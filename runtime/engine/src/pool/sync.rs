@@ -1,5 +1,5 @@
-//! Synchronisation of the pool's threads: the standard library's atomics, and a wait that spins before it sleeps on a
-//! futex.
+//! Synchronisation of the pool's threads: the standard library's atomics, and a wait that spins before it
+//! sleeps on a futex.
 
 pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 pub(super) use std::sync::{Arc, Mutex};
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
-/// Time that a wait keeps its core before it sleeps: longer than the sequential work between two steps, and than most
+/// How long a wait spins before it sleeps: longer than the sequential work between two steps, and than most
 /// reads.
 ///
-/// Measured on two cores of a virtual machine, where a wake-up takes some 50 us: a model of 4 million weights in
-/// memory decodes 217 to 524 tok/s when waits spin for 8 us and 1785 to 2030 when they spin for this long, six runs
-/// of each, alternating; while the machine was busy with others 134 to 181 and 660 to 1581. `pread`'s threads on the
-/// same two cores lose nothing by it (240 at 8 us, 320 at 60 and at 200).
+/// Measured on two cores of a virtual machine with a wake-up of about 50 us, six alternating runs each. A
+/// model of 4 million weights in memory decodes 1785 to 2030 tok/s, against 217 to 524 with 8 us. On the busy
+/// machine it decodes 660 to 1581 tok/s, against 134 to 181. `pread` threads on the same cores lose nothing:
+/// 320 tok/s at 60 and at 200 us, 240 at 8 us.
 pub const SPIN_TIME_MAX: Duration = Duration::from_micros(100);
-/// Spins between two looks at the clock.
+/// Spins between two readings of the clock.
 const SPINS_PER_LOOK: u32 = 16;
 
-/// A number that threads wait for to change.
+/// A number whose change threads wait for.
 #[derive(Debug, Default)]
 pub(super) struct Word(AtomicU32);
 
@@ -32,19 +32,19 @@ impl std::ops::Deref for Word {
 }
 
 impl Word {
-    /// Sleeps if the number is `value`, until a wake-up; may return early, so that the caller looks again.
+    /// Sleeps while the number is `value`, until a wake-up. May return early; the caller checks again.
     pub(super) fn wait_while(&self, value: u32) {
-        // a signal, or a number that has changed
+        // a signal, or the number has changed
         let _early = futex::wait(&self.0, futex::Flags::PRIVATE, value, None);
     }
 
-    /// Wakes at most so many of those that sleep.
+    /// Wakes at most `most` sleeping threads.
     pub(super) fn wake(&self, most: u32) {
         let _woken = futex::wake(&self.0, futex::Flags::PRIVATE, most);
     }
 }
 
-/// Whether `ready` came true within [`SPIN_TIME_MAX`].
+/// Spins up to [`SPIN_TIME_MAX`]; returns whether `ready` became true.
 pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
     for _ in 0..SPINS_PER_LOOK {
         if ready() {

@@ -16,7 +16,7 @@ fn some_core() -> u32 {
     (0..).find(|&core| allowed.is_set(core as usize)).unwrap()
 }
 
-/// More threads than cores are allowed, if slow: every test runs anywhere.
+/// Allows more threads than cores, if slowly, so that every test runs on any machine.
 fn pool(threads: usize) -> Pool {
     Pool::new(&vec![some_core(); threads]).unwrap()
 }
@@ -47,7 +47,7 @@ fn columns_are_shared_out_and_every_element_belongs_to_one_thread() {
 #[test]
 fn columns_are_shared_out_with_what_belongs_to_each() {
     for threads in 1..4 {
-        // of rows of 37 the columns from 5 to 34, each with two values beside it
+        // columns 5 to 34 of rows of 37, each with two values in `beside`
         let (pool, mut out, mut beside) = (pool(threads), vec![0; 5 * 37], vec![0; 29 * 2]);
         pool.share_columns_with(&mut out, 37, 5..34, &mut beside, 8, |columns, beside| {
             let range = columns.range();
@@ -199,7 +199,7 @@ fn a_panic_reaches_the_caller_and_the_pool_works_on() {
     }
 }
 
-/// Whether it panics because a run is started inside a run.
+/// Whether `run` panics because a run is started inside a run.
 fn refuses_nesting(run: impl FnOnce()) -> bool {
     let panic = catch_unwind(AssertUnwindSafe(run)).err();
     let message = panic.as_ref().and_then(|panic| panic.downcast_ref::<&str>());
@@ -215,7 +215,7 @@ fn a_run_inside_a_run_is_refused_and_the_pool_works_on() {
     };
     for threads in [1, 3] {
         let pool = pool(threads);
-        // `between` may hold the pool; with it every method could be called inside every other one
+        // `between` may hold the pool, so every method can be called inside every other
         let inner: [&dyn Fn(); 3] = [&|| pool.run(|_| ()), &|| pool.claim(1, || (), |_| ()), &|| {
             pool.split_mut(&mut [0; 40], 1, |_, _| ());
         }];
@@ -235,7 +235,7 @@ fn a_run_inside_a_run_is_refused_where_the_pool_belongs_to_the_thread() {
     thread_local! {
         static POOL: Pool = pool(3);
     }
-    // the closure of the pieces is `Sync`, and still reaches the pool on thread 0
+    // the closure of the pieces is `Sync`, but still reaches the pool on thread 0
     let caller = thread::current().id();
     let nested = |worker: usize| {
         if worker == 0 && thread::current().id() == caller {

@@ -1,5 +1,4 @@
-//! The pool itself, over whatever threads, atomics and waits `super::sync` has: the real ones, or a model of them in
-//! tests.
+//! The pool over the threads, atomics and waits of `super::sync`: real ones, or modelled ones in tests.
 #![expect(unsafe_code, reason = "a borrowed closure and disjoint parts of a slice cross to workers")]
 
 use std::any::Any;
@@ -16,7 +15,7 @@ use super::sync::{
     Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, JoinHandle, Mutex, Ordering, Word, spin_until, thread,
 };
 
-/// Why a pool cannot be made.
+/// An error of making a pool.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// No cores were given.
@@ -35,34 +34,34 @@ pub enum PoolError {
         "cannot start a thread on core {core}: {why}; raise the limit on address space (`ulimit -v`) or on processes (`ulimit -u`)"
     )]
     Spawn {
-        /// The core it was to run on.
+        /// The core of the thread.
         core: u32,
         /// The system's reason.
         why: io::Error,
     },
 }
 
-/// A run's work: a closure, borrowed from the caller of [`Pool::run`] until all workers are done.
+/// A run's work: a closure borrowed from the caller of [`Pool::run`] until all workers are done.
 struct Job<'run> {
     call: &'run (dyn Fn(usize) + Sync),
 }
 
-/// State that caller and workers share. The two counters are on cache lines of their own: each is written by one
-/// side and polled by the other.
+/// State shared by caller and workers. The two counters have cache lines of their own: one side writes each,
+/// the other polls it.
 #[derive(Default)]
 struct Shared {
-    /// Runs started; a change is the signal to start.
+    /// Number of started runs; a change is the signal to start.
     epoch: Line<Word>,
-    /// Number of workers that the caller waits for, with a flag for those that may begin the current run: [`OPEN`],
+    /// Number of workers to wait for, with a flag for workers that may enter the current run: [`OPEN`],
     /// [`ALL`] or none.
     pending: Line<Word>,
-    /// The current run's value of `epoch`; stored before a worker may begin it.
+    /// The current run's value of `epoch`; stored before a worker can enter.
     number: AtomicU32,
-    /// Workers asleep, or about to be.
+    /// Workers asleep, or about to sleep.
     sleepers: Line<AtomicU32>,
-    /// Whether the caller is asleep, or about to be.
+    /// Whether the caller is asleep, or about to sleep.
     caller_sleeps: AtomicBool,
-    /// The current run's closure; valid from the change of `epoch` until `pending` is zero.
+    /// The current run's closure; valid from the change of `epoch` until `pending` has no workers left.
     job: AtomicPtr<Job<'static>>,
     /// Whether the next start ends the workers.
     stop: AtomicBool,
@@ -70,33 +69,32 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// Flag: any worker may begin the run; only those that have begun are waited for.
+/// Flag: any worker may enter the run; only workers that entered are awaited.
 const OPEN: u32 = 1 << 31;
-/// Flag: every worker begins the run, and has been counted.
+/// Flag: every worker enters the run, and is counted from the start.
 const ALL: u32 = 1 << 30;
-/// Mask of the number of workers that are waited for.
+/// Mask of the number of workers to wait for.
 const COUNT: u32 = ALL - 1;
 
 #[derive(Default)]
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// Compute threads on given cores. Thread 0 is the one that made the pool and calls [`Pool::run`].
+/// Compute threads pinned to cores. Thread 0 is the thread that made the pool and calls [`Pool::run`].
 ///
-/// There is one run at a time. A second thread cannot start another, because the pool is not `Sync`; a closure that starts one
-/// inside a run panics.
+/// Runs do not overlap: the pool is not `Sync`, and starting a run inside a run panics.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// The next untaken piece of each thread's own.
+    /// The next unclaimed piece of each thread's own part.
     next: Box<[Line<AtomicUsize>]>,
     /// The caller's affinity.
     affinity: RefCell<Affinity>,
-    /// Whether a run is under way. A `Cell` is not `Sync`.
+    /// Whether a run is in progress. A `Cell` is not `Sync`.
     running: Cell<bool>,
 }
 
-/// Proof that a run is under way and that no other one is, until it is dropped.
+/// Proof that this run is the only one in progress, until it is dropped.
 pub(super) struct Running<'pool>(&'pool Cell<bool>);
 
 impl Drop for Running<'_> {
@@ -112,15 +110,15 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// One thread per entry of `cores`, each allowed on that core alone. The calling thread is thread 0
-    /// and goes to `cores[0]` until the pool is dropped.
+    /// Starts a thread for each of `cores`, pinned to that core. The calling thread is thread 0, on
+    /// `cores[0]` until the pool is dropped.
     ///
     /// # Errors
-    /// [`PoolError`], with nothing left running and the caller where it was.
+    /// [`PoolError`]; then no thread is left running, and the caller's affinity is restored.
     pub fn new(cores: &[u32]) -> Result<Self, PoolError> {
         let (&own, others) = cores.split_first().ok_or(PoolError::NoCores)?;
         let affinity = Affinity::current().map_err(|why| PoolError::Core { core: own, why })?;
-        // from here on an early return joins what was started and puts the caller back
+        // an early return from here on joins the started threads and restores the caller
         let mut pool = Self {
             shared: Arc::default(),
             workers: Vec::new(),
@@ -141,17 +139,17 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Other threads on other cores in place of these.
+    /// Replaces the pool's threads by threads on other cores.
     ///
     /// # Errors
-    /// Those of [`Pool::new`]; this pool is then as it was, its thread 0 where it came from.
+    /// As [`Pool::new`]; the pool is then unchanged, with thread 0 on its former core.
     pub fn move_to(&mut self, cores: &[u32]) -> Result<(), PoolError> {
         let own = *cores.first().ok_or(PoolError::NoCores)?;
         let new = Self::new(cores)?;
-        // the new pool found the caller on the old one's core: when all is over it goes where it was first
+        // the new pool saw the caller on the old pool's core; restore the original affinity at the end
         std::mem::swap(&mut new.affinity.borrow_mut().before, &mut self.affinity.borrow_mut().before);
         *self = new;
-        // dropping the old pool has moved the caller back
+        // dropping the old pool moved the caller back
         self.pin(own)
     }
 
@@ -159,37 +157,35 @@ impl Pool {
         self.affinity.borrow().restrict_to(&[core]).map_err(|(core, why)| PoolError::Core { core, why })
     }
 
-    /// Threads, the calling one included.
+    /// Number of threads, including the caller.
     pub fn threads(&self) -> usize {
         self.next.len()
     }
 
-    /// Calls `f(worker)` for every `worker < threads()`, each on its own thread, and returns when all
-    /// have returned.
+    /// Calls `f(worker)` for every `worker < threads()`, each on its own thread; returns when all have
+    /// returned.
     ///
-    /// Measured, two threads on two cores of a virtual machine, nothing in `f`: 0.4 us when runs follow
-    /// each other, a wake-up (some 10 us) more when the worker has gone to sleep.
+    /// With two threads on two cores of a virtual machine, an empty `f` takes 0.4 us when runs follow each
+    /// other. If the worker sleeps, a wake-up adds about 10 us.
     ///
     /// # Panics
-    /// If `f` does on any thread, with its message, after all have ended; if a run of this pool is under way.
+    /// If `f` panics on any thread, with its message, after all threads have ended. Also if a run of this
+    /// pool is in progress.
     pub fn run(&self, f: impl Fn(usize) + Sync) {
         let running = self.begin();
         self.run_beside(&running, || f(0), &f, ALL | self.workers.len() as u32);
     }
 
-    /// `own()` on this thread, and `f` on those others that come before it is over: one that is late, because it has to be
-    /// woken up or its core is slow, holds nobody up.
+    /// Runs `own()` on this thread, and `f` on all other threads that enter before it ends. Late threads,
+    /// asleep or on a slow core, are not awaited.
     pub(super) fn help(&self, running: &Running<'_>, own: impl FnOnce(), f: &(dyn Fn(usize) + Sync)) {
         self.run_beside(running, own, f, OPEN);
     }
 
     /// Marks the pool as running.
     ///
-    /// The workers' job, the counters of pieces and the parts of a slice belong to one run. A second run inside it would give
-    /// pieces away twice, and leave workers with a job that is gone.
-    ///
-    /// # Panics
-    /// If a run is under way.
+    /// The workers' job, the counters of pieces and the parts of a slice belong to one run. A nested run
+    /// would hand out pieces twice and leave workers with a dangling job.
     pub(super) fn begin(&self) -> Running<'_> {
         assert!(
             !self.running.replace(true),
@@ -198,15 +194,17 @@ impl Pool {
         Running(&self.running)
     }
 
-    /// Calls `f(piece)` for every `piece < pieces`, once: each thread goes through a part of its own, in order, then
-    /// takes what others have left of theirs. Thread 0 calls `between` before each of its pieces and after the last.
+    /// Calls `f(piece)` once for every `piece < pieces`. Each thread works through its own part in order,
+    /// then claims pieces left in others' parts. Thread 0 calls `between` before each of its pieces and after
+    /// the last.
     ///
-    /// Pieces often lie in memory one after another, and a processor fetches ahead of who reads in order. Rows of
-    /// matrices in pieces of 37, 74, 147 and 295 KB that went to whoever came first were read by two threads of a Zen
-    /// 5 at 58, 76, 85 and 92 % of the speed that each reaches in a half of its own.
+    /// Pieces are often contiguous in memory, and processors prefetch for sequential readers. Claiming in
+    /// arrival order is slower: pieces of 37 KB reach 58 % of the speed of reading one half each, pieces of
+    /// 295 KB 92 % (Zen 5, two threads).
     ///
     /// # Panics
-    /// If `f` or `between` panics; if a run of this pool is under way, as in all methods that are made of this one.
+    /// If `f` or `between` panics; if a run of this pool is in progress. The same holds for all methods based
+    /// on this one.
     pub fn claim(&self, pieces: usize, mut between: impl FnMut(), f: impl Fn(usize) + Sync) {
         let running = self.begin();
         let (next, threads) = (&*self.next, self.threads());
@@ -252,7 +250,7 @@ impl Pool {
         }
         let job = Job { call: f };
         let shared = &*self.shared;
-        // The borrow is stretched here; `wait_for_workers` below ends it before `job` and `f` are gone.
+        // This extends the borrow; `wait_for_workers` below ends it before `job` and `f` are dropped.
         shared.job.store((&raw const job).cast_mut().cast(), Ordering::Relaxed);
         let number = shared.epoch.0.load(Ordering::Relaxed).wrapping_add(1);
         shared.number.store(number, Ordering::Relaxed);
@@ -266,8 +264,8 @@ impl Pool {
         }
     }
 
-    /// Cuts `out` into pieces of `grain` that threads take as they come to them, and calls `f(start, piece)` for each:
-    /// a slow thread holds no fast one up. Thread 0 calls `between` before each of its pieces and after the last.
+    /// Cuts `out` into pieces of `grain` that threads claim one by one, and calls `f(start, piece)` for each.
+    /// Thread 0 calls `between` before each of its pieces and after the last.
     ///
     /// # Panics
     /// If `grain` is zero, or `f` or `between` panics.
@@ -282,10 +280,10 @@ impl Pool {
         let (len, first) = (out.len(), AtomicPtr::new(out.as_mut_ptr()));
         self.claim(len.div_ceil(grain), between, |piece| {
             let start = piece * grain;
-            // SAFETY: there are so many pieces that `start < len`.
+            // SAFETY: the number of pieces ensures that `start < len`.
             let begin = unsafe { first.load(Ordering::Relaxed).add(start) };
-            // SAFETY: each piece is claimed once, for no other run is started meanwhile (`begin`), so that they do not overlap;
-            // they end at `len` at the latest, and `out` is borrowed mutably until all threads are done.
+            // SAFETY: each piece is claimed once, because runs do not overlap (`begin`), so pieces do not
+            // overlap; they end at `len` at most, and `out` is borrowed mutably until all threads are done.
             f(start, unsafe { std::slice::from_raw_parts_mut(begin, grain.min(len - start)) });
         });
     }
@@ -304,8 +302,8 @@ impl Pool {
         self.share_mut(out, piece, between, f);
     }
 
-    /// [`Pool::share_mut`] in one piece for each thread, which begin at multiples of `grain`: for work that every piece
-    /// has to do anew.
+    /// [`Pool::share_mut`] with one piece for each thread, starting at multiples of `grain`: for work with a
+    /// cost per piece.
     ///
     /// # Panics
     /// If `grain` is zero, or `f` panics.
@@ -313,7 +311,7 @@ impl Pool {
         self.share_mut(out, pieces_of(out.len(), grain, self.threads()), || (), f);
     }
 
-    /// [`Pool::split_mut`] by whole rows of `columns`: `f(row, rows)` gets the number of its first row.
+    /// [`Pool::split_mut`] by whole rows of `columns`: `f(row, rows)` gets the index of its first row.
     ///
     /// # Panics
     /// If `columns` is zero or `out` is not whole rows, or `f` panics.
@@ -322,10 +320,11 @@ impl Pool {
         self.split_mut(out, columns, |start, rows| f(start / columns, rows));
     }
 
-    /// [`Pool::share_mut`] in pieces of any length: piece `i` ends at `ends[i]`, where the next begins; `f(i, piece)`.
+    /// [`Pool::share_mut`] in pieces of any length: piece `i` ends at `ends[i]`, where the next starts. Calls
+    /// `f(i, piece)`.
     ///
     /// # Panics
-    /// If `ends` do not ascend or lead beyond `out`, or `f` or `between` panics.
+    /// If `ends` do not ascend or extend beyond `out`, or if `f` or `between` panics.
     pub fn share_pieces<T: Send>(
         &self,
         out: &mut [T],
@@ -342,16 +341,16 @@ impl Pool {
         let end = |piece: usize| ends[piece];
         self.claim(ends.len(), between, |piece| {
             let start = piece.checked_sub(1).map_or(0, end);
-            // SAFETY: `start <= end(piece) <= out.len()`, which was asserted.
+            // SAFETY: `start <= end(piece) <= out.len()`, as asserted.
             let begin = unsafe { first.load(Ordering::Relaxed).add(start) };
-            // SAFETY: each piece is claimed once, and begins where the one before ends, so that pieces do not overlap;
-            // `out` is borrowed mutably until all threads are done.
+            // SAFETY: each piece is claimed once, and starts where the one before ends, so pieces do not
+            // overlap; `out` is borrowed mutably until all threads are done.
             f(piece, unsafe { std::slice::from_raw_parts_mut(begin, end(piece) - start) });
         });
     }
 
-    /// Cuts the columns of `out`, whole rows of `columns`, into some four pieces for each thread, which begin at multiples
-    /// of `grain` and are taken as threads come to them, and calls `f(piece)` for each.
+    /// Cuts the columns of `out`, whole rows of `columns`, into about four pieces a thread, starting at
+    /// multiples of `grain`. Threads claim them one by one and call `f(piece)`.
     ///
     /// # Panics
     /// If `columns` or `grain` is zero or `out` is not whole rows, or `f` panics.
@@ -375,8 +374,9 @@ impl Pool {
 }
 
 impl Pool {
-    /// [`Pool::share_columns`] of some `columns` of rows of `stride`, each with its own part of `beside`, which has as many values
-    /// for each column: `f(piece, part)`. Pieces begin at multiples of `grain` from the first column on.
+    /// [`Pool::share_columns`] for some `columns` of rows of `stride`. Each piece also gets its part of
+    /// `beside`, which has equally many values for each column: `f(piece, part)`. Pieces start at multiples
+    /// of `grain` from the first column.
     ///
     /// # Panics
     /// If `grain` is zero, there are no such columns, `out` is not whole rows or `beside` not whole columns, or `f` panics.
@@ -407,7 +407,8 @@ impl Pool {
             || (),
             |piece| {
                 let (start, end) = (piece * width, ((piece + 1) * width).min(count));
-                // SAFETY: `start..end` is inside `0..count`, of which `beside` has `each` values.
+                // SAFETY: `start..end` is inside `0..count`, and `beside` has `each` values for each of
+                // `count`.
                 let part = unsafe { beside.load(Ordering::Relaxed).add(start * each) };
                 // SAFETY: pieces do not overlap and each is claimed once; `beside` is borrowed mutably until all threads are done.
                 let part = unsafe { std::slice::from_raw_parts_mut(part, (end - start) * each) };
@@ -419,13 +420,13 @@ impl Pool {
     }
 }
 
-/// The length of pieces of `len` if there are to be about so many, at multiples of `grain`.
+/// The length of about `pieces` pieces of `len`, a multiple of `grain`.
 fn pieces_of(len: usize, grain: usize, pieces: usize) -> usize {
     assert!(grain > 0, "a piece is something");
     len.div_ceil(pieces).max(1).next_multiple_of(grain)
 }
 
-/// A thread's columns of a matrix; those of other threads are out of reach.
+/// A thread's columns of a matrix; it cannot reach the columns of other threads.
 #[derive(Debug)]
 pub struct Columns<'out, T> {
     first: *mut T,
@@ -447,16 +448,17 @@ impl<T> Columns<'_, T> {
     /// If there is no such row.
     pub fn row(&mut self, row: usize) -> &mut [T] {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        // SAFETY: `first` begins `rows` rows of `columns`, and `share_columns` makes ranges inside `0..columns`.
+        // SAFETY: `first` is the start of `rows` rows of `columns`, and `share_columns` makes ranges inside
+        // `0..columns`.
         let start = unsafe { self.first.add(row * self.columns + self.range.start) };
-        // SAFETY: ranges do not overlap, each is claimed once, and the matrix is borrowed mutably by `share_columns` until
-        // all threads are done; here `self` is borrowed as long as the row is.
+        // SAFETY: ranges do not overlap, each is claimed once, and `share_columns` borrows the matrix mutably
+        // until all threads are done; `self` is borrowed as long as the row.
         unsafe { std::slice::from_raw_parts_mut(start, self.range.len()) }
     }
 }
 
-/// The part of `0..items` that is `worker`'s of `threads`: near-equal, disjoint, in order, together all
-/// of it, and beginning at multiples of `grain`.
+/// `worker`'s part of `0..items` among `threads`: near-equal, disjoint parts in order, covering all items and
+/// starting at multiples of `grain`.
 ///
 /// # Panics
 /// If `grain` is zero or there is no such worker.
@@ -469,7 +471,7 @@ pub fn part(items: usize, grain: usize, worker: usize, threads: usize) -> Range<
 }
 
 impl Shared {
-    /// Lets workers see what was stored before, and go.
+    /// Publishes what was stored before, and starts the workers.
     fn start(&self) {
         // Either this sees a sleeper and wakes it, or the sleeper-to-be sees the new epoch: both sides
         // write, then read what the other wrote, in one total order.
@@ -479,9 +481,9 @@ impl Shared {
         }
     }
 
-    /// An epoch after `seen`, as soon as there is one.
+    /// Waits for an epoch after `seen`; returns it.
     fn wait_for_start(&self, seen: u32) -> u32 {
-        // a run may have been seen before its epoch began
+        // a worker may have entered a run before it saw its epoch
         let after = |epoch: u32| epoch.wrapping_sub(seen).cast_signed() > 0;
         if !spin_until(|| after(self.epoch.0.load(Ordering::Acquire))) {
             self.sleepers.0.fetch_add(1, Ordering::SeqCst);
@@ -497,13 +499,14 @@ impl Shared {
         self.epoch.0.load(Ordering::SeqCst)
     }
 
-    /// Begins the current run, if there still is one: its number. From here on it lasts until [`Shared::finish`]. Whoever
-    /// has seen a new epoch sees its run or a later one here, in which it has not been.
+    /// Enters the current run if it is still open; returns its number. The run then lasts until
+    /// [`Shared::finish`]. A worker that has seen a new epoch sees its run here, or a later one that it has
+    /// not entered.
     fn enter(&self) -> Option<u32> {
         let mut pending = self.pending.0.load(Ordering::SeqCst);
         loop {
             if pending & ALL != 0 {
-                // it lasts until this worker, who is counted, has been here
+                // the run waits for this worker, which is counted
                 return Some(self.number.load(Ordering::Relaxed));
             }
             if pending & OPEN == 0 {
@@ -524,7 +527,7 @@ impl Shared {
         }
     }
 
-    /// Nobody begins the run any more; returns when those who have are done.
+    /// Closes the run to further workers; returns when all that entered are done.
     fn wait_for_workers(&self) {
         self.pending.0.fetch_and(!OPEN, Ordering::SeqCst);
         if !spin_until(|| self.pending.0.load(Ordering::Acquire) & COUNT == 0) {
@@ -542,7 +545,7 @@ impl Shared {
     }
 }
 
-/// A worker's life.
+/// The loop of a worker.
 fn work(shared: &Shared, worker: usize) {
     let mut seen = 0;
     loop {
@@ -556,8 +559,9 @@ fn work(shared: &Shared, worker: usize) {
         };
         seen = number;
         let job = shared.job.load(Ordering::Relaxed);
-        // SAFETY: `run_beside` stored a pointer to a live `Job` before anybody could enter, stores no other one before this run is
-        // over (`begin`), and does not return (nor unwind) before this worker has called `finish`.
+        // SAFETY: `run_beside` stored a pointer to a live `Job` before any worker could enter, stores no
+        // other before this run is over (`begin`), and does not return or unwind before this worker has
+        // called `finish`.
         let job = unsafe { &*job };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (job.call)(worker))) {
             shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);

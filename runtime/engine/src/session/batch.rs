@@ -1,4 +1,4 @@
-//! Several sequences, of which any may go on together.
+//! Several sequences that can be decoded together.
 
 use super::Standing;
 use crate::engine::{Claim, Command, Engine, Failure, Few, Heard};
@@ -7,16 +7,16 @@ use crate::kv::At;
 use crate::stop::StopHandle;
 use crate::transformer::Token;
 
-/// All sequences of a plan, each with a context of its own, with a handle of the engine that works on them.
+/// All sequences of a plan, each with its own context, and a handle of their engine.
 ///
-/// They are numbered from 0. What a sequence gives does not depend on the others, to the bit: its logits are those of a
-/// [`Session`](super::Session) with the same tokens. Tokens that are decoded together share reads: a neuron or an expert that
-/// several of them miss is read once.
+/// Sequences are numbered from 0. Other sequences change no bit of a sequence's logits: a
+/// [`Session`](super::Session) with the same tokens gives the same. Tokens decoded together share reads: a
+/// neuron or expert that several miss is read once.
 #[derive(Debug)]
 pub struct Batch {
     claim: Claim,
     pub(super) standings: Box<[Standing]>,
-    /// Those of the standings.
+    /// The positions of the standings.
     positions: Box<[usize]>,
     /// `[rows of a step, vocabulary]`.
     pub(super) logits: Vec<f32>,
@@ -35,26 +35,30 @@ impl Batch {
         }
     }
 
-    /// Takes tokens of a prompt of a sequence through the model together, dense, as [`Session::prefill`](super::Session::prefill).
-    /// A long prompt can be given in parts, between which others go on.
+    /// Prefills a prompt's tokens of a sequence, dense, as [`Session::prefill`](super::Session::prefill). A
+    /// long prompt can be given in parts, between steps of other sequences.
     ///
     /// # Errors
-    /// Those of [`Session::prefill`](super::Session::prefill), and [`Error::Sequences`] if there is no such sequence.
+    /// As [`Session::prefill`](super::Session::prefill), and [`Error::Sequences`] if there is no such
+    /// sequence.
     pub fn prefill(&mut self, sequence: usize, tokens: &[u32]) -> Result<&[f32], Error> {
         self.prompt(sequence, tokens, Heard::Last, |_| ())?;
         Ok(self.rows(1))
     }
 
-    /// Takes tokens of some sequences, `(sequence, token)`, through the model together, sparse. The logits `[tokens, vocabulary]`
-    /// after them. Of a sequence that is named several times they follow each other, as in
+    /// Decodes tokens of some sequences, `(sequence, token)`, together and sparse. Returns the logits
+    /// `[tokens, vocabulary]` after each. Tokens of the same sequence are consecutive, as in
     /// [`Session::decode_each`](super::Session::decode_each).
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`] without tokens, [`Error::Rows`] for more than [`Engine::step_rows`], [`Error::Sequences`] for a sequence
-    /// that there is not or, of a model with recurrent state, that is named twice, [`Error::Token`], [`Error::Context`], and
-    /// [`Error::Stopped`] for a sequence whose [`Batch::stop_handle`] was used, before anything is done; [`Error::Read`] and
-    /// [`Error::Stopped`] on the way. All sequences stay where they were; of a model with recurrent state those named go back to
-    /// where their last prompts ended.
+    /// Before any work:
+    /// * [`Error::EmptyPrompt`] without tokens; [`Error::Rows`] for more than [`Engine::step_rows`].
+    /// * [`Error::Sequences`] for a missing sequence, or for one with recurrent state named twice.
+    /// * [`Error::Token`], [`Error::Context`], and [`Error::Stopped`] if a sequence's [`Batch::stop_handle`]
+    ///   was used.
+    ///
+    /// During it: [`Error::Read`] and [`Error::Stopped`]. All sequences stay at their positions; with
+    /// recurrent state, the named ones go back to the end of their last prompts.
     pub fn decode(&mut self, tokens: &[(usize, u32)]) -> Result<&[f32], Error> {
         let Self { claim: Claim { engine, .. }, positions, stops, logits, .. } = self;
         engine.step(tokens.len())?;
@@ -86,8 +90,8 @@ impl Batch {
         Ok(self.rows(tokens.len()))
     }
 
-    /// Forgets a sequence from `position` on, as [`Session::rewind`](super::Session::rewind): further back where a recurrent state
-    /// asks for it, which [`Batch::positions`] says.
+    /// Forgets a sequence from `position` on, as [`Session::rewind`](super::Session::rewind); possibly
+    /// further back with recurrent state, see [`Batch::positions`].
     ///
     /// # Errors
     /// [`Error::Sequences`] if there is no such sequence.
@@ -97,12 +101,12 @@ impl Batch {
         Ok(())
     }
 
-    /// Lets a sequence begin with the first `tokens` of another one: it stands behind them, and what it had is forgotten. Of a model
-    /// with recurrent state it begins with as many of them as the other one could go back to, which [`Batch::positions`] says.
+    /// Starts a sequence with the first `tokens` of another; its own tokens are forgotten. With recurrent
+    /// state it starts with as many as the other could go back to, see [`Batch::positions`].
     ///
     /// # Errors
-    /// [`Error::Sequences`] if one of them is not there or they are the same, [`Error::Sequence`] if the other one has not so many
-    /// tokens.
+    /// [`Error::Sequences`] if a sequence is missing or both are the same; [`Error::Sequence`] if the other
+    /// has fewer tokens.
     pub fn share(&mut self, from: usize, to: usize, tokens: usize) -> Result<(), Error> {
         let (At { position, .. }, _) = (self.at(from)?, self.at(to)?);
         if from == to {
@@ -117,17 +121,18 @@ impl Batch {
         Ok(())
     }
 
-    /// Tokens of each sequence so far.
+    /// Number of tokens of each sequence.
     pub fn positions(&self) -> &[usize] {
         &self.positions
     }
 
-    /// The engine that works on the sequences.
+    /// The batch's engine.
     pub fn engine(&self) -> &Engine {
         &self.claim.engine
     }
 
-    /// A handle that ends a sequence: a prompt of it on the way, and steps that name it before they begin. Other sequences go on.
+    /// A handle that stops a sequence: its current prompt, and later steps that name it. Other sequences
+    /// continue.
     ///
     /// # Errors
     /// [`Error::Sequences`] if there is no such sequence.
@@ -141,7 +146,7 @@ impl Batch {
         &self.logits[..rows * self.engine().vocabulary()]
     }
 
-    /// Where a sequence stands.
+    /// A sequence's position.
     pub(super) fn at(&self, sequence: usize) -> Result<At, Error> {
         at(&self.positions, sequence)
     }
@@ -170,7 +175,7 @@ impl Batch {
     }
 }
 
-/// Where a sequence stands.
+/// A sequence's position, if it exists.
 fn at(positions: &[usize], sequence: usize) -> Result<At, Error> {
     let position = positions.get(sequence).copied().ok_or_else(|| Error::Sequences {
         problem: format!("there is no sequence {sequence}"),

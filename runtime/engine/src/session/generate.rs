@@ -1,25 +1,26 @@
-//! The tokens that follow, one after another, as an iterator.
+//! An iterator over the next tokens.
 
 use super::Session;
 use crate::error::Error;
 use crate::sampler::Sampler;
 
-/// Tokens that a [`Sampler`] chooses, each decoded when the next one is asked for; made by [`Session::generate`].
+/// Tokens chosen by a [`Sampler`], each decoded when the next one is requested; made by
+/// [`Session::generate`].
 ///
-/// The iterator ends where the plan's context is full, and after an error. The last token that it gave is not part of the sequence
-/// yet: to go on after it, [`Session::decode`] it.
+/// The iterator ends when the plan's context is full, and after an error. The last token returned is not yet
+/// part of the sequence: [`Session::decode`] it to continue.
 #[derive(Debug)]
 pub struct Generation<'session> {
     session: &'session mut Session,
     sampler: &'session mut Sampler,
-    /// Chosen and not decoded.
+    /// Chosen but not yet decoded.
     last: Option<u32>,
     failed: bool,
 }
 
 impl Session {
-    /// The tokens that follow the last [`Session::prefill`] or [`Session::decode`]. The model's end does not end them:
-    /// [`Tokenizer::is_end`](crate::Tokenizer::is_end) tells.
+    /// Generates the tokens after the last [`Session::prefill`] or [`Session::decode`]. It does not stop at
+    /// the model's end token; check [`Tokenizer::is_end`](crate::Tokenizer::is_end).
     pub fn generate<'session>(&'session mut self, sampler: &'session mut Sampler) -> Generation<'session> {
         Generation { session: self, sampler, last: None, failed: false }
     }

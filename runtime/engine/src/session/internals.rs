@@ -1,5 +1,5 @@
-//! Keys and values, and hidden states, which the programs of flashplan need of sequences besides. The trait stands in
-//! [`crate::internals`]; embedders have no use for it.
+//! Access to keys, values and hidden states of sequences for flashplan's own programs, exported through
+//! [`crate::internals`].
 
 use std::ops::Range;
 
@@ -8,21 +8,22 @@ use crate::engine::{Command, Engine, Heard, Reply};
 use crate::error::Error;
 use crate::kv::At;
 
-/// Keys and values, and states, are copied so many bytes at a time.
+/// Bytes copied at a time of keys, values and states.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Gives what comes one after another its number.
+/// Numbers consecutive calls.
 fn numbered(mut each: impl FnMut(usize, &[f32])) -> impl FnMut(&[f32]) {
     let mut numbers = 0..;
     move |values| each(numbers.next().unwrap_or(0), values)
 }
 
-/// Sequences as a server and the measuring programs use them.
+/// Sequences as the server and the measuring programs use them.
 pub trait BatchExt {
-    /// [`Batch::prefill`] with the logits after every token, in order, as [`Session::prefill_each`](crate::Session::prefill_each).
+    /// [`Batch::prefill`] with the logits after every token, as
+    /// [`Session::prefill_each`](crate::Session::prefill_each).
     ///
     /// # Errors
-    /// Those of [`Batch::prefill`].
+    /// As [`Batch::prefill`].
     fn prefill_each(
         &mut self,
         sequence: usize,
@@ -30,11 +31,12 @@ pub trait BatchExt {
         each: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error>;
 
-    /// [`Batch::prefill`] without logits: `each` hears the number of every token and its hidden state `[width]`, the model's output
-    /// after the final norm. A [`Pooled`](crate::pooling::Pooled) makes a text's embedding of them; a long text can be given in parts.
+    /// [`Batch::prefill`] without logits: `each` gets the index of every token and its hidden state
+    /// `[width]`, the output of the final norm. [`Pooled`](crate::pooling::Pooled) turns them into a text's
+    /// embedding. A long text can be given in parts.
     ///
     /// # Errors
-    /// Those of [`Batch::prefill`].
+    /// As [`Batch::prefill`].
     fn prefill_hidden(
         &mut self,
         sequence: usize,
@@ -42,26 +44,33 @@ pub trait BatchExt {
         each: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error>;
 
-    /// The logits of the last [`Batch::prefill`] or [`Batch::decode`] that was done, in front: `[tokens, vocabulary]`.
+    /// The logits of the last successful [`Batch::prefill`] or [`Batch::decode`], at the front: `[tokens,
+    /// vocabulary]`.
     fn logits(&self) -> &[f32];
 
-    /// The position to which [`Batch::rewind`] would take a sequence, which is that or, where a recurrent state asks for it, one before.
+    /// The position that [`Batch::rewind`] to `position` would reach: lower than `position` if a recurrent
+    /// state requires it.
     ///
     /// # Errors
     /// [`Error::Sequences`] if there is no such sequence.
     fn rewound(&self, sequence: usize, position: usize) -> Result<usize, Error>;
 
-    /// Tokens of a sequence behind which its recurrent state is kept: the end of its last prompt. 0 where nothing is kept, or there is no
-    /// such sequence.
+    /// The end of a sequence's last prompt, where its recurrent state is kept. 0 if nothing is kept, or there
+    /// is no such sequence.
     fn state_at(&self, sequence: usize) -> usize;
 
-    /// Hands out the keys and values of some of a sequence's tokens, piece after piece, [`EngineExt::kv_bytes_per_token`](crate::engine::EngineExt::kv_bytes_per_token) bytes for
-    /// each: what [`BatchExt::restore`] takes. Of a model with recurrent state [`EngineExt::state_bytes`](crate::engine::EngineExt::state_bytes) follow, and the tokens are all
-    /// up to the end of the last prompt, where that state is kept.
+    /// Passes the keys and values of some of a sequence's tokens to `each`, piece by piece, for
+    /// [`BatchExt::restore`]. Each token has
+    /// [`EngineExt::kv_bytes_per_token`](crate::engine::EngineExt::kv_bytes_per_token) bytes.
+    ///
+    /// With recurrent state, [`EngineExt::state_bytes`](crate::engine::EngineExt::state_bytes) bytes follow.
+    /// The tokens must then be all tokens up to the end of the last prompt.
     ///
     /// # Errors
-    /// [`Error::Sequences`] if there is no such sequence, [`Error::Sequence`] if it has not so many tokens, [`Error::Recurrent`] for
-    /// tokens whose state is not kept, and the first of `each`, after which nothing more is handed out.
+    /// * [`Error::Sequences`] if there is no such sequence.
+    /// * [`Error::Sequence`] if it has fewer tokens.
+    /// * [`Error::Recurrent`] for tokens whose state is not kept.
+    /// * The first error of `each`, which ends the copy.
     fn keys_and_values<E: From<Error>>(
         &mut self,
         sequence: usize,
@@ -69,14 +78,17 @@ pub trait BatchExt {
         each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E>;
 
-    /// Takes so many tokens into a sequence by their keys and values, as [`BatchExt::keys_and_values`] gave them for the same
-    /// tokens at the same positions of an engine with the same model, quality keys and context: nothing is checked but their size.
-    /// `each` fills one piece after another. The sequence is then what a prefill would have made of it, without logits. One of a model
-    /// with recurrent state begins with them.
+    /// Restores `tokens` tokens of a sequence from the bytes that [`BatchExt::keys_and_values`] gave. `each`
+    /// fills one piece after another. They must be of the same tokens at the same positions, from an engine
+    /// with the same model, quality keys and context. Only sizes are checked.
+    ///
+    /// The sequence is then as after a prefill, but without logits. With recurrent state it must start with
+    /// these tokens.
     ///
     /// # Errors
-    /// [`Error::Sequences`], [`Error::Context`] and, where a sequence with recurrent state has tokens already, [`Error::Recurrent`]
-    /// before anything is done, and the first of `each`: the sequence stays where it was.
+    /// [`Error::Sequences`], [`Error::Context`], and [`Error::Recurrent`] if a sequence with recurrent state
+    /// already has tokens, all before any work. The first error of `each`; the sequence then stays at its
+    /// position.
     fn restore<E: From<Error>>(
         &mut self,
         sequence: usize,
@@ -155,7 +167,8 @@ impl BatchExt for Batch {
 }
 
 impl Engine {
-    /// Copies keys and values, and the state behind them, to or from the engine's thread through one small buffer, `fill`ed before and `taken` after.
+    /// Copies keys, values and state to or from the engine's thread through a small buffer, with `fill`
+    /// before and `taken` after each piece.
     fn copy<E>(
         &self,
         positions: Range<usize>,

@@ -1,22 +1,23 @@
-//! Tokens that a sequence has, and those to which it can go back.
+//! The length of a sequence, and how far it can go back.
 
 use crate::error::Error;
 
-/// Where a sequence stands.
+/// The position of a sequence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) position: usize,
-    /// Of a model with recurrent state: the tokens at the end of the last prompt, whose state is kept. The beginning needs none.
+    /// With recurrent state: the end of the last prompt, where the state is kept. The start needs none.
     pub(crate) kept: usize,
 }
 
 impl Standing {
-    /// After a prompt that ends here.
+    /// The standing after a prompt that ends at `position`.
     pub(crate) fn prefilled(position: usize) -> Self {
         Self { position, kept: position }
     }
 
-    /// Where a sequence stands that forgets what comes after `position`: there, or before it where the state is kept.
+    /// The standing after forgetting everything from `position` on: there, or further back where the state is
+    /// kept.
     pub(crate) fn back(self, position: usize, recurrent: bool) -> Self {
         match self {
             _ if position >= self.position => self,
@@ -26,7 +27,7 @@ impl Standing {
         }
     }
 
-    /// After work that failed with an error: where it was, or, if the work may have changed the state, where that is kept.
+    /// The standing after failed work: unchanged, or where the state is kept if the work may have changed it.
     pub(crate) fn failed(self, error: &Error, recurrent: bool) -> Self {
         let refused = matches!(error, Error::EmptyPrompt | Error::Token { .. } | Error::Context { .. });
         if recurrent && !refused { Self { position: self.kept, ..self } } else { self }

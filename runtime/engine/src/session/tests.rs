@@ -1,4 +1,4 @@
-//! What an embedder may rely on: refusals, positions, stops, and that threads of the caller stay where they are.
+//! Guarantees for embedders: refusals, positions, stops, and unpinned caller threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::transformer::tests::{Knobs, TOKENS, container, model, plan};
 
 mod owned;
 
-/// A model of random weights and a plan of this machine for it, in files of `folder`.
+/// A model of random weights and a plan for it on this machine, in files of `folder`.
 fn files(folder: &Path, change: impl FnOnce(&mut plans::Plan)) -> (Model, Plan) {
     let bytes = model(1, kernels::Format::F32);
     let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
@@ -30,7 +30,7 @@ fn files(folder: &Path, change: impl FnOnce(&mut plans::Plan)) -> (Model, Plan) 
     files_of(folder, &source, "sign", &knobs, change)
 }
 
-/// A plan of this machine for a model.
+/// A plan for a model on this machine.
 fn files_of(
     folder: &Path,
     source: &SourceModel<'_>,
@@ -82,7 +82,7 @@ fn a_plan_for_something_else_never_starts_and_says_what_differs() {
         assert!(matches!(error, Error::DoesNotFit(_)), "{error:?}");
         assert!(error.to_string().contains(says), "{error}");
     }
-    // a sum that its choices do not give
+    // a sum that contradicts its parts
     let error = engine(|plan| plan.context.tokens -= 8).unwrap_err();
     assert!(matches!(error, Error::DoesNotFit(Mismatch::Key { key: "memory.kv_bytes", .. })), "{error:?}");
     assert!(engine(|_| ()).is_ok());
@@ -112,7 +112,7 @@ fn a_prompt_in_parts_is_the_prompt_and_decoding_goes_on_after_it() {
 fn what_is_rewound_leaves_no_trace() {
     let engine = engine(|_| ()).unwrap();
     let mut session = engine.session().unwrap();
-    // a conversation that another answer was tried in, and one that knows of none
+    // a conversation with a discarded answer, and one without
     let told = |session: &mut Session| {
         session.prefill(&TOKENS[6..]).unwrap();
         [4, 2].map(|token| session.decode(token).unwrap().to_vec())
@@ -131,7 +131,7 @@ fn what_is_rewound_leaves_no_trace() {
     session.rewind(kept);
     assert_eq!(session.position(), kept);
     assert_eq!(told(&mut session), expected);
-    // to the beginning is a new sequence, and forward is nowhere
+    // rewinding to the start gives a new sequence, forward does nothing
     session.rewind(0);
     let whole = session.prefill(&TOKENS).unwrap().to_vec();
     session.rewind(TOKENS.len() + 5);
@@ -146,7 +146,7 @@ fn an_embedding_is_that_of_the_reference_and_of_the_text_alone() {
     let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
     let mut slow = crate::reference::Reference::new(&source, kernels::best());
     let hidden: Vec<Vec<f32>> = TOKENS.iter().map(|&token| slow.hidden(token)).collect();
-    // of a level that leaves neurons out, which a prompt does not
+    // at a level that leaves neurons out, but not in prompts
     let engine = engine(|_| ()).unwrap();
     assert_eq!((engine.pooling(), engine.width()), (Pooling::Last, hidden[0].len()));
     let mut session = engine.session().unwrap();
@@ -159,7 +159,7 @@ fn an_embedding_is_that_of_the_reference_and_of_the_text_alone() {
     for (found, expected) in whole.iter().zip(last) {
         assert!((found - expected / norm).abs() < 1e-5, "{found} for {expected} / {norm}");
     }
-    // what was there before changes nothing, nor does what goes on after it
+    // earlier tokens change nothing, and later ones continue
     session.prefill(&TOKENS[3..]).unwrap();
     session.decode(7).unwrap();
     assert_eq!(session.embed(&TOKENS).unwrap(), whole);
@@ -171,7 +171,7 @@ fn an_embedding_is_that_of_the_reference_and_of_the_text_alone() {
     assert!(matches!(session.embed(&[]), Err(Error::EmptyPrompt)));
     assert!(matches!(session.embed(&[0; 33]), Err(Error::Context { tokens: 33, context: 32 })));
 
-    // in parts, by any pooling
+    // in parts, with any pooling
     drop(session);
     let mut batch = engine.batch().unwrap();
     for pooling in [Pooling::Last, Pooling::First, Pooling::Mean] {
@@ -200,7 +200,7 @@ fn an_embedding_is_that_of_the_reference_and_of_the_text_alone() {
 #[test]
 fn a_restored_prompt_is_the_prompt_to_the_bit_in_an_engine_that_never_read_it() {
     restores(|| engine(|_| ()).unwrap());
-    // and where one vector is kept for keys and values
+    // and with latent attention
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures/deepseek2.gguf");
     let source = SourceModel::open(path).unwrap();
     restores(|| {
@@ -266,7 +266,7 @@ fn a_restore_that_fails_leaves_the_sequence_where_it_was() {
     assert_eq!(batch.prefill(0, &TOKENS[3..]).unwrap(), expected);
 }
 
-/// Room for several sequences and a draft.
+/// Gives a plan several sequences and a draft.
 fn for_rows(plan: &mut plans::Plan, container: &crate::container::Container, sequences: u32, draft: u32) {
     let knobs = Knobs { hot: 3, cold: 5, sequences, draft, ..Knobs::default() };
     let several = crate::transformer::tests::plan(container, "sign", &knobs);
@@ -298,7 +298,7 @@ fn sequences_of_a_batch_are_sessions_that_share_what_they_begin_with() {
     batch.share(2, 0, TOKENS.len()).unwrap();
     assert_eq!(batch.decode(&[(2, 7), (0, 9)]).unwrap(), expected);
     assert_eq!(batch.positions(), [TOKENS.len() + 1, 0, TOKENS.len() + 1]);
-    // what a caller gets wrong changes nothing
+    // a caller's mistakes change nothing
     assert!(matches!(batch.decode(&[]), Err(Error::EmptyPrompt)));
     assert!(matches!(batch.decode(&[(0, 1); 4]), Err(Error::Rows { rows: 4, most: 3 })));
     let said =
@@ -363,7 +363,7 @@ fn a_draft_in_one_step_gives_what_its_tokens_give_one_by_one_and_what_is_refused
     assert_eq!(found[..2 * vocabulary], expected[..2 * vocabulary]);
     session.rewind(6);
     assert_eq!(session.decode_each(&[right, TOKENS[7]]).unwrap(), &expected[2 * vocabulary..]);
-    // a batch has rows of both, in any order that keeps each one's
+    // a batch has rows of both, in any order that keeps each sequence's
     drop(session);
     let mut batch = engine.batch().unwrap();
     batch.prefill(0, &TOKENS[..4]).unwrap();
@@ -372,7 +372,7 @@ fn a_draft_in_one_step_gives_what_its_tokens_give_one_by_one_and_what_is_refused
     let logits = batch.decode(&[(1, first), (0, first), (0, second), (1, second)]).unwrap();
     assert_eq!(logits, [of(0), of(0), of(1), of(1)].concat());
     assert_eq!(batch.positions(), [6, 6]);
-    // nothing of a step that is refused or stopped is there
+    // a refused or stopped step leaves nothing
     assert!(matches!(batch.decode(&[(0, 1); 5]), Err(Error::Rows { rows: 5, most: 4 })));
     assert!(matches!(batch.decode(&[(0, 1), (0, u32::MAX)]), Err(Error::Token { .. })));
     stop.stop();
@@ -454,13 +454,13 @@ fn a_stop_ends_the_call_and_the_token_can_be_decoded_again() {
     assert!(matches!(Engine::start_with(&model, &plan, stop), Err(Error::Stopped)));
 }
 
-/// The result of `work`, which must end within a minute.
+/// Runs `work`, which must end within a minute.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = sync_channel(1);
     let worker = thread::spawn(move || done.send(work()));
     match result.recv_timeout(Duration::from_secs(60)) {
         Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("nothing for a minute"),
-        // a panic of the work is the test's
+        // a panic of the work is a panic of the test
         ended => worker.join().map_or_else(|panic| resume_unwind(panic), |_| ended.unwrap()),
     }
 }
@@ -506,7 +506,8 @@ fn a_callback_that_panics_leaves_the_sequence_where_it_was() {
                 let each = |index, _: &[f32]| assert_ne!(index, fallen, "a callback");
                 let caught = catch_unwind(AssertUnwindSafe(|| session.prefill_each(&TOKENS[5..], each)));
                 assert!(caught.is_err());
-                // a recurrent state goes back to the end of its last prompt; of the one that fell to its beginning, if it was done
+                // a recurrent state goes back to the end of its last prompt, or to the start if the panicking
+                // prompt was done
                 let stands = session.position();
                 let right = if session.engine().is_recurrent() { [5, 0] } else { [5 + decoded; 2] };
                 assert!(right.contains(&stands), "{stands}: row {fallen} behind {decoded}");
@@ -546,7 +547,7 @@ fn an_engine_moves_between_threads_and_pins_none_of_them() {
     assert_eq!(sched_getaffinity(None).unwrap(), before);
 }
 
-/// Rates that a plan may assume.
+/// Rates for a plan.
 fn rates() -> plans::terms::Rates {
     plans::terms::Rates {
         weight_format: Some("F32".to_owned()),
@@ -568,12 +569,12 @@ fn a_probe_finds_the_rates_that_the_plan_assumes_and_changes_no_result() {
         session.decode(7).unwrap().to_vec()
     };
     let before = decoded(&engine);
-    // after a prompt, whose rows lie over the slots, and after a token
+    // after a prompt, whose rows overlap the slots, and after a token
     let probe = engine.probe();
     for rate in [probe.flops_per_second, probe.random_reads_per_second, probe.ordered_reads_per_second] {
         assert!(rate.is_some_and(|rate| rate > 0.0 && rate.is_finite()), "{probe:?}");
     }
-    // a model of kilobytes says nothing of memory
+    // a model of kilobytes does not measure memory
     assert_eq!((probe.dense_bytes_per_second, probe.sparse_bytes_per_second), (None, None));
     assert!(probe.unmeasured.iter().any(|why| why.contains("beside a cache of")), "{probe:?}");
     assert!((0.4..5.0).contains(&probe.time.as_secs_f64()), "{probe:?}");
@@ -585,7 +586,7 @@ fn a_probe_finds_the_rates_that_the_plan_assumes_and_changes_no_result() {
 
 #[test]
 fn a_probe_that_cannot_measure_says_why_and_fails_nothing() {
-    // a plan from before there were rates
+    // a plan without rates
     let probe = engine(|_| ()).unwrap().probe();
     assert_eq!((probe.flops_per_second, probe.random_reads_per_second), (None, None));
     assert!(probe.unmeasured[0].contains("plan again"), "{probe:?}");
@@ -600,7 +601,7 @@ fn a_probe_that_cannot_measure_says_why_and_fails_nothing() {
     assert_eq!((probe.random_reads_per_second, probe.ordered_reads_per_second), (None, None));
     assert!(probe.unmeasured.iter().any(|why| why.contains("has become shorter")), "{probe:?}");
     assert!(probe.flops_per_second.is_some(), "{probe:?}");
-    // and once the file is back, everything goes on
+    // with the file restored, everything works again
     std::fs::write(&model.container.path, whole).unwrap();
     engine.session().unwrap().prefill(&TOKENS).unwrap();
 
@@ -624,22 +625,22 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
     session.prefill(&TOKENS[..6]).unwrap();
     let first = session.decode(7).unwrap().to_vec();
     let second = session.decode(9).unwrap().to_vec();
-    // to the end of the prompt, however little is to be forgotten
+    // to the end of the prompt, however little is forgotten
     session.rewind(7);
     assert_eq!(session.position(), 6);
     assert_eq!(session.decode(7).unwrap(), first);
     assert_eq!(session.decode(9).unwrap(), second);
-    // a stop undoes what came after the prompt
+    // a stop undoes everything after the prompt
     stop.stop();
     assert!(matches!(session.decode(1), Err(Error::Stopped)));
     stop.resume();
     assert_eq!(session.position(), 6);
     assert_eq!(session.decode(7).unwrap(), first);
-    // what is refused before it begins undoes nothing
+    // a step refused before any work undoes nothing
     assert!(matches!(session.decode(u32::MAX), Err(Error::Token { .. })));
     assert_eq!(session.position(), 7);
     assert_eq!(session.decode(9).unwrap(), second);
-    // before the prompt's end there is only the beginning
+    // before the prompt's end there is only the start
     session.rewind(5);
     assert_eq!(session.position(), 0);
     session.prefill(&TOKENS[..6]).unwrap();
@@ -652,7 +653,7 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
     drop(session);
     let mut batch = engine.batch().unwrap();
     batch.prefill(0, &TOKENS[..6]).unwrap();
-    // the state is not cut: the tokens are all up to it, and a sequence begins with them
+    // the state is not cut: only all tokens up to it can be copied, and a sequence must start with them
     for tokens in [0..3, 1..6, 6..6] {
         let handed = batch.keys_and_values(0, tokens, |_| Ok::<(), Error>(()));
         assert!(matches!(handed, Err(Error::Recurrent)), "{handed:?}");
@@ -669,7 +670,7 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
     let state_bytes = batch.engine().state_bytes();
     assert_eq!(kept.len(), 6 * batch.engine().kv_bytes_per_token() + state_bytes);
     assert!(state_bytes > 0);
-    // a part of it leaves nothing behind
+    // a partial restore leaves nothing
     let broken = batch.restore(1, 6, |_| Err(Error::EmptyPrompt));
     assert!(matches!(broken, Err(Error::EmptyPrompt)), "{broken:?}");
     batch.prefill(1, &TOKENS[..6]).unwrap();

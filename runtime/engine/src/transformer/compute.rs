@@ -1,4 +1,4 @@
-//! Threads and kernels: the means of the stage that is on.
+//! Threads and kernels of the current phase.
 
 use kernels::{Form, Kernels};
 
@@ -7,26 +7,26 @@ use crate::pool::{Pool, PoolError};
 /// The phases of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Rows one by one, sparse.
+    /// Few rows, sparse.
     Decode,
-    /// All rows together, dense.
+    /// Rows of a prompt together, dense.
     Prefill,
 }
 
-/// What computes, and how.
+/// The means of computing.
 #[derive(Debug)]
 pub(super) struct Compute {
     pub(super) kernels: &'static dyn Kernels,
-    /// How vectors meet blocks of weights.
+    /// The form of vectors for products with blocks.
     pub(super) form: Form,
-    /// The cores of both stages, and the threads of the one that is on.
+    /// The cores of both phases, and the threads of the current one.
     pub(super) cores: [Vec<u32>; 2],
     pub(super) pool: Pool,
     pub(super) phase: Phase,
 }
 
 impl Compute {
-    /// Starts the threads of a stage where the other one has other cores.
+    /// Starts the threads of a phase if its cores differ from the other's.
     pub(super) fn enter(&mut self, phase: Phase) -> Result<(), PoolError> {
         let [decode, prefill] = &self.cores;
         if phase != self.phase && decode != prefill {

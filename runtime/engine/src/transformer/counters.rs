@@ -1,4 +1,4 @@
-//! Counters of an engine's work since it was started.
+//! Counters of an engine's work since start.
 
 use std::time::Duration;
 
@@ -12,54 +12,54 @@ use crate::stage::{StageTimes, Traffic};
 pub struct Counters {
     /// Neurons looked up while decoding.
     pub looked_up: u64,
-    /// Neurons looked up and pinned.
+    /// Neurons looked up that were pinned.
     pub hot_hits: u64,
-    /// Neurons looked up and in a slot.
+    /// Neurons looked up that were in a slot.
     pub cold_hits: u64,
-    /// Neurons looked up and in neither, which were read.
+    /// Neurons looked up that were in neither, and were read.
     pub missing: u64,
     /// Reads of decode and prefill.
     pub reads: u64,
     /// Bytes of the reads of decode and prefill.
     pub read_bytes: u64,
-    /// Reads of the next layer's neurons, started before it requested them.
+    /// Prefetch reads: reads of the next layer's neurons before it requested them.
     pub prefetch_reads: u64,
     /// Bytes of prefetch reads.
     pub prefetch_bytes: u64,
-    /// Prefetch reads whose neurons the next layer then requested.
+    /// Prefetch reads whose neurons the next layer requested.
     pub prefetch_reads_used: u64,
-    /// Bytes read that lie between two neurons that were wanted or prefetched.
+    /// Bytes read between two neurons that were requested or prefetched.
     pub gap_bytes: u64,
-    /// Reads that came back short or interrupted, and went on.
+    /// Reads that were short or interrupted, and were resumed.
     pub resumed: u64,
-    /// Time in which nothing was computed because nothing had completed.
+    /// Time without compute because no read had completed.
     pub waited: Duration,
-    /// For the reports of the programs.
+    /// Details for the programs' reports.
     pub(crate) detail: Detail,
 }
 
-/// Totals by neuron, byte and stage, which the programs report.
+/// Totals by neuron, byte and stage, for the programs' reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// Neurons requested and computed while decoding.
+    /// Neurons requested and computed by decode.
     pub activity: Activity,
-    /// Bytes that decoding took through memory.
+    /// Bytes that decode moved through memory.
     pub traffic: Traffic,
-    /// Time of decoding by stage.
+    /// Time of decode by stage.
     pub times: StageTimes,
 }
 
-/// The totals of counters in detail.
+/// The detailed totals of counters.
 pub fn detail(counters: &Counters) -> &Detail {
     &counters.detail
 }
 
-/// The totals of counters in detail, to be changed.
+/// The detailed totals of counters, mutable.
 pub fn detail_mut(counters: &mut Counters) -> &mut Detail {
     &mut counters.detail
 }
 
-/// Counts in `total` what `other` has counted, too.
+/// Adds `other` to `total`.
 pub fn accumulate(total: &mut Counters, other: &Counters) {
     let mut sum = total.with(other, |one, other| one + other);
     sum.waited += other.waited;
@@ -77,7 +77,7 @@ impl Counters {
         since
     }
 
-    /// Every number of both; the times are `self`'s.
+    /// Combines every number with the other's; times are `self`'s.
     fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
         let Detail { activity, traffic, times } = &self.detail;
         let detail = Detail {
@@ -102,7 +102,7 @@ impl Counters {
         }
     }
 
-    /// Share of the neurons looked up that were in memory; 1 if none was.
+    /// Fraction of looked-up neurons that were in memory; 1 if none was looked up.
     pub fn hit_fraction(&self) -> f64 {
         if self.looked_up == 0 {
             return 1.0;

@@ -1,4 +1,4 @@
-//! Why a transformer does not start or go on.
+//! Errors of starting or running a transformer.
 
 use std::path::PathBuf;
 
@@ -11,25 +11,25 @@ use crate::fetch::FetchError;
 use crate::neurons::NeuronError;
 use crate::pool::PoolError;
 
-/// Why a transformer does not start or go on.
+/// Why a transformer does not start, or a call fails.
 #[derive(Debug, thiserror::Error)]
 pub enum TransformerError {
-    /// The container.
+    /// An error of the container.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// Memory.
+    /// An error of memory.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// Cores.
+    /// An error of cores or threads.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// A neuron, or the table of a layer's neurons.
+    /// An error of a neuron or of the neuron tables.
     #[error(transparent)]
     Neuron(#[from] NeuronError),
-    /// A read.
+    /// An error of a read.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// A row of the token embedding.
+    /// An error of an embedding row.
     #[error(transparent)]
     Embedding(#[from] EmbeddingError),
     /// The device could not be opened as the plan says.
@@ -42,7 +42,7 @@ pub enum TransformerError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// The plan reads through `io_uring`, and the kernel or the container that this process is in does not let it.
+    /// The plan uses `io_uring`, which the kernel or this process's sandbox refuses.
     #[error(
         "io_uring is refused here: {source}; {}plan with a device profile made here",
         more_locked(source)
@@ -51,23 +51,23 @@ pub enum TransformerError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// A plan that this container or machine cannot follow.
+    /// A key that this container or machine does not support.
     #[error("the plan's {key} {problem}; make the plan again with `plan`")]
     Plan {
         /// The plan's key.
         key: &'static str,
-        /// The fault of the key's value.
+        /// The problem of its value.
         problem: String,
     },
-    /// A token that does not exist.
+    /// An invalid token.
     #[error("token {token} is not one of the model's {vocabulary}")]
     Token {
         /// The token.
         token: u32,
-        /// Tokens that the model has.
+        /// Size of the vocabulary.
         vocabulary: usize,
     },
-    /// More tokens than the plan has room for.
+    /// A position beyond the plan's context.
     #[error(
         "position {position} is beyond the plan's context of {context} tokens; plan with a larger --context"
     )]
@@ -82,7 +82,7 @@ pub enum TransformerError {
     Stopped,
 }
 
-/// The first remedy where a ring has no memory: its pages are locked.
+/// The first remedy if a ring has no memory, because its pages are locked.
 fn more_locked(refused: &std::io::Error) -> &'static str {
     match refused.kind() {
         std::io::ErrorKind::OutOfMemory => "raise the limit on locked memory (`ulimit -l`), or ",
@@ -99,7 +99,7 @@ impl From<FeedForwardError> for TransformerError {
     }
 }
 
-/// The transformer's errors as an embedder sees them.
+/// Converts the transformer's errors for embedders.
 impl From<TransformerError> for Error {
     fn from(error: TransformerError) -> Self {
         match error {

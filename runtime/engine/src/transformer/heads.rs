@@ -1,4 +1,4 @@
-//! What becomes of queries, keys and values between their projections and attention, as the description says:
+//! Steps between projections and attention, as the model describes them:
 //!
 //! ```text
 //! q, k, v += biases;   q, k, v = norm(q), norm(k), norm(v);   q, k rotated by their position;   q *= temperature(position)
@@ -11,7 +11,7 @@ use crate::model::config::{Attention, HeadNorm, Role};
 use crate::rotary::Rotary;
 use crate::weights::Weights;
 
-/// A block's queries, keys and values on their way.
+/// A block's queries, keys and values between projection and attention.
 pub(super) struct Heads<'a> {
     pub(super) attention: &'a Attention,
     pub(super) rotary: Option<&'a Rotary>,
@@ -21,7 +21,8 @@ pub(super) struct Heads<'a> {
 }
 
 impl Heads<'_> {
-    /// One row, `[queries | keys | values]`, at a position, behind which gates are left. It needs `spare`: as much as all queries.
+    /// Prepares one row, `[queries | keys | values]`, at a position, and moves its gates to the end. `spare`
+    /// is as long as all queries.
     pub(super) fn prepare(
         &self,
         row: &mut [f32],
@@ -47,7 +48,7 @@ impl Heads<'_> {
             heads.for_each(|head| rms_norm_in_place(head, self.epsilon));
         }
         if let Some(rotary) = self.rotary {
-            // queries and keys lie side by side: heads of one width
+            // queries and keys are adjacent: heads of one width
             rotary.rotate(&mut row[..query + a.kv_width()], a.head_width, &rotations[..rotary.pairs()]);
         }
         if let Some(temperature) = a.temperature {
@@ -75,7 +76,7 @@ impl Heads<'_> {
     }
 }
 
-/// Takes the gates from between the queries and puts them behind keys and values.
+/// Moves the gates from between the queries to the end of the row.
 fn gates_behind(row: &mut [f32], query: usize, head_width: usize, gates: &mut [f32]) {
     for (head, gate) in gates.chunks_exact_mut(head_width).enumerate() {
         let both = 2 * head * head_width;

@@ -1,4 +1,4 @@
-//! What the engine keeps of sequences: keys and values of every position, and recurrent states.
+//! State of sequences: keys and values of every position, and recurrent states.
 
 use std::ops::Range;
 
@@ -6,23 +6,23 @@ use super::Token;
 use crate::kv::{At, KeyValues};
 use crate::recurrent::States;
 
-/// Keys, values and states of all sequences, and where the rows of the current step stand.
+/// Keys, values and states of all sequences, and the positions of the current step's rows.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) kv: KeyValues,
     /// States of layers without keys and values.
     pub(super) states: Option<States>,
-    /// The number of each block among the blocks that keep the same kind.
+    /// The index of each block among the blocks of its kind.
     pub(super) at: Box<[usize]>,
-    /// Sequences, and rows of a step, that there is room for.
+    /// The plan's sequences, and rows of a step.
     pub(super) sequences: usize,
     pub(super) step_rows: usize,
-    /// Where the rows of the current step stand.
+    /// Sequence and position of each row of the current step.
     pub(super) rows: Vec<At>,
 }
 
 impl Kept {
-    /// Lets a sequence begin with the first `positions` of another one.
+    /// Starts a sequence with the first `positions` tokens of another.
     pub(super) fn share(&mut self, from: usize, to: usize, positions: usize) {
         self.kv.share(from, to, positions);
         if let Some(states) = &mut self.states {
@@ -30,7 +30,8 @@ impl Kept {
         }
     }
 
-    /// Bytes from `at` on of what a sequence keeps of `positions`: their keys and values, then the recurrent state that is kept.
+    /// Copies bytes from offset `at` of a sequence's state of `positions`: keys and values, then the kept
+    /// recurrent state.
     pub(super) fn copy_out(&mut self, sequence: usize, positions: Range<usize>, at: usize, out: &mut [u8]) {
         let (of_kv, state_at) = self.parts(&positions, at, out.len());
         let (kv, state) = out.split_at_mut(of_kv);
@@ -40,7 +41,7 @@ impl Kept {
         }
     }
 
-    /// Puts back what [`Kept::copy_out`] gave.
+    /// Restores bytes from [`Kept::copy_out`].
     pub(super) fn copy_in(&mut self, sequence: usize, positions: Range<usize>, at: usize, bytes: &[u8]) {
         let (of_kv, state_at) = self.parts(&positions, at, bytes.len());
         let ((kv, state), tokens) = (bytes.split_at(of_kv), positions.end);
@@ -50,13 +51,14 @@ impl Kept {
         }
     }
 
-    /// How many of `count` bytes from `at` on are keys and values of `positions`, and where the others begin in the state.
+    /// How many of `count` bytes from offset `at` are keys and values of `positions`, and the offset of the
+    /// others in the state.
     fn parts(&self, positions: &Range<usize>, at: usize, count: usize) -> (usize, usize) {
         let all = positions.len() * self.kv.bytes_per_token() as usize;
         (all.saturating_sub(at).min(count), at.saturating_sub(all))
     }
 
-    /// Makes the states of the rows' sequences those of before the rows, each the first of its sequence.
+    /// Prepares the recurrent states for these rows, each the first of its sequence.
     pub(super) fn begin(&mut self, rows: &[Token]) {
         let Some(states) = &mut self.states else { return };
         for row in rows {
@@ -64,7 +66,7 @@ impl Kept {
         }
     }
 
-    /// The states of the rows' sequences are those of after the rows, each the last of its sequence.
+    /// Ends the work on the recurrent states; each row is the last of its sequence.
     pub(super) fn end(&mut self, rows: &[Token]) {
         let Some(states) = &mut self.states else { return };
         for row in rows {

@@ -1,4 +1,5 @@
-//! Latent attention of rows: what their input is projected to, what is kept of it, and how queries and results come to it and back.
+//! Latent attention over rows: projections, the stored latent vector, and the matrices absorbed into queries
+//! and results.
 //!
 //! ```text
 //! buffer   projections                              attended
@@ -9,8 +10,8 @@
 //! 5        [c] of each head                         [value_up c] of each head
 //! ```
 //!
-//! All heads read one row of a position, whose front is the value: what they read of its end is not used. Low-rank vectors pass through
-//! the buffers of a block's input and output, and are not longer than these.
+//! All heads share one stored row for each position, whose front is also the value; its end is ignored in
+//! results. Low-rank vectors use the buffers of a block's input and output, and are not longer.
 
 use super::matrices::{times, times_prompt};
 use super::vectors::as_rotations;
@@ -23,7 +24,8 @@ use crate::rotary::Rotary;
 use kernels::{Rotation, rms_norm};
 
 impl Transformer {
-    /// `value_up (softmax(scale q [c | r]^T) c)` of the rows' heads, whose input has been normalised: `attended: [rows, mixed_values]`.
+    /// Computes `value_up (softmax(scale q [c | r]^T) c)` for the rows' heads, from their normalised input:
+    /// `attended: [rows, mixed_values]`.
     pub(super) fn latent_attention(&mut self, block: usize, latent: Latent, rows: usize) {
         let first = if latent.query_rank.is_some() { Role::QueryDown } else { Role::Query };
         self.project(block, &[first, Role::LatentDown], rows);
@@ -73,7 +75,7 @@ impl Transformer {
         }
     }
 
-    /// Leaves the rows' queries, `[rows, heads, plain + rotated]`, in the front of `projections`.
+    /// Writes the rows' queries, `[rows, heads, plain + rotated]`, to the front of `projections`.
     fn make_queries(&mut self, block: usize, latent: Latent, rows: usize) {
         let (c, w, pool, kernels) = (&self.config, &self.weights, &self.compute.pool, self.compute.kernels);
         let a = c.attention(block);
@@ -99,7 +101,7 @@ impl Transformer {
         }
     }
 
-    /// Puts what is rotated of each query behind the place of what meets the latent vector, and what is not side by side:
+    /// Rotates the end of each query and moves it to its place in `attended`; packs the unrotated fronts:
     /// `[rows, heads, plain]`.
     fn take_apart(&mut self, block: usize, latent: Latent, rows: usize) {
         let a = self.config.attention(block);
@@ -114,8 +116,8 @@ impl Transformer {
         }
     }
 
-    /// Each head's own matrix times its vectors, `projections: [rows, heads, columns]`, into `attended: [rows, heads, stride]`, of which
-    /// a head's first values are written.
+    /// Multiplies each head's matrix by its vectors, `projections: [rows, heads, columns]`, into the front of
+    /// each head's values in `attended: [rows, heads, stride]`.
     fn of_heads(&mut self, block: usize, role: Role, rows: usize, stride: usize) {
         let (pool, kernels, w) = (&self.compute.pool, self.compute.kernels, self.weights.matrix(block, role));
         let heads = self.config.attention(block).heads;
@@ -132,7 +134,7 @@ impl Transformer {
                 |out| {
                     let range = out.range();
                     for head in range.start / stride..range.end / stride {
-                        // a head's matrix, which then is in the cache, meets all rows
+                        // a head's matrix, once cached, is used for all rows
                         for row in 0..rows {
                             let out = &mut out.row(row)[head * stride - range.start..][..count];
                             x.row(row * heads + head).rows(kernels, w, head * count, out);
@@ -159,13 +161,13 @@ impl Transformer {
 /// The rotations of rows by one rotary embedding.
 struct Rotations<'a> {
     rotary: Option<&'a Rotary>,
-    /// `[rows, pairs]`, of each row those of the embedding in front.
+    /// `[rows, pairs]`; this embedding's pairs come first in each row.
     rotations: &'a [Rotation],
     pairs: usize,
 }
 
 impl<'a> Rotations<'a> {
-    /// Those of a block, of all that were made for `rows` rows.
+    /// The rotations of a block, selected from all embeddings' for `rows` rows.
     fn new(
         rope: Option<usize>,
         rotaries: &'a [Rotary],
@@ -178,7 +180,7 @@ impl<'a> Rotations<'a> {
         Self { rotary: rope.map(|rope| &rotaries[rope]), rotations, pairs }
     }
 
-    /// Rotates a vector of a row, all of it.
+    /// Rotates a whole vector of a row.
     fn rotate(&self, row: usize, values: &mut [f32]) {
         if let Some(rotary) = self.rotary {
             let rotations = &self.rotations[row * self.pairs..][..rotary.pairs()];

@@ -1,15 +1,15 @@
-//! Matrices times the rows of a step, or of a prompt: threads share the matrices' rows.
+//! Products of matrices with the rows of a step or prompt; threads share the matrices' rows.
 
 use crate::fetch::Fetcher;
 use crate::pool::Pool;
 use crate::products::{self, Inputs, form_for, pack_in_place, write_products};
 use kernels::{Form, Input, Kernels, Matrix, Packed};
 
-/// Rows of matrices that meet one vector after another.
+/// Rows of matrices that are multiplied by all vectors while cached.
 const TOGETHER: usize = 16;
 
-/// Several matrices times each of a few vectors: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`. Threads share the
-/// matrices' rows; what was prefetched completes meanwhile, and makes room for more.
+/// Multiplies several matrices by each of a few vectors: `out[row] = [parts[0] x[row] | parts[1] x[row] |
+/// ...]`. Threads share the matrices' rows, and poll prefetch reads meanwhile.
 pub(super) fn times(
     pool: &Pool,
     fetcher: &mut Fetcher,
@@ -32,7 +32,7 @@ pub(super) fn times(
         return pool.share_rows(out, || fetcher.poll(), |start, out| product(x.row(0), start, out));
     }
     fetcher.poll();
-    // a few rows of the matrices, which then are in the cache, meet all vectors
+    // a few rows of the matrices, once cached, are used for all vectors
     let columns = out.len() / x.count();
     pool.share_columns(
         out,
@@ -51,8 +51,8 @@ pub(super) fn times(
     );
 }
 
-/// Several matrices times many vectors, side by side: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`. Leaves
-/// the vectors packed; `spare` is as large as they are.
+/// Multiplies several matrices by many vectors: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`.
+/// Leaves the vectors packed; `spare` is as long as they are.
 pub(super) fn times_prompt(
     pool: &Pool,
     kernels: &dyn Kernels,
@@ -76,7 +76,7 @@ pub(super) fn times_prompt(
     );
 }
 
-/// Row `at` of matrices that stand one below the other.
+/// Row `at` of stacked matrices.
 fn row_of<'a>(parts: &[Matrix<'a>], mut at: usize) -> kernels::Row<'a> {
     for part in parts {
         if at < part.rows {

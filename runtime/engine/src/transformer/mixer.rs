@@ -1,10 +1,11 @@
-//! A block's token mixer: attention over keys and values, or what keeps a state in their place.
+//! A block's token mixer: attention over keys and values, or a recurrent mixer over a state.
 //!
 //! ```text
 //! projected = input matrices norm(x);   mixed = mixer(projected, what is kept);   x += scale * post_norm(output matrix mixed)
 //! ```
 //!
-//! Rows pass the matrices together and what is kept one after another: chunks of a prompt change no bit.
+//! Rows pass the matrices together and the stored state one after another, so chunks of a prompt change no
+//! bit.
 
 use super::heads::Heads;
 use super::matrices::{times, times_prompt};
@@ -20,7 +21,7 @@ use crate::state_space::Space;
 use kernels::Rotation;
 
 impl Transformer {
-    /// `x += scale * post_norm(output(mixer(norm(x))))`.
+    /// Computes `x += scale * post_norm(output(mixer(norm(x))))`.
     pub(super) fn mixer_block(&mut self, block: usize, rows: usize) {
         let norm = self.weights.values(block, Role::AttentionNorm);
         norm_rows(&self.config, norm, &self.buffers.residual, rows, &mut self.buffers.normed);
@@ -65,7 +66,7 @@ impl Transformer {
         add(&mut self.buffers.residual, out, c.blocks[block].residual_scale);
     }
 
-    /// The rows' normalised input times matrices: `projections: [rows, projected_values]`.
+    /// Multiplies the rows' normalised input by the input matrices: `projections: [rows, projected_values]`.
     pub(super) fn project(&mut self, block: usize, roles: &[Role], rows: usize) {
         let (c, w, pool, kernels) = (&self.config, &self.weights, &self.compute.pool, self.compute.kernels);
         let projected = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.projected_values(c.width));
@@ -82,7 +83,7 @@ impl Transformer {
         }
     }
 
-    /// The output matrix times what was mixed: `block_output: [rows, width]`.
+    /// Multiplies the mixer's result by the output matrix: `block_output: [rows, width]`.
     fn put_out(&mut self, block: usize, role: Role, rows: usize) {
         let (c, pool, kernels) = (&self.config, &self.compute.pool, self.compute.kernels);
         let mixed = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.mixed_values(c.width));
@@ -97,7 +98,8 @@ impl Transformer {
         }
     }
 
-    /// `softmax(scale q k^T) v` of the rows' heads over the keys and values of their sequences, which those of the rows join.
+    /// Stores the rows' keys and values, and computes `softmax(scale q k^T) v` of their heads over their
+    /// sequences.
     fn attention(&mut self, block: usize, rows: usize) {
         let (c, w) = (&self.config, &self.weights);
         let (a, place) = (c.attention(block), self.kept.at[block]);
@@ -130,7 +132,7 @@ impl Transformer {
         }
     }
 
-    /// What is read of the states of the rows' sequences after the rows have been written to them, one sequence after another.
+    /// Updates the states of the rows' sequences and computes the mixer's result, one sequence after another.
     fn recurrent(&mut self, block: usize, rows: usize) {
         let (c, w, pool, kernels) = (&self.config, &self.weights, &self.compute.pool, self.compute.kernels);
         let (Some(mixer), Some(states)) = (c.blocks[block].recurrent(), &mut self.kept.states) else {
@@ -163,7 +165,7 @@ impl Transformer {
     }
 }
 
-/// `c * convolved(b * x)` of rows `[b | c | x]`, each of three times `width`.
+/// Computes `c * convolved(b * x)` for rows `[b | c | x]`, each part of `width`.
 fn convolve_gated(taps: &[f32], state: &mut [f32], projected: &[f32], width: usize, mixed: &mut [f32]) {
     for (row, mixed) in projected.chunks_exact(3 * width).zip(mixed.chunks_exact_mut(width)) {
         let [b, c, x] = [0, 1, 2].map(|part| &row[part * width..][..width]);
@@ -173,5 +175,5 @@ fn convolve_gated(taps: &[f32], state: &mut [f32], projected: &[f32], width: usi
     }
 }
 
-/// Matrices that a mixer's input meets, at most.
+/// The most input matrices of a mixer.
 const ROLES_MAX: usize = 4;

@@ -1,4 +1,5 @@
-//! A block's feed-forward networks: the one whose neurons are read, shared experts beside it, and those that are always in memory.
+//! A block's feed-forward networks: neurons read from flash, shared experts, and networks that are always in
+//! memory.
 
 use plans::model::LevelKind;
 
@@ -19,32 +20,32 @@ use kernels::Kernels;
 /// Matrices of a shared expert.
 const SHARED: [Role; 3] = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
 
-/// The layers whose neurons are read, and how the plan has them computed.
+/// The layers whose neurons are read, and the plan's decisions about them.
 #[derive(Debug)]
 pub(super) struct Layers {
     pub(super) level: Level,
-    /// How each layer's bundles are cut.
+    /// The parts of each layer's bundles.
     pub(super) shapes: Vec<Shape>,
     pub(super) neurons: Vec<LayerNeurons>,
     pub(super) slots: Slots,
     pub(super) feed_forward: FeedForward,
-    /// The layer of each block whose network's neurons are read.
+    /// The layer of each block, if it has one.
     pub(super) of_block: Box<[Option<usize>]>,
-    /// The first ranks of each layer that every token requests.
+    /// By layer: the first ranks, requested by every token.
     pub(super) always_on: Vec<u32>,
-    /// The number of the step: a neuron that it uses is not replaced.
+    /// The number of the step; neurons that it uses are not evicted.
     pub(super) stamp: u32,
-    /// The input that the next layer is taken to have.
+    /// The next layer's expected input.
     pub(super) next_input: Slab<f32>,
     pub(super) look_ahead: bool,
     pub(super) blocking: bool,
     pub(super) transposes_down: bool,
-    /// Experts that tokens visit instead of the router's choice.
+    /// Recorded experts, which replace the router's choice.
     pub(super) routes: Option<Routes>,
 }
 
 impl Transformer {
-    /// Routes rows of the residual stream, as it is, if this is what the layer's router reads.
+    /// Routes rows by the residual stream as it is now, if `read` is the layer's router input.
     pub(super) fn route(&mut self, block: usize, layer: usize, read: RouterInput, rows: usize) {
         let (c, router) = (&self.config, self.config.blocks[block].network().and_then(|n| n.router.as_ref()));
         if router.is_some_and(|router| router.input == read) {
@@ -60,8 +61,8 @@ impl Transformer {
         }
     }
 
-    /// Where the router has chosen before the mixer, what is missing of its experts is read while the mixer works. One row asks for
-    /// little at a time; of several each would ask anew.
+    /// If the router chose before the mixer, prefetches missing experts during the mixer. Only for one row:
+    /// several rows would each request more.
     pub(super) fn read_early(&mut self, block: usize, layer: usize, rows: usize) {
         let router = self.config.blocks[block].network().and_then(|network| network.router.as_ref());
         let early = router.is_some_and(|router| router.input == RouterInput::BeforeMixer);
@@ -72,7 +73,7 @@ impl Transformer {
         }
     }
 
-    /// `x += scale * post_norm(ffn(norm(x)))`.
+    /// Computes `x += scale * post_norm(ffn(norm(x)))`.
     pub(super) fn feed_forward_block(
         &mut self,
         block: usize,
@@ -115,7 +116,7 @@ impl Transformer {
         let elements = rows * c.width;
         let (x, out) = (&mut self.buffers.normed[..elements], &mut self.buffers.block_output[..elements]);
         let (shared, has_norms) = (described.shared_neurons, described.shared_norms);
-        // what takes the same input needs nothing of the experts
+        // a shared expert with the same input does not depend on the routed ones
         let beside =
             shared.filter(|_| !has_norms && self.compute.phase == Phase::Decode).and_then(|neurons| {
                 let means = (&self.compute.pool, self.compute.kernels, self.compute.form);
@@ -125,7 +126,7 @@ impl Transformer {
         let (here, after) = (&mut here[0], after.first());
         match self.compute.phase {
             Phase::Decode => {
-                // what the next layer's router says has nothing to do with a recording; several rows ask for much at once
+                // the next layer's router is unrelated to a recording; several rows request much at once
                 let known = self.layers.routes.as_ref().is_none_or(Routes::are_known_ahead);
                 let looks_ahead = self.layers.look_ahead && known && rows == 1;
                 let next = after.filter(|_| looks_ahead).map(|neurons| {
@@ -175,7 +176,7 @@ impl Transformer {
         Ok(())
     }
 
-    /// The same of a network that is always in memory.
+    /// [`Self::feed_forward_block`] for a network that is always in memory.
     pub(super) fn resident_block(&mut self, block: usize, rows: usize) {
         let c = &self.config;
         let Some(network) = c.blocks[block].resident() else { return };
@@ -201,7 +202,7 @@ impl Transformer {
         add(&mut self.buffers.residual, out, c.blocks[block].residual_scale);
     }
 
-    /// Adds to the block's output what a network that is always in memory makes of its input, which is lost.
+    /// Adds a network that is always in memory to the block's output; overwrites its input.
     fn add_resident(&mut self, block: usize, roles: [Role; 3], count: usize, rows: usize) {
         let elements = rows * self.config.width;
         let means = (&self.compute.pool, self.compute.kernels, self.compute.form);
@@ -223,7 +224,7 @@ impl Transformer {
     }
 }
 
-/// What routing rows to a block's experts takes.
+/// The inputs of routing rows to a block's experts.
 fn routing<'a>(
     c: &'a Config,
     block: usize,

@@ -1,7 +1,7 @@
 //! Networks that are always in memory: shared experts, and dense ones beside experts.
 //!
-//! A token's shared expert is computed while what is missing of the routed ones is read; what it makes is added after theirs, so that
-//! sums do not depend on it.
+//! A token's shared expert is computed while missing routed experts are read. Its output is added after
+//! theirs, so sums do not depend on timing.
 
 use crate::fetch::Fetcher;
 use crate::model::config::{Config, Role};
@@ -13,7 +13,7 @@ use kernels::{Activation, Form, Kernels};
 use super::matrices::{times, times_prompt};
 use super::vectors::{add, post_normed};
 
-/// A network of a block.
+/// A resident network of a block.
 #[derive(Clone, Copy)]
 pub(super) struct Resident<'a> {
     config: &'a Config,
@@ -30,7 +30,7 @@ pub(super) struct Resident<'a> {
 }
 
 impl<'a> Resident<'a> {
-    /// A network of a block, if it has a feed-forward part.
+    /// A network of a block, if the block has a feed-forward part.
     pub(super) fn of(
         config: &'a Config,
         weights: &'a Weights,
@@ -43,7 +43,7 @@ impl<'a> Resident<'a> {
         Some(Self { config, weights, pool, kernels, form, block, roles, activation, count })
     }
 
-    /// By what each row's output is multiplied.
+    /// Computes the factor of each row's output.
     fn gates(&self, x: &[f32], gates: &mut [f32]) {
         let Some(weights) = self.weights.values(self.block, Role::SharedOutputGate) else {
             return gates.fill(1.0);
@@ -54,7 +54,7 @@ impl<'a> Resident<'a> {
         }
     }
 
-    /// Each row's values take the place of gates and ups before them; without gates there are the ups alone.
+    /// Replaces each row's gates and ups by its values; without gates there are only ups.
     fn activate(&self, values: &mut [f32], rows: usize) {
         let (count, each) = (self.count, self.inputs() * self.count);
         for row in 0..rows {
@@ -65,12 +65,13 @@ impl<'a> Resident<'a> {
         }
     }
 
-    /// Matrices that take the input.
+    /// Number of input matrices.
     fn inputs(&self) -> usize {
         if self.activation.is_gated() { 2 } else { 1 }
     }
 
-    /// The output of rows of single tokens. `room` has it then in its front, `[rows, width]`; behind are `2 * count` values of each.
+    /// Computes the output of single tokens, to the front of `room`: `[rows, width]`. The rest of `room`
+    /// needs `2 * count` values for each row.
     ///
     /// *Shapes*: `x: [rows, width]`, `gates: [rows]`.
     pub(super) fn decode(
@@ -95,16 +96,16 @@ impl<'a> Resident<'a> {
         times(pool, fetcher, kernels, &[weights.matrix(block, down)], inputs, out);
     }
 
-    /// The same of a prompt's rows, in the place of `x`.
+    /// [`Self::decode`] for a prompt's rows; the output replaces `x`.
     pub(super) fn prefill(&self, x: &mut [f32], gates: &mut [f32], room: &mut [f32]) {
         let Self { weights, pool, kernels, form, block, count, .. } = *self;
         let (width, rows, [gate, up, down]) = (self.config.width, gates.len(), self.roles);
-        // the input is packed before what it gates is there
+        // compute gates before the input is packed
         self.gates(x, gates);
         let gated = if self.activation.is_gated() { gate } else { up };
         let matrices = [gated, up].map(|role| weights.matrix(block, role));
         let (packed, values) = room.split_at_mut(rows * width);
-        // room for gates and ups, or for ups and what is packed of them
+        // for gates and ups, or for ups and their packed copy
         let values = &mut values[..rows * 2 * count];
         let each = self.inputs() * count;
         times_prompt(
@@ -121,7 +122,7 @@ impl<'a> Resident<'a> {
         times_prompt(pool, kernels, form, &[weights.matrix(block, down)], values, spare, x);
     }
 
-    /// Adds what was made to the block's output; `spare` is as long.
+    /// Adds a network's output to the block's; `spare` is as long.
     ///
     /// *Shapes*: `made, out, spare: [rows, width]`.
     pub(super) fn add_to(&self, out: &mut [f32], made: &[f32], gates: &[f32], spare: &mut [f32]) {

@@ -1,13 +1,13 @@
-//! The buffers that are the larger the more rows pass a layer together, of both stages.
+//! Buffers whose size grows with the number of rows, of both phases.
 //!
 //! ```text
 //! cold region, decode    [layer 0: slots | layer 1: slots | ...                  ]     one row's buffers lie elsewhere
 //!              prefill   [layer 0: slots | ...    | residual | normed | ... of a chunk ]     the layers beneath have no slots
 //! ```
 //!
-//! A prompt is computed dense and leaves the cache as it is, so that it can do without slots. What its rows take is lent by
-//! the end of the region as a prompt begins, and given back at the first token after it; the neurons that were there are
-//! forgotten.
+//! A prompt is computed dense and changes no cold slot, so it can do without some. Its rows borrow the end of
+//! the cold region when a prompt starts, and return it at the first token after. Neurons in borrowed slots
+//! are dropped.
 
 use plans::memory;
 
@@ -33,26 +33,26 @@ pub(super) struct Rows {
     pub(super) of_neurons: NeuronRows,
 }
 
-/// Room for the rows of a prompt.
+/// Buffer space of a prompt's rows.
 #[derive(Debug)]
 pub(super) struct PromptRoom {
-    /// Tokens that pass together.
+    /// Tokens of a chunk.
     pub(super) chunk: usize,
-    /// The part of the cold region that a chunk's rows take.
+    /// Sizes of a chunk's buffers in the cold region.
     pub(super) sizes: memory::Rows,
-    /// The buffers of decoding, while those of a prompt are in use.
+    /// The decode buffers while a prompt's are in use.
     pub(super) of_decode: Option<Rows>,
 }
 
 impl Rows {
-    /// A region of their own.
+    /// Takes a region of their own from the arena.
     pub(super) fn take(arena: &mut Arena, sizes: &memory::Rows) -> Result<Self, ArenaError> {
         let lines = LINE_BYTES as u64 / 4;
         let words: u64 = sizes.elements().iter().map(|elements| elements.next_multiple_of(lines)).sum();
         Ok(Self::cut(arena.take(words as usize, Align::Line)?, sizes))
     }
 
-    /// Cut from `words`, each on a cache line; what is left over is kept with the last.
+    /// Cuts the buffers from `words`, each on a cache line; the last one keeps the rest.
     pub(super) fn cut(words: Slab<f32>, sizes: &memory::Rows) -> Self {
         let mut rest = words;
         let next = |elements: u64| {
@@ -79,7 +79,7 @@ impl Rows {
         }
     }
 
-    /// The memory that the rows were cut from.
+    /// The memory that the buffers were cut from.
     pub(super) fn whole(self) -> Slab<f32> {
         let Self { buffers, of_neurons } = self;
         let Buffers { residual, normed, block_output, projections, attended, rotations } = buffers;

@@ -1,4 +1,4 @@
-//! How an engine starts: what the plan's regions must be, and what fills them.
+//! Starts an engine: checks the plan's regions, maps and fills them.
 
 use kernels::{Form, InstructionSet, Kernels, by_name};
 use plans::layout::{Part, Phases, Steps};
@@ -28,10 +28,10 @@ use crate::stop::{StopHandle, Stops};
 use crate::weights::Weights;
 
 impl Transformer {
-    /// Takes every region of the plan and fills those that are filled at start.
+    /// Maps every region of the plan, and fills the regions that are read at start.
     ///
     /// # Errors
-    /// If the plan does not fit the container, or memory, cores or the file refuse.
+    /// If the plan does not fit the container, or the system refuses memory, cores or reads.
     pub(crate) fn start(
         container: &Container,
         plan: &Plan,
@@ -70,7 +70,7 @@ impl Transformer {
     /// [`Transformer::start`] with neurons read through `device`.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Transformer::start`].
     pub(crate) fn start_on(
         container: &Container,
         plan: &Plan,
@@ -80,7 +80,7 @@ impl Transformer {
     ) -> Result<Self, TransformerError> {
         let how = How::planned(container, plan)?;
         let sizes = Sizes::checked(container, plan, &how)?;
-        // the tables' own pages are gone again before the arena is taken
+        // the tables' pages are freed before the arena is mapped
         let mut neurons = LayerNeurons::load_all(container, files, &plan.cache)?;
         let mut arena = Arena::new(sizes.arena_bytes())?;
         let lock = arena.lock();
@@ -150,14 +150,14 @@ impl Transformer {
     }
 }
 
-/// How a plan has its container computed.
+/// How a plan executes its container.
 pub(super) struct How {
     kernels: &'static dyn Kernels,
-    /// How vectors meet blocks of weights.
+    /// The form of vectors for products with blocks.
     form: Form,
-    /// How each layer's bundles are cut at the plan's level.
+    /// The parts of each layer's bundles at the plan's level.
     shapes: Vec<Shape>,
-    /// Whether a prompt meets rows of down transposed.
+    /// Whether a prompt multiplies by a transposed down.
     transposes_down: bool,
 }
 
@@ -181,7 +181,7 @@ impl How {
     }
 }
 
-/// The regions that bytes of the container go to, as they are cut from the arena.
+/// The regions for bytes of the container, cut from the arena.
 struct Regions {
     fixed: Slab<u8>,
     level: Slab<u8>,
@@ -189,7 +189,7 @@ struct Regions {
     kv: Slab<u8>,
     state: Slab<u8>,
     io_buffers: Vec<Slab<u8>>,
-    /// Where a row of the embedding is read to, if rows are read.
+    /// Buffer for an embedding row, if rows are read.
     embedding_row: Option<Slab<u8>>,
 }
 
@@ -233,13 +233,13 @@ impl Regions {
     ) -> Result<Filled, TransformerError> {
         let Self { fixed, level, mut slots, mut kv, state, mut io_buffers, embedding_row } = self;
         let rows = embedding_row.and_then(|buffer| EmbeddingRows::new(container, files.clone(), buffer));
-        // no token has keys and values yet
+        // the region of keys and values is still unused
         let scratch = scratch_of(&mut kv, &mut io_buffers[0]);
         let weights = Weights::load(container, how.kernels, files, rows, scratch, fixed)?;
         let mut level = Level::load(container, how.kernels, planned_level(container, plan)?, files, level)?;
         fill(container, files, &how.shapes, neurons, &mut level, &mut slots, scratch, stop)?;
         if !plan.read.direct {
-            // what was read at start is in memory twice otherwise, and the page cache's half counts as ours
+            // otherwise data read at start is in memory twice, and the page cache counts as this process's
             files.forget();
         }
         Ok(Filled { weights, level, slots, kv, state, io_buffers })
@@ -264,21 +264,21 @@ fn planned_level<'a>(container: &'a Container, plan: &Plan) -> Result<&'a LevelE
         .ok_or_else(|| plan_error("quality.level", format!("{name} is not in the container")))
 }
 
-/// The regions in bytes, after the plan has been compared with what its choices need.
+/// The regions in bytes, compared with the plan's choices.
 pub(super) struct Sizes {
     pub(super) fixed_bytes: usize,
-    /// The part of it that is not the level's.
+    /// The part of the fixed region that is not the level's.
     pub(super) weights_bytes: usize,
-    /// The buffer of the embedding's rows, if they are read.
+    /// The buffer of embedding rows, if they are read.
     pub(super) embedding_buffer_bytes: usize,
     pub(super) hot_bytes: usize,
-    /// The slots, and over them a prompt's rows.
+    /// The slots; a prompt's rows overlap them.
     pub(super) cold_bytes: usize,
     pub(super) kv_bytes: usize,
     pub(super) state_bytes: usize,
     pub(super) io_buffers_bytes: u64,
     pub(super) activations: Activations,
-    /// How decoding reads a neuron.
+    /// The steps of reading a neuron in decode.
     pub(super) steps: Steps,
 }
 
@@ -397,7 +397,7 @@ impl Sizes {
             ));
         }
         let phases = plan.read.phases;
-        // those of the first layer, which are those of all
+        // the first layer's steps, which hold for all
         let alike = phases == Phases::Whole || d.layers.is_empty();
         let steps = shape.layout.steps(shape.part, phases).filter(|_| alike).ok_or_else(|| {
             plan_error("read.phases", format!("is {}, and this container's bundles have none", phases.name()))
@@ -470,7 +470,8 @@ impl Sizes {
         })
     }
 
-    /// Bytes of the arena. The tables and the places of the neurons requested are on the heap: half of `requested`.
+    /// Bytes of the arena. The tables and the places of requested neurons are on the heap: half of
+    /// `requested`.
     pub(super) fn arena_bytes(&self) -> u64 {
         (self.fixed_bytes as u64).next_multiple_of(PAGE_BYTES)
             + (self.hot_bytes + self.cold_bytes + self.kv_bytes + self.state_bytes) as u64
@@ -479,14 +480,15 @@ impl Sizes {
     }
 }
 
-/// The larger of both, through which passes in whole pages, some MiB at a time, what is read at start and does not stay.
+/// The larger of both buffers, in whole pages, for data that passes through at start.
 pub(super) fn scratch_of<'a>(kv_region: &'a mut [u8], buffer: &'a mut [u8]) -> &'a mut [u8] {
     const PIECE_BYTES: usize = 4 << 20;
     let bytes = kv_region.len().min(PIECE_BYTES) / PAGE_BYTES as usize * PAGE_BYTES as usize;
     if bytes > buffer.len() { &mut kv_region[..bytes] } else { buffer }
 }
 
-/// Fills the hot region, and the gate rows of an exact gate, from the container: in order, every bundle checked.
+/// Fills the hot region, and the gate rows of an exact gate, from the container: in order, every bundle
+/// verified.
 pub(super) fn fill(
     container: &Container,
     files: &Files,
@@ -556,7 +558,7 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Fills a layer's part of the hot region with slices whose parts lie apart.
+/// Fills a layer's part of the hot region with slices that have separate parts.
 fn fill_apart(
     container: &Container,
     files: &Files,
@@ -590,7 +592,7 @@ fn fill_apart(
     Ok(())
 }
 
-/// A plan that cannot be followed, by key.
+/// An error of a plan's key.
 pub(super) fn plan_error(key: &'static str, problem: String) -> TransformerError {
     TransformerError::Plan { key, problem }
 }

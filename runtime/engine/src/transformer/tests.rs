@@ -1,4 +1,4 @@
-//! Every plan with the same quality keys computes the same bits, and the dense ones compute the reference's numbers.
+//! Plans with the same quality keys give the same bits, and dense ones the reference's numbers.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -55,7 +55,7 @@ mod ungated;
 
 use rounded::{Rounding, What};
 
-/// Every kernel set that this processor can run. The test is skipped for the other sets.
+/// Every kernel set of this processor; skips the test for the other sets.
 pub(crate) fn kernels_of_all_sets() -> Vec<&'static dyn Kernels> {
     let available = kernels::available();
     skipped::absent_instruction_sets(available.iter().map(|kernels| kernels.instruction_set().name()));
@@ -67,7 +67,7 @@ const NEURONS: usize = 96;
 const LAYERS: usize = 2;
 const VOCABULARY: usize = 40;
 
-/// Numbers between -1 and 1 that look random.
+/// Random-looking numbers between -1 and 1.
 struct Numbers(u64);
 
 impl Numbers {
@@ -85,14 +85,15 @@ impl Numbers {
     }
 }
 
-/// The width of a model: whole blocks, and of `Q4_0` whole groups of four, which some kernels store it in.
+/// The width of a model: whole blocks, for `Q4_0` whole groups of four, because some kernels store it so.
 fn width(format: Format) -> usize {
     let format = if format == Format::Q4_0 { Format::Q4_0X4 } else { format };
     WIDTH.next_multiple_of(format.block_values())
 }
 
-/// A dReLU model of two layers with random weights, as a GGUF file. Without experts it has a head of its own. Blocks of 256
-/// lie along the rows of down, too, as in `PowerInfer`'s files, and the head of `Q4_K` is `Q6_K`.
+/// A dReLU model of two layers with random weights, as a GGUF file. Without experts it has its own head.
+/// Blocks of 256 also run along the rows of down, as in `PowerInfer`'s files, and the head of `Q4_K` is
+/// `Q6_K`.
 pub(crate) fn model(experts: usize, format: Format) -> Vec<u8> {
     model_of("bamboo", experts, format, width(format))
 }
@@ -103,8 +104,8 @@ fn model_of(family: &str, experts: usize, format: Format, width: usize) -> Vec<u
     model_with(family, experts, [width, NEURONS], format.is_k(), &of)
 }
 
-/// [`model_of`] with any width and number of neurons, down rows or columns, and a format for each layer's matrices and for
-/// those beside the layers, which are of layer 0.
+/// [`model_of`] with any width and number of neurons, down rows or columns, and a format for each layer's
+/// matrices and for those outside layers, as layer 0.
 fn model_with(
     family: &str,
     experts: usize,
@@ -132,12 +133,12 @@ fn model_with(
     }
     let mut matrix = |writer: Writer, name: &str, dims: &[usize], format: Format| {
         let count: usize = dims.iter().product();
-        // attention that is seen in the logits
+        // attention that affects the logits
         let scale = if name.contains("attn_kv_a_norm") { 4.0 } else { 2.0 / (dims[0] as f32).sqrt() };
         let values: Vec<f32> = (0..count).map(|_| numbers.next() * scale).collect();
         let mut bytes = vec![0; format.row_bytes(count)];
         if format == Format::Mxfp4 {
-            // no values become it here: any nibbles do, under a power of two
+            // values cannot be converted to it here: any nibbles serve, under a power of two
             bytes.chunks_exact_mut(17).zip(values.chunks(32)).for_each(|(block, values)| {
                 block.iter_mut().zip(values).for_each(|(byte, value)| *byte = value.to_bits() as u8);
                 block[0] = 121;
@@ -201,7 +202,8 @@ fn tokenizer() -> TokenizerData {
     }
 }
 
-/// The container of a model with a shuffled order and one level of each kind; predictors are random but fixed.
+/// The container of a model with a shuffled order and one level of each kind; predictors are random but
+/// fixed.
 pub(crate) fn container(folder: &Path, source: &SourceModel<'_>) -> Container {
     container_with(folder, source, None)
 }
@@ -211,7 +213,7 @@ fn container_with(folder: &Path, source: &SourceModel<'_>, down: Option<Format>)
     container_in_slices(folder, source, down, 1, 1)
 }
 
-/// [`container_with`] with neurons in slices. In the order so many `neighbours` stand together as in the source.
+/// [`container_with`] with neurons in slices; `neighbours` stay together in the order.
 fn container_in_slices(
     folder: &Path,
     source: &SourceModel<'_>,
@@ -292,7 +294,7 @@ fn container_in_slices(
     Container::open(&path).unwrap()
 }
 
-/// The container of a model whose neurons all fire, with pieces of down in shuffled slices, each as the source has it.
+/// The container of a model whose neurons all fire, with pieces of down in shuffled slices.
 fn container_in_pieces(folder: &Path, source: &SourceModel<'_>, slice: usize) -> Container {
     let path = folder.join("test.bundle");
     let orders = orders(source, slice);
@@ -324,7 +326,7 @@ fn write_pieces(
     write(path, &path.with_extension("part"), contents, layers, &mut |_| true).map(|_| ())
 }
 
-/// Orders of a model's layers in which so many neighbours stand together as in the source.
+/// Orders of a model's layers that keep groups of `neighbours` together.
 fn orders(source: &SourceModel<'_>, neighbours: usize) -> Vec<Vec<u32>> {
     let (c, mut numbers) = (source.config(), Numbers(99));
     let groups = c.experts() * c.ffn_width() / neighbours;
@@ -332,7 +334,7 @@ fn orders(source: &SourceModel<'_>, neighbours: usize) -> Vec<Vec<u32>> {
     (0..c.layers()).map(|_| numbers.order(groups).into_iter().flat_map(group).collect()).collect()
 }
 
-/// Everything in a plan that changes speed and memory only, and how keys and values are stored.
+/// Everything in a plan that changes only speed and memory, and the format of keys and values.
 #[derive(Debug, Clone)]
 pub(crate) struct Knobs {
     pub(crate) cores: Vec<u32>,
@@ -407,7 +409,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     (plan.read.gap_bytes, plan.read.depth, plan.read.backend) = (k.gap_bytes, k.depth, k.backend);
     (plan.read.look_ahead, plan.read.blocking, plan.read.phases) = (k.look_ahead, k.blocking, k.phases);
 
-    // where the embedding is the head, too, it stays in memory
+    // an embedding that is the head, too, stays in memory
     let needs = EmbeddingRows::needs(container).filter(|_| k.embedding_rows);
     plan.read.embedding_rows = needs.is_some();
     let (left, row_buffer) = needs.unwrap_or_default();
@@ -434,7 +436,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     plan
 }
 
-/// Drafts of so many tokens.
+/// Drafts of `draft_tokens` tokens.
 pub(crate) fn speculation(draft_tokens: u32) -> Option<Speculation> {
     let nothing = Speculation {
         draft_tokens,
@@ -466,7 +468,7 @@ fn device(container: &Container, plan: &Plan) -> Box<dyn Flash> {
     flash::open_backend(r.backend, file, false, r.depth as usize, r.buffers as usize, &[0]).unwrap()
 }
 
-/// The back ends that this machine has; one that it refuses is named.
+/// The back ends of this machine; names a refused one.
 fn backends(container: &Container) -> Vec<Backend> {
     let file = container.files(false).unwrap();
     match flash::open_backend(Backend::IoUring, file, false, 1, 1, &[]) {
@@ -484,8 +486,8 @@ fn reference(source: &SourceModel<'_>) -> Vec<Vec<f32>> {
     TOKENS.iter().map(|&token| reference.step(token, &mut ())).collect()
 }
 
-/// The dense model's logits, of a container whose down rows are quantised again with those: the source is blocked the other
-/// way there.
+/// The dense model's logits. If the container's down rows were quantised again, those are used, because the
+/// source is blocked along the other axis.
 fn dense_logits(source: &SourceModel<'_>, container: &Container) -> Vec<Vec<f32>> {
     match container.directory.down_format {
         Format::Q8_0 | Format::Q4_0 | Format::Q4_0X4 => Rounding::logits(container, best(), What::Nothing),
@@ -493,7 +495,7 @@ fn dense_logits(source: &SourceModel<'_>, container: &Container) -> Vec<Vec<f32>
     }
 }
 
-/// Plans that differ in everything but quality, the back ends and the cache's policies in turn.
+/// Plans that differ in everything but quality, with all back ends and cache policies.
 fn all_knobs(backends: &[Backend]) -> Vec<Knobs> {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     let two: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
@@ -553,7 +555,7 @@ fn what_a_token_takes_through_memory_is_counted_once() {
             // attention's 192 rows, two norms; then the last norm and the head
             let per_layer = (64 + 32 + 32 + 64 + 2 + routers) * row;
             assert_eq!(t.weights, tokens * (layers * per_layer + (1 + VOCABULARY as u64) * row));
-            // a token of position p meets p + 1 of keys and of values, each [2 heads, 16]
+            // a token at position p reads p + 1 keys and values, each [2 heads, 16]
             assert_eq!(t.kv, layers * 2 * 32 * f32_bytes * tokens * (tokens + 1) / 2);
             let named = tokens * layers * routed * NEURONS as u64;
             let (selection, gates) = match level {
@@ -765,7 +767,7 @@ fn a_model_whose_neurons_all_fire_gives_equal_bits_wherever_they_lie() {
             let (logits, _, prompt) = first.as_ref().unwrap();
             let off = distance(std::slice::from_ref(prompt), &logits[TOKENS.len() - 1..]);
             let largest = compare::largest(prompt);
-            // a prompt's vectors are rounded as those of one token are; sums of nibbles are rounded by themselves
+            // a prompt's vectors are rounded as a token's; sums of nibbles are rounded, too
             let rounded = activations == "q8" && format == Format::Q4_0;
             assert!(
                 off <= largest * if rounded { 1e-2 } else { 1e-5 },
@@ -816,7 +818,7 @@ fn a_prompt_lies_over_the_last_layers_slots_and_changes_no_bit() {
         let folder = tempfile::tempdir().unwrap();
         let container = container(folder.path(), &source);
         let all = rows(&TOKENS);
-        // two tokens, two prompts, a token between them and tokens behind: the cold slots that there are
+        // two tokens, two prompts, a token between them and tokens after: the cold slots in use
         let run = |cold: u32, chunk: u32| {
             let plan = plan(&container, "low-rank", &Knobs { cold, chunk, ..Knobs::default() });
             let mut engine = start(&container, &plan);
@@ -880,13 +882,13 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
         }
         let message = with(Fault::Failing { every: 20 }).unwrap_err().to_string();
         assert!(message.starts_with("reading ") && message.contains("Input/output error"), "{message}");
-        // every read: which of them holds a neuron where the bit is depends on the order of completions
+        // every read: completion order decides which read has a neuron at the flipped bit
         for fault in [Fault::Flipped { every: 1 }, Fault::Stale { every: 1 }] {
             let message = with(fault).unwrap_err().to_string();
             assert!(message.contains("does not match its checksum"), "{message}");
         }
 
-        // whoever goes on after an error gets the next error: no read of the failed list is left
+        // continuing after an error gives the next error: no read of the failed list is left
         for (fault, says) in
             [(Fault::Flipped { every: 1 }, "checksum"), (Fault::Failing { every: 1 }, "reading")]
         {
@@ -902,7 +904,7 @@ fn a_device_that_answers_late_or_out_of_order_changes_nothing_and_one_that_lies_
     }
 }
 
-/// What happens to a container while an engine reads it.
+/// Accidents of a container while an engine reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Accident {
     /// Another file takes its name.

@@ -1,9 +1,9 @@
-//! Steps between the matrices: norms, sums and scales of rows.
+//! Steps between matrices: norms, sums and scales of rows.
 
 use crate::model::config::Config;
 use kernels::{Rotation, rms_norm};
 
-/// Rows of the residual stream, normalised where there is a norm.
+/// Normalises rows of the residual stream, or copies them if there is no norm.
 pub(super) fn norm_rows(c: &Config, weight: Option<&[f32]>, x: &[f32], rows: usize, out: &mut [f32]) {
     let Some(weight) = weight else {
         return out[..rows * c.width].copy_from_slice(&x[..rows * c.width]);
@@ -13,7 +13,7 @@ pub(super) fn norm_rows(c: &Config, weight: Option<&[f32]>, x: &[f32], rows: usi
     }
 }
 
-/// A part's output, normalised in `spare` where there is a norm.
+/// A part's output, normalised into `spare` if there is a norm.
 pub(super) fn post_normed<'a>(
     c: &Config,
     weight: Option<&[f32]>,
@@ -27,7 +27,7 @@ pub(super) fn post_normed<'a>(
     &spare[..out.len()]
 }
 
-/// `x += factor * y`.
+/// Computes `x += factor * y`.
 pub(super) fn add(x: &mut [f32], y: &[f32], factor: f32) {
     if factor == 1.0 {
         x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
@@ -36,14 +36,14 @@ pub(super) fn add(x: &mut [f32], y: &[f32], factor: f32) {
     }
 }
 
-/// `x *= factor`.
+/// Computes `x *= factor`.
 pub(super) fn scale(x: &mut [f32], factor: f32) {
     if factor != 1.0 {
         x.iter_mut().for_each(|x| *x *= factor);
     }
 }
 
-/// Two numbers are a rotation.
+/// Views pairs of numbers as rotations.
 pub(super) fn as_rotations(values: &mut [f32]) -> &mut [Rotation] {
     bytemuck::cast_slice_mut(values)
 }

@@ -18,11 +18,11 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     (shapes.config(k, vec![rope], blocks), Names { left_out, ..Names::default() })
 }
 
-/// Attention over what is kept, its scale without that of the rotary embedding.
+/// Attention over the stored latent vector; its scale excludes the rotary embedding's.
 fn attention(k: &Keys<'_>) -> Attention {
     let heads = k.size("attention.head_count");
     let (rank, rotated) = (k.size("attention.kv_lora_rank"), k.size("rope.dimension_count"));
-    // without it keys and values are made by one matrix, whose blocks lie the wrong way for queries
+    // without this key one matrix makes keys and values, and its blocks are in the wrong order for queries
     let is_absorbed = k.whole("attention.key_length_mla").is_some();
     let (width, value) = (k.size("attention.key_length_mla"), k.size("attention.value_length_mla"));
     let head_width = rank.saturating_add(rotated);
@@ -36,7 +36,7 @@ fn attention(k: &Keys<'_>) -> Attention {
             k.refuse_value(key, &format!("{expected}, of one vector for all heads,"));
         }
     }
-    // light models have a rank of queries in their files, and no use for it
+    // light models have an unused rank of queries in their files
     let query_rank = k.whole("attention.q_lora_rank").filter(|&rank| rank > 0);
     let query_rank = query_rank.filter(|_| !k.has_tensor("blk.0.attn_q.weight"));
     let latent = Latent { query_rank, rank, plain: width.saturating_sub(rotated), rotated, value };
@@ -48,10 +48,11 @@ fn attention(k: &Keys<'_>) -> Attention {
     }
 }
 
-/// The growth of queries and of keys with `YaRN`'s factor, which is not that of cosines and sines: these stay as they are.
+/// The growth of queries and keys with `YaRN`'s factor. It replaces the growth of cosines and sines, which
+/// stay unscaled.
 fn growth(k: &Keys<'_>, rope: &mut Rope) -> f32 {
     rope.magnitude = 1.0;
-    // a tenth of what configurations call `mscale_all_dim`
+    // a tenth of `mscale_all_dim` in configurations
     let slope = k.number_or_none("rope.scaling.yarn_log_multiplier");
     if k.number("rope.scaling.attn_factor").is_some_and(|factor| factor != 1.0) {
         k.refuse_value("rope.scaling.attn_factor", "1");
@@ -71,8 +72,8 @@ fn growth(k: &Keys<'_>, rope: &mut Rope) -> f32 {
     }
 }
 
-/// The weighing of experts where the file does not say it. Early files of GLM 4.7 Flash use sigmoids; their layers and vocabulary
-/// identify them.
+/// The default gating of files that do not name one. Early files of GLM 4.7 Flash use sigmoids; their number
+/// of layers and vocabulary identify them.
 fn usual(shapes: &Shapes) -> Usual {
     let is_glm = matches!(shapes.layers, 47 | 48) && shapes.vocabulary == 154_880;
     if is_glm { Usual::SIGMOID } else { Usual::SOFTMAX }

@@ -1,4 +1,4 @@
-//! Mixtures behind plain attention with a norm of each head: `dots1`, `hy_v3`, and `bailingmoe2`, which is Ling 2.
+//! Mixtures after plain attention with a norm of each head: `dots1`, `hy_v3`, and `bailingmoe2` (Ling 2).
 
 use super::super::config::{Attention, Config, HeadNorm, Pairing, Role};
 use super::mixture::{Mixture, Usual};
@@ -15,7 +15,7 @@ pub(super) fn read_bailingmoe2(k: &Keys<'_>) -> (Config, Names) {
     read(k, Usual::SIGMOID)
 }
 
-/// `hy_v3`. Its files have no key for the dense layers; their tensors show them.
+/// `hy_v3`. Its files have no key for the dense layers; their tensors show which they are.
 pub(super) fn read_hy_v3(k: &Keys<'_>) -> (Config, Names) {
     let (config, mut names) = read(k, Usual::SIGMOID);
     names.others.push((Role::SelectionBias, "exp_probs_b"));

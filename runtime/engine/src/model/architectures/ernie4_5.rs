@@ -1,4 +1,4 @@
-//! `ernie4_5` and `ernie4_5-moe`: a llama, and a mixture behind a llama's attention, weighed by a softmax.
+//! `ernie4_5` and `ernie4_5-moe`: a llama, and a mixture after a llama's attention, weighted by a softmax.
 
 use super::super::config::{Config, Pairing};
 use super::mixture::{Mixture, Usual};

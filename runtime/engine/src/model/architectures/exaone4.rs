@@ -1,5 +1,5 @@
-//! `exaone4` and `exaone-moe`: layers with a window are rotated, the others see everything and have no positions. `exaone4` has norms
-//! behind each part, `exaone-moe` a mixture.
+//! `exaone4` and `exaone-moe`: layers with a window have rotations; the others see all positions and have
+//! none. `exaone4` has norms after each part, `exaone-moe` is a mixture.
 
 use kernels::Activation;
 
@@ -29,7 +29,7 @@ pub(super) fn read_experts(k: &Keys<'_>) -> (Config, Names) {
     (shapes.config(k, vec![rope], blocks), Names { left_out, ..Names::default() })
 }
 
-/// The attention of each layer. Where no layer has a window, all are rotated.
+/// The attention of each layer. If no layer has a window, all have rotations.
 fn attention<'k>(k: &'k Keys<'k>, shapes: &'k Shapes) -> impl Fn(usize) -> Attention + 'k {
     let windows = shapes.windows(k, 4);
     let has_windows = windows.iter().any(Option::is_some);

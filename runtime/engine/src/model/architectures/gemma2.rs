@@ -6,7 +6,7 @@ use super::super::config::{Attention, Config, Norms, Pairing};
 use super::shapes::Shapes;
 use super::{Keys, Names};
 
-/// Layers of the largest, which divides by the width of a head that it does not have.
+/// Layers of the largest model, whose scale uses a head width that it does not have.
 const LARGEST: usize = 46;
 
 pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {

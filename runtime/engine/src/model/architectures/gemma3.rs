@@ -1,5 +1,5 @@
-//! `gemma3`: norms before and after each part, GELU, and five layers with a window and a rotary base of their own for one
-//! that sees everything.
+//! `gemma3`: norms before and after each part, and GELU. Five layers have a window and their own rotary base
+//! for each one without a window.
 
 use kernels::Activation;
 
@@ -18,7 +18,7 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     let local = Rope::plain(Pairing::Halves, global.width, local_base);
     let window = k.whole("attention.sliding_window").filter(|&window| window > 0);
     let windowed = k.pattern("attention.sliding_window_pattern", shapes.layers, 6);
-    // the largest one divides by the width of a head that it does not have
+    // the largest model's scale uses a head width that it does not have
     let largest = shapes.layers == 62;
     let scaled_width =
         if largest { shapes.width.checked_div(shapes.heads).unwrap_or(1) } else { shapes.head_width };

@@ -1,5 +1,6 @@
-//! `gemma4`: layers with a window and narrow heads, and now and then one with wide heads that sees everything; norms of queries, keys
-//! and values; a number behind each layer; dense, or experts beside a dense network, with norms of their own.
+//! `gemma4`: layers with a window and narrow heads, and a few without a window and with wide heads. It has
+//! norms of queries, keys and values, and a factor after each layer. Models are dense, or have experts beside
+//! a dense network, with norms of their own.
 
 use kernels::Activation;
 
@@ -14,7 +15,8 @@ const GLOBAL: usize = 0;
 const LOCAL: usize = 1;
 
 pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
-    // an embedding for each layer, and layers that read the keys and values of others: the smallest models have both
+    // the smallest models have both an embedding for each layer and layers that reuse the keys and values of
+    // others
     for key in ["embedding_length_per_layer_input", "attention.shared_kv_layers"] {
         if k.whole(key).is_some_and(|count| count > 0) {
             k.refuse_value(key, "0");
@@ -70,7 +72,7 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     let mut config = shapes.config(k, vec![global, local], blocks);
     config.embedding_scale = (shapes.width as f32).sqrt();
     config.logit_softcap = k.number_or_none("final_logit_softcapping");
-    // of a mixture the dense network beside the experts
+    // a mixture's dense network beside the experts
     let shared = [
         (Role::SharedGate, "ffn_gate.weight"),
         (Role::SharedUp, "ffn_up.weight"),

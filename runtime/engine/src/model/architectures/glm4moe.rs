@@ -1,4 +1,5 @@
-//! `glm4moe`: GLM 4.5 to 4.7, with rotations of a part of each head, norms of heads in the largest, and a mixture weighed by sigmoids.
+//! `glm4moe`: GLM 4.5 to 4.7, with partial rotations of heads, norms of heads in the largest, and a mixture
+//! weighted by sigmoids.
 
 use super::super::config::{Attention, Config, HeadNorm, Pairing, Role};
 use super::mixture::{Mixture, Usual};
@@ -8,7 +9,7 @@ use super::{Keys, Names};
 pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     let mut shapes = Shapes::read(k);
     let left_out = shapes.leave_out_guesses(k);
-    // of text all sections have the same position
+    // for text all sections have the same position
     k.ignore("rope.dimension_sections");
     let rope = shapes.rope(k, Pairing::Halves);
     let norm = Some(HeadNorm::Head).filter(|_| k.has_tensor("blk.0.attn_q_norm.weight"));

@@ -1,4 +1,4 @@
-//! `gpt-oss`: a window on every other layer, a score of its own for each head, biases everywhere, and a clamped `SwiGLU`.
+//! `gpt-oss`: a window on every other layer, attention sinks, biases everywhere, and a clamped `SwiGLU`.
 
 use kernels::Activation;
 

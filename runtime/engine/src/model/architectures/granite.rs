@@ -31,7 +31,7 @@ pub(super) fn read_hybrid(k: &Keys<'_>) -> (Config, Names) {
     }
     let shapes = Shapes::with_kv_heads(k, most, "attention.layer_norm_rms_epsilon");
     let space = state_space(k);
-    // what says elsewhere how a context was made longer says here whether positions are told
+    // this key, which elsewhere says how a context was extended, says here whether there are rotations
     let is_rotated = k.flag("rope.scaling.finetuned").unwrap_or(true);
     let attention = attention(k, &shapes);
     let (mut config, names) = scaled(k, &shapes, |layer| match kv_heads.get(layer) {
@@ -64,7 +64,7 @@ fn attention<'k>(k: &'k Keys<'k>, shapes: &'k Shapes) -> impl Fn(usize) -> Atten
     }
 }
 
-/// A model of these mixers with its factors.
+/// A model of these mixers, with its factors.
 fn scaled<M: Into<Mixer>>(k: &Keys<'_>, shapes: &Shapes, mixer: impl Fn(usize) -> M) -> (Config, Names) {
     let rope = shapes.rope(k, Pairing::Adjacent);
     let network = shapes.feed_forward(k, k.activation(Activation::Silu));

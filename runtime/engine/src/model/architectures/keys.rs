@@ -1,4 +1,4 @@
-//! The keys of one architecture: what a reader asks for, and what it need not ask for.
+//! The keys of one architecture, requested by its reader or known to be harmless.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -9,27 +9,28 @@ use super::super::config::ConfigError;
 use super::super::gguf::{Array, Gguf, KeyError, Value, quote};
 use super::shapes::LAYERS_MAX;
 
-/// The keys of a file, with the problems found so far.
+/// The keys of a file, and the problems found so far.
 #[derive(Debug)]
 pub(super) struct Keys<'g> {
     gguf: &'g Gguf<'g>,
     pub(super) architecture: &'g str,
-    /// The keys that the reader has asked for.
+    /// The keys that the reader has requested.
     asked: RefCell<BTreeSet<String>>,
     problems: RefCell<Vec<ConfigError>>,
 }
 
-/// The meaning of a key that no reader asks for.
+/// The meaning of a key that no reader requests.
 enum Meaning {
     /// Does not change the mathematics.
     Harmless,
-    /// Changes nothing as long as its value is this.
+    /// Changes nothing with this value.
     Neutral(Value),
 }
 
 fn meaning(key: &str) -> Option<Meaning> {
     Some(match key {
-        // the layout of q and k that every llama in GGUF has; the context before scaling, without a scaling
+        // the layout of q and k in every llama's GGUF file; the context before scaling, in files without
+        // scaling
         "tensor_data_layout" | "rope.scaling.original_context_length" | "rope.scaling.finetuned" => {
             Meaning::Harmless
         }
@@ -60,7 +61,7 @@ fn meaning(key: &str) -> Option<Meaning> {
     })
 }
 
-/// A value as text for a message.
+/// A value, for a message.
 fn shown(value: &Value) -> String {
     match value {
         Value::Integer(value) => value.to_string(),
@@ -71,18 +72,18 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// A key that must be there.
+/// The value of a required key.
 pub(super) fn required<T>(key: &str, value: Option<T>) -> Result<T, KeyError> {
     value.ok_or_else(|| KeyError::Missing { key: key.to_owned() })
 }
 
 impl<'g> Keys<'g> {
-    /// The keys of an architecture.
+    /// The keys of `architecture`.
     pub(super) fn new(gguf: &'g Gguf<'g>, architecture: &'g str) -> Self {
         Self { gguf, architecture, asked: RefCell::default(), problems: RefCell::default() }
     }
 
-    /// All problems: those noted, and keys that nobody asked for and that may change the mathematics.
+    /// All problems: those noted, and unrequested keys that may change the mathematics.
     pub(super) fn finish(self) -> Vec<ConfigError> {
         let (asked, mut problems) = (self.asked.into_inner(), self.problems.into_inner());
         for (key, value) in self.gguf.keys() {
@@ -106,14 +107,14 @@ impl<'g> Keys<'g> {
         self.problems.borrow_mut().push(problem);
     }
 
-    /// Notes that a key's value is not implemented.
+    /// Notes an unsupported value of a key.
     pub(super) fn refuse_value(&self, key: &str, implemented: &str) {
         let key = self.name(key);
         let found = self.gguf.value(&key).map_or_else(|| "missing".to_owned(), shown);
         self.refuse(ConfigError::Unsupported { key, found, neutral: implemented.to_owned() });
     }
 
-    /// A key that changes nothing in this architecture.
+    /// Marks a key as irrelevant in this architecture.
     pub(super) fn ignore(&self, key: &str) {
         self.asked.borrow_mut().insert(key.to_owned());
     }
@@ -123,12 +124,12 @@ impl<'g> Keys<'g> {
         self.gguf.tensor(name).is_some()
     }
 
-    /// Tensors of the file.
+    /// Number of tensors in the file.
     pub(super) fn tensors(&self) -> usize {
         self.gguf.tensors().len()
     }
 
-    /// The values of a vector in the file; none where it is not there, or not stored plainly.
+    /// The values of a vector in the file; `None` if it is absent or in blocks.
     pub(super) fn vector(&self, name: &str) -> Option<Vec<f32>> {
         let tensor = self.gguf.tensor(name)?;
         let format = tensor.kind.format().filter(|format| !format.has_blocks())?;
@@ -148,7 +149,7 @@ impl<'g> Keys<'g> {
         format!("{}.{key}", self.architecture)
     }
 
-    /// The value of a key, or nothing, with a problem noted where it has the wrong type.
+    /// The value of a key if present; notes a problem if it has the wrong type.
     fn value<T>(&self, key: &str, get: impl FnOnce(&str) -> Result<Option<T>, KeyError>) -> Option<T> {
         self.asked.borrow_mut().insert(key.to_owned());
         get(&self.name(key)).unwrap_or_else(|error| {
@@ -157,7 +158,7 @@ impl<'g> Keys<'g> {
         })
     }
 
-    /// The value of a key that must be there; 1 or the like, with a problem noted, where it is not.
+    /// The value of a required key; if missing, notes a problem and returns `instead`.
     fn needed<T>(&self, key: &str, value: Option<T>, instead: T) -> T {
         let noted = |problem: &ConfigError| matches!(problem, ConfigError::Key(error) if error.key() == self.name(key));
         if value.is_none() && !self.problems.borrow().iter().any(noted) {
@@ -166,7 +167,7 @@ impl<'g> Keys<'g> {
         value.unwrap_or(instead)
     }
 
-    /// A whole number, or one that is the same for every layer.
+    /// An integer; an array must repeat one number for all layers.
     pub(super) fn whole(&self, key: &str) -> Option<usize> {
         let name = self.name(key);
         if let Some(Value::Array(array)) = self.gguf.value(&name)
@@ -183,7 +184,7 @@ impl<'g> Keys<'g> {
         value.map(|value| usize::try_from(value).unwrap_or(usize::MAX))
     }
 
-    /// A whole number for each of so many layers; the same for all where the file has one.
+    /// An integer for each layer; a single number counts for all.
     pub(super) fn whole_of_layers(&self, key: &str, layers: usize) -> Vec<usize> {
         if let Some(Value::Array(array)) = self.gguf.value(&self.name(key))
             && let Some(values) = whole_numbers(array)
@@ -197,7 +198,7 @@ impl<'g> Keys<'g> {
         vec![self.size(key); layers.min(LAYERS_MAX)]
     }
 
-    /// A whole number that must be there.
+    /// A required integer.
     pub(super) fn size(&self, key: &str) -> usize {
         self.needed(key, self.whole(key), 1)
     }
@@ -207,17 +208,17 @@ impl<'g> Keys<'g> {
         self.value(key, |key| self.gguf.number(key))
     }
 
-    /// A number that must be there.
+    /// A required number.
     pub(super) fn required_number(&self, key: &str) -> f32 {
         self.needed(key, self.number(key), 1.0)
     }
 
-    /// A number; none where it is zero, which is what files write for none.
+    /// A number; `None` if zero, which means none in files.
     pub(super) fn number_or_none(&self, key: &str) -> Option<f32> {
         self.number(key).filter(|&number| number != 0.0)
     }
 
-    /// Text.
+    /// A text.
     pub(super) fn text(&self, key: &str) -> Option<&'g str> {
         let gguf = self.gguf;
         self.asked.borrow_mut().insert(key.to_owned());
@@ -227,7 +228,7 @@ impl<'g> Keys<'g> {
         })
     }
 
-    /// A flag that GGUF has no key for, and a folder's file has one of our own.
+    /// A flag under flashplan's own prefix, for properties that GGUF has no key for.
     pub(super) fn own_flag(&self, key: &str) -> Option<bool> {
         self.gguf.boolean(&format!("flashplan.{key}")).unwrap_or_else(|error| {
             self.refuse(error.into());
@@ -240,8 +241,8 @@ impl<'g> Keys<'g> {
         self.value(key, |key| self.gguf.boolean(key))
     }
 
-    /// The layers, of so many, that a pattern marks: an array of flags, or a period whose last layer, and it alone, is not
-    /// marked; `period` where the file does not say.
+    /// The layers that a pattern marks: an array of flags, or a period that marks all layers but each last
+    /// one. `period` is the default.
     pub(super) fn pattern(&self, key: &str, layers: usize, period: usize) -> Vec<bool> {
         let name = self.name(key);
         if let Some(Value::Array(array)) = self.gguf.value(&name) {
@@ -263,7 +264,7 @@ impl<'g> Keys<'g> {
         if matches!(self.gguf.value(&self.name(key)), Some(Value::Array(_))) { None } else { self.whole(key) }
     }
 
-    /// The tokens of the tokenizer; without one, what the key says.
+    /// The tokenizer's number of tokens; without a tokenizer, the key's.
     pub(super) fn vocabulary(&self) -> usize {
         let tokens = self.gguf.texts("tokenizer.ggml.tokens").unwrap_or_else(|error| {
             self.refuse(error.into());
@@ -278,7 +279,7 @@ impl<'g> Keys<'g> {
         said
     }
 
-    /// The activation, which GGUF has no key for: our own key, else what the architecture has.
+    /// The activation: flashplan's own key, because GGUF has none, otherwise the architecture's.
     pub(super) fn activation(&self, usual: Activation) -> Activation {
         let own = self.gguf.text("flashplan.activation").unwrap_or_else(|error| {
             self.refuse(error.into());
@@ -305,7 +306,7 @@ impl<'g> Keys<'g> {
     }
 }
 
-/// The elements of an array of whole numbers.
+/// The elements of an array of integers.
 fn whole_numbers(array: &Array) -> Option<Vec<i128>> {
     fn all<T: Copy + Into<i128>>(values: &[T]) -> Option<Vec<i128>> {
         Some(values.iter().map(|&value| value.into()).collect())

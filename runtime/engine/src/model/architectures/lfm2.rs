@@ -1,5 +1,5 @@
-//! `lfm2` and `lfm2moe`: short convolutions, and now and then a layer of attention with a norm of each head; later dense networks
-//! first, and then experts that are weighed by sigmoids.
+//! `lfm2` and `lfm2moe`: short convolutions, and some layers of attention with a norm of each head. `lfm2moe`
+//! has dense networks in the first layers and experts weighted by sigmoids in the others.
 
 use kernels::Activation;
 
@@ -34,11 +34,11 @@ pub(super) fn read_experts(k: &Keys<'_>) -> (Config, Names) {
     (config, names)
 }
 
-/// What files call the sigmoid of each expert.
+/// The file's number for sigmoid gating.
 const SIGMOID: usize = 2;
 
 fn read(k: &Keys<'_>) -> (Config, Names) {
-    // no heads of keys and values: a convolution
+    // zero key and value heads mean a convolution
     let kv_heads = k.whole_of_layers("attention.head_count_kv", k.size("block_count"));
     let most = kv_heads.iter().copied().max().unwrap_or(0);
     if kv_heads.iter().any(|&heads| heads != 0 && heads != most) {

@@ -1,7 +1,7 @@
-//! `llama`, which is also Mistral and Mixtral, and its relatives.
+//! `llama`, also used for Mistral and Mixtral, and its relatives.
 //!
-//! `bamboo` has dReLU, `arcee` no gates, and `smollm3` no rotations on each fourth layer; `mistral3` may scale late queries; `internlm2`
-//! has another name alone.
+//! `bamboo` has dReLU, `arcee` no gates, and `smollm3` no rotations on every fourth layer. `mistral3` may
+//! scale late queries. `internlm2` differs only in name.
 
 use kernels::Activation;
 
@@ -9,12 +9,12 @@ use super::super::config::{Attention, Config, Mixer, Pairing, Temperature};
 use super::shapes::Shapes;
 use super::{Keys, Names};
 
-/// `llama`: `ReLU` where the magic is `PowerInfer`'s, which is the only sign of it.
+/// `llama`; `ReLU` if the magic is `PowerInfer`'s, its only sign.
 pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     read_with(k, if k.is_powerinfer() { Activation::Relu } else { Activation::Silu }, None)
 }
 
-/// `bamboo`: dReLU by either magic.
+/// `bamboo`: dReLU with either magic.
 pub(super) fn read_bamboo(k: &Keys<'_>) -> (Config, Names) {
     read_with(k, Activation::Drelu, None)
 }
@@ -29,7 +29,7 @@ pub(super) fn read_arcee(k: &Keys<'_>) -> (Config, Names) {
     read_with(k, Activation::ReluSquared, None)
 }
 
-/// `smollm3`: each fourth layer has no rotations.
+/// `smollm3`: every fourth layer has no rotations.
 pub(super) fn read_smollm3(k: &Keys<'_>) -> (Config, Names) {
     let (mut config, names) = read_with(k, Activation::Silu, None);
     for block in config.blocks.iter_mut().skip(3).step_by(4) {
@@ -40,7 +40,7 @@ pub(super) fn read_smollm3(k: &Keys<'_>) -> (Config, Names) {
     (config, names)
 }
 
-/// `mistral3`: queries of late positions may have a factor.
+/// `mistral3`: queries of late positions may be scaled.
 pub(super) fn read_mistral3(k: &Keys<'_>) -> (Config, Names) {
     let slope = k.number_or_none("attention.temperature_scale");
     let temperature = slope.map(|slope| Temperature {

@@ -1,4 +1,4 @@
-//! `mellum`: experts, and a window on three of four layers, which have a rotary base of their own and are not scaled.
+//! `mellum`: experts, and a window on three of four layers, which have their own unscaled rotary base.
 
 use kernels::Activation;
 

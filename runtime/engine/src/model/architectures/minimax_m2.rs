@@ -1,4 +1,5 @@
-//! `minimax-m2`: norms of queries and of keys over the whole width, rotations of a part of each head, experts weighed by sigmoids.
+//! `minimax-m2`: norms of queries and keys over the whole width, partial rotations of heads, experts weighted
+//! by sigmoids.
 
 use super::super::config::{Attention, Config, HeadNorm, Pairing};
 use super::mixture::{Mixture, Usual};

@@ -1,5 +1,5 @@
-//! Mixtures as most files have them since `DeepSeek` V3: dense networks in the first layers, then experts, which may be in groups.
-//! Every token visits the shared experts, too.
+//! Mixtures in the form of `DeepSeek` V3: dense networks in the first layers, then experts, possibly in
+//! groups, and shared experts that every token uses.
 
 use kernels::Activation;
 
@@ -7,11 +7,11 @@ use super::super::config::{Block, ExpertGroups, FeedForward, Gating, Mixer, Rout
 use super::Keys;
 use super::shapes::Shapes;
 
-/// Defaults of an architecture where its file has no key.
+/// Defaults of an architecture for missing keys.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usual {
     pub(super) gating: Gating,
-    /// Whether the weights of the chosen are divided by their sum.
+    /// Whether the chosen weights are divided by their sum.
     pub(super) renormalise: bool,
 }
 
@@ -27,11 +27,11 @@ impl Usual {
 /// The networks of a mixture's layers.
 #[derive(Debug)]
 pub(super) struct Mixture {
-    /// The experts and those beside them; without experts the network of every layer.
+    /// The network of layers with experts; without experts, of every layer.
     pub(super) network: FeedForward,
-    /// Layers before those with experts.
+    /// Number of dense layers before those with experts.
     leading: usize,
-    /// Neurons of their dense networks.
+    /// Neurons of the dense layers.
     dense: usize,
 }
 
@@ -65,7 +65,7 @@ impl Mixture {
         Self { network, leading, dense }
     }
 
-    /// The blocks. The first have dense networks that are always in memory.
+    /// The blocks; the first have dense networks that are always in memory.
     pub(super) fn blocks<M: Into<Mixer>>(&self, shapes: &Shapes, mixer: impl Fn(usize) -> M) -> Vec<Block> {
         let mut blocks = shapes.blocks(&self.network, mixer);
         if self.network.router.is_none() {
@@ -86,12 +86,12 @@ impl Mixture {
     }
 }
 
-/// Neurons of the shared experts together.
+/// Neurons of all shared experts together.
 fn shared_neurons(k: &Keys<'_>, of_expert: usize) -> Option<usize> {
     let count = k.whole("expert_shared_count");
     let together = k.whole("expert_shared_feed_forward_length").filter(|&neurons| neurons > 0);
     let neurons = match together {
-        // of each
+        // neurons of each
         Some(neurons) if k.architecture == "bailingmoe2" => neurons.saturating_mul(count.unwrap_or(1)),
         Some(neurons) => neurons,
         None => of_expert.saturating_mul(count.unwrap_or(0)),
@@ -120,8 +120,8 @@ fn described(k: &Keys<'_>, router: Router, usual: Usual, leading: usize) -> Rout
     }
 }
 
-/// The groups that experts are chosen from. `DeepSeek` V2, which has a softmax, compares groups by their best expert, all others by
-/// the best two.
+/// The groups that experts are chosen from. `DeepSeek` V2, with its softmax, compares groups by their best
+/// expert, all others by the best two.
 fn groups(k: &Keys<'_>, gating: Gating) -> Option<ExpertGroups> {
     let count = k.whole("expert_group_count").unwrap_or(0);
     let used = k.whole("expert_group_used_count").unwrap_or(0);

@@ -1,8 +1,9 @@
-//! Readers: one small file for each architecture, which knows its keys and tensor names and makes the description.
+//! Readers: one small file for each architecture, which knows its keys and tensor names and makes its
+//! description.
 //!
-//! A reader asks [`Keys`] for what it needs. What is missing, mistyped or not implemented is noted there and a usable value
-//! given back, so that a reader reads straight on and a file's problems are told together. Keys that no reader asked for must
-//! be known to change nothing.
+//! A reader requests its values from [`Keys`]. `Keys` notes missing, mistyped or unsupported values and
+//! returns usable ones, so that a reader has no error paths and all problems are reported together.
+//! Unrequested keys must be known to change nothing.
 
 mod keys;
 mod mixture;
@@ -34,10 +35,10 @@ use super::config::{Config, ConfigError, Role};
 use super::gguf::Gguf;
 use keys::Keys;
 
-/// A reader: a file's keys become a description.
+/// A reader: turns a file's keys into a description.
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
-/// The architectures, by their names in GGUF.
+/// The readers by architecture, as named in GGUF.
 const READERS: [(&str, Read); 43] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
@@ -84,35 +85,36 @@ const READERS: [(&str, Read); 43] = [
     ("gpt-oss", gpt_oss::read),
 ];
 
-/// The names in GGUF of the architectures that are read.
+/// The GGUF names of the supported architectures.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
     READERS.into_iter().map(|(name, _)| name)
 }
 
-/// The architectures that are read, as a list for a message.
+/// The supported architectures, as a list for a message.
 pub(super) fn names() -> String {
     let names = READERS.map(|(name, _)| name);
     let (last, others) = (names[names.len() - 1], &names[..names.len() - 1]);
     format!("{} or {last}", others.join(", "))
 }
 
-/// The names of tensors, where a file's are not those of [`Role::name`].
+/// Names of tensors where a file's differ from [`Role::name`].
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
-    /// Other names, behind `blk.N.`.
+    /// Other names, after `blk.N.`.
     others: Vec<(Role, &'static str)>,
-    /// The tensor that holds gate and, below it, up, behind `blk.N.`.
+    /// The tensor with gate and up stacked, after `blk.N.`.
     pub(super) gate_up: Option<&'static str>,
-    /// Whether the experts' down may have a row for each neuron, which its shape tells.
+    /// Whether the experts' down may have a row for each neuron, as its shape shows.
     pub(super) down_rows: bool,
     /// The norm before the head, if that is not `output_norm.weight`.
     pub(super) output_norm: Option<&'static str>,
-    /// Layers behind the last one that are not of the model itself, such as those that guess further tokens.
+    /// Layers after the last that are no part of the model itself, such as layers that predict further
+    /// tokens.
     pub(super) left_out: usize,
 }
 
 impl Names {
-    /// The name of a role, behind `blk.N.`.
+    /// The name of a role, after `blk.N.`.
     pub(super) fn of(&self, role: Role) -> &'static str {
         self.others.iter().find(|(other, _)| *other == role).map_or(role.name(), |(_, name)| name)
     }
@@ -121,7 +123,7 @@ impl Names {
 /// The description of a file's model and the names of its tensors.
 ///
 /// # Errors
-/// Everything that is wrong with the keys.
+/// All problems with the keys.
 pub(super) fn read(gguf: &Gguf<'_>) -> Result<(Config, Names), Vec<ConfigError>> {
     if let Some(problem) = no_model(gguf) {
         return Err(vec![problem]);
@@ -142,7 +144,7 @@ pub(super) fn read(gguf: &Gguf<'_>) -> Result<(Config, Names), Vec<ConfigError>>
     if problems.is_empty() { Ok((config, names)) } else { Err(problems) }
 }
 
-/// The problem of a file that is no model, or no model of text.
+/// The problem of a file that is no text model.
 fn no_model(gguf: &Gguf<'_>) -> Option<ConfigError> {
     let text = |key: &str| gguf.text(key).ok().flatten().unwrap_or_default();
     let (kind, architecture) = (text("general.type"), text("general.architecture"));
@@ -166,7 +168,7 @@ fn no_model(gguf: &Gguf<'_>) -> Option<ConfigError> {
     Some(ConfigError::NoModel { what, remedy })
 }
 
-/// Whether models of an architecture see all of a text at once, and go on with none.
+/// Whether an architecture's models see a whole text at once and generate none.
 fn is_encoder(architecture: &str) -> bool {
     let names = ["bert", "t5encoder", "gemma-embedding", "llama-embed"];
     architecture.ends_with("-bert")

@@ -1,5 +1,5 @@
-//! `nemotron_h` and `nemotron_h_moe`: blocks of one purpose each, a state space, attention without positions, or a network without
-//! gates.
+//! `nemotron_h` and `nemotron_h_moe`: each block is a state space, attention without positions, or a network
+//! without gates.
 //!
 //! The networks are `down (relu(up x)^2)`.
 
@@ -28,10 +28,10 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
         None => "attention.layer_norm_epsilon",
     };
     k.ignore("attention.layer_norm_epsilon");
-    // positions are not told
+    // no rotations
     k.ignore("rope.dimension_count");
     let shapes = Shapes::with_kv_heads(k, most, epsilon);
-    // read whether or not there are blocks of this kind
+    // requested even if there are no such blocks
     let space = state_space(k);
     let has_bias = |block: usize| k.has_tensor(&format!("blk.{block}.ssm_conv1d.bias"));
     let network = network(k, &neurons, one("feed_forward_length", &neurons));

@@ -1,6 +1,7 @@
-//! `olmo2`, which is also `OLMo` 3: norms behind each part and none before, norms of queries and keys over the whole width.
+//! `olmo2`, also used for `OLMo` 3: norms only after each part, and norms of queries and keys over the whole
+//! width.
 //!
-//! `OLMo` 3 has a window on three of four layers; the scaling for a longer context applies to the fourth alone.
+//! `OLMo` 3 has a window on three of four layers; only the fourth is scaled for a longer context.
 
 use kernels::Activation;
 

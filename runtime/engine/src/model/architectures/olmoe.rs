@@ -1,4 +1,4 @@
-//! `olmoe`: queries and keys are normalised over the whole width, and experts weighed by their own probabilities.
+//! `olmoe`: norms of queries and keys over the whole width; experts weighted by their probabilities.
 
 use kernels::Activation;
 

@@ -1,5 +1,5 @@
-//! `phi3`: queries, keys and values in one tensor, gate and up in another; divisors of the rotary frequencies for a short and
-//! for a long context.
+//! `phi3`: queries, keys and values in one tensor, gate and up in another. It has divisors of rotary
+//! frequencies for a short and a long context.
 
 use kernels::Activation;
 

@@ -24,7 +24,7 @@ pub(super) fn read_qwen3moe(k: &Keys<'_>) -> (Config, Names) {
     read(k, Some(HeadNorm::Head))
 }
 
-/// `qwen2moe`: the weights of the chosen experts are not divided by their sum, and a shared expert has a gate of its own.
+/// `qwen2moe`: the chosen weights are not divided by their sum, and the shared expert has a gate.
 pub(super) fn read_qwen2moe(k: &Keys<'_>) -> (Config, Names) {
     k.size("expert_count");
     let shared = k.whole("expert_shared_feed_forward_length").filter(|&neurons| neurons > 0);
@@ -40,13 +40,13 @@ pub(super) fn read_qwen2moe(k: &Keys<'_>) -> (Config, Names) {
     (config, names)
 }
 
-/// `qwen2vl`: of text all sections of a head have the same position.
+/// `qwen2vl`: for text all sections of a head have the same position.
 pub(super) fn read_qwen2vl(k: &Keys<'_>) -> (Config, Names) {
     k.ignore("rope.dimension_sections");
     read(k, None)
 }
 
-/// `qwen3vl` and `qwen3vlmoe`; pictures are added to the residual stream of the first layers, too.
+/// `qwen3vl` and `qwen3vlmoe`; only images are added to the first layers' residual streams.
 pub(super) fn read_qwen3vl(k: &Keys<'_>) -> (Config, Names) {
     ["rope.dimension_sections", "n_deepstack_layers"].into_iter().for_each(|key| k.ignore(key));
     read(k, Some(HeadNorm::Head))

@@ -1,4 +1,5 @@
-//! `qwen3next`, `qwen35` and `qwen35moe`: gated delta nets, and on every fourth layer attention with gates and a norm of each head.
+//! `qwen3next`, `qwen35` and `qwen35moe`: gated delta nets, and gated attention with a norm of each head on
+//! every fourth layer.
 
 use kernels::Activation;
 
@@ -22,7 +23,7 @@ pub(super) fn read_experts(k: &Keys<'_>) -> (Config, Names) {
     (config, names)
 }
 
-/// `qwen3next`: as `qwen35moe`, with the value heads of a key head side by side.
+/// `qwen3next`: as `qwen35moe`, with adjacent value heads for each key head.
 pub(super) fn read_next(k: &Keys<'_>) -> (Config, Names) {
     let (mut config, names) = read_experts(k);
     for block in &mut config.blocks {
@@ -36,7 +37,7 @@ pub(super) fn read_next(k: &Keys<'_>) -> (Config, Names) {
 fn read(k: &Keys<'_>) -> (Config, Names) {
     let mut shapes = Shapes::read(k);
     let left_out = shapes.leave_out_guesses(k);
-    // of text all sections have the same position
+    // for text all sections have the same position
     k.ignore("rope.dimension_sections");
     let rope = shapes.rope(k, Pairing::Halves);
     let net = DeltaNet {

@@ -1,4 +1,4 @@
-//! Keys that most architectures have in common: those of their shapes, of their rotary embedding and of their experts.
+//! Keys common to most architectures: shapes, rotary embedding and experts.
 
 use kernels::Activation;
 
@@ -9,7 +9,7 @@ use super::super::config::{
 use super::Keys;
 use crate::pooling::Pooling;
 
-/// The shapes that every architecture has keys for.
+/// The shapes of a model.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shapes {
     pub(super) vocabulary: usize,
@@ -22,7 +22,7 @@ pub(super) struct Shapes {
     pub(super) norm_epsilon: f32,
 }
 
-/// More layers are not described.
+/// The most layers of a model.
 pub(super) const LAYERS_MAX: usize = 1 << 12;
 
 impl Shapes {
@@ -31,7 +31,7 @@ impl Shapes {
         Self::with_kv_heads(k, kv_heads, "attention.layer_norm_rms_epsilon")
     }
 
-    /// [`Shapes::read`] where the heads of keys and values have been read, with the key of the norms' epsilon.
+    /// [`Shapes::read`] with known key and value heads, and the key of the norms' epsilon.
     pub(super) fn with_kv_heads(k: &Keys<'_>, kv_heads: usize, epsilon: &str) -> Self {
         let (width, heads) = (k.size("embedding_length"), k.size("attention.head_count"));
         let of_heads = width.checked_div(heads).unwrap_or(0);
@@ -42,7 +42,7 @@ impl Shapes {
         Self::with_heads(k, kv_heads, head_width, epsilon)
     }
 
-    /// [`Shapes::with_kv_heads`] where the width of a head has been read, too.
+    /// [`Shapes::with_kv_heads`] with a known head width.
     pub(super) fn with_heads(k: &Keys<'_>, kv_heads: usize, head_width: usize, epsilon: &str) -> Self {
         let (width, heads) = (k.size("embedding_length"), k.size("attention.head_count"));
         let layers = k.size("block_count");
@@ -51,7 +51,7 @@ impl Shapes {
             let (what, found, max) = ("the number of layers", layers as u64, LAYERS_MAX as u64);
             k.refuse(ConfigError::Size { what, found, max });
         } else if layers > most {
-            // each would be looked for, and take memory that the file does not
+            // refused, because each layer would take time and memory
             let rule = format!("the file has {} tensors", k.tensors());
             k.refuse(ConfigError::Contradiction { what: "the number of layers", found: layers as u64, rule });
         }
@@ -67,7 +67,8 @@ impl Shapes {
         }
     }
 
-    /// Leaves out the last layers that guess the tokens after the next one, and are no part of the model's own logits; says how many.
+    /// Removes the last layers, which predict tokens after the next one and do not affect the logits; returns
+    /// their number.
     pub(super) fn leave_out_guesses(&mut self, k: &Keys<'_>) -> usize {
         let left_out = k.whole("nextn_predict_layers").unwrap_or(0);
         if left_out > 0 && left_out >= self.layers {
@@ -78,7 +79,7 @@ impl Shapes {
         left_out
     }
 
-    /// Plain attention of a layer, rotated by the first rotary embedding, with the biases that the file has.
+    /// Plain attention of a layer, with the first rotary embedding and the biases in the file.
     pub(super) fn attention(&self, k: &Keys<'_>, layer: usize) -> Attention {
         let has = |name: &str| k.has_tensor(&format!("blk.{layer}.{name}.bias"));
         let fused = has("attn_qkv");
@@ -91,7 +92,7 @@ impl Shapes {
         Attention { biases, rope: Some(0), ..Attention::plain(self.heads, self.kv_heads, self.head_width) }
     }
 
-    /// The window of each layer. Every `period`th layer has none, unless the file has another pattern.
+    /// The window of each layer; by default every `period`th layer has none.
     pub(super) fn windows(&self, k: &Keys<'_>, period: usize) -> Vec<Option<usize>> {
         let window = k.whole("attention.sliding_window").filter(|&window| window > 0);
         let windowed = k.pattern("attention.sliding_window_pattern", self.layers, period);
@@ -115,7 +116,7 @@ impl Shapes {
         }
     }
 
-    /// The blocks of a model whose layers differ in their mixer alone.
+    /// The blocks of a model whose layers differ only in their mixer.
     pub(super) fn blocks<M: Into<Mixer>>(
         &self,
         feed_forward: &FeedForward,
@@ -131,7 +132,7 @@ impl Shapes {
         (0..self.layers).map(block).collect()
     }
 
-    /// The rotary embedding that the keys describe.
+    /// The rotary embedding described by the keys.
     pub(super) fn rope(&self, k: &Keys<'_>, pairing: Pairing) -> Rope {
         let (scaling, growth) = self.rope_scaling(k);
         let original_context = k.whole("rope.scaling.original_context_length").unwrap_or(self.context);
@@ -149,8 +150,8 @@ impl Shapes {
         }
     }
 
-    /// The scaling of rotary frequencies, which is linear where there is a factor and no type, and the growth of cosines and
-    /// sines that comes with it.
+    /// The scaling of rotary frequencies, and the growth of cosines and sines that comes with it. A factor
+    /// without a type means linear scaling.
     fn rope_scaling(&self, k: &Keys<'_>) -> (RopeScaling, f32) {
         let factor = k.number_or_none("rope.scaling.factor").or(k.number_or_none("rope.scale_linear"));
         match (k.text("rope.scaling.type"), factor) {
@@ -187,13 +188,13 @@ impl Shapes {
             original_context: k.whole("rope.scaling.original_context_length").unwrap_or(self.context),
             beta_fast: k.number("rope.scaling.yarn_beta_fast").unwrap_or(32.0),
             beta_slow: k.number("rope.scaling.yarn_beta_slow").unwrap_or(1.0),
-            // OpenAI's models ask for limits as they are (`truncate: false`), which GGUF has no key for
+            // OpenAI's models use exact limits (`truncate: false`), which GGUF has no key for
             exact: k.own_flag("rope_exact").unwrap_or(k.architecture == "gpt-oss"),
         };
         (scaling, magnitude)
     }
 
-    /// The gated network of every layer, or its experts, whose router is a softmax over all of them.
+    /// The gated network of every layer, or experts with a softmax router.
     pub(super) fn feed_forward(&self, k: &Keys<'_>, activation: Activation) -> FeedForward {
         let experts = k.whole("expert_count").unwrap_or(0);
         let dense = k.whole("feed_forward_length").unwrap_or(0);
@@ -219,7 +220,7 @@ impl Shapes {
     }
 }
 
-/// A state space, but for its biases.
+/// A state space without biases.
 pub(super) fn state_space(k: &Keys<'_>) -> StateSpace {
     let (heads, inner) = (k.size("ssm.time_step_rank"), k.size("ssm.inner_size"));
     if heads == 0 || !inner.is_multiple_of(heads) {
@@ -235,7 +236,7 @@ pub(super) fn state_space(k: &Keys<'_>) -> StateSpace {
     }
 }
 
-/// A softmax over all experts, the weights of the chosen divided by their sum.
+/// A softmax router over all experts; the chosen weights are divided by their sum.
 pub(super) fn router(k: &Keys<'_>, experts: usize) -> Router {
     Router {
         input: RouterInput::Experts,
@@ -251,7 +252,7 @@ pub(super) fn router(k: &Keys<'_>, experts: usize) -> Router {
     }
 }
 
-/// How the file says that hidden states become an embedding. 0 is a vector for each token, which is no way to make one of them.
+/// The file's pooling of hidden states; `None` for 0, a vector for each token.
 fn pooling(k: &Keys<'_>) -> Option<Pooling> {
     match k.whole("pooling_type")? {
         0 => None,

@@ -1,5 +1,5 @@
-//! `smallthinker`: experts with `ReLU` whose router reads what attention reads, before its norm; where there is a window, every fourth
-//! layer, the first among them, sees everything and has no positions.
+//! `smallthinker`: experts with `ReLU`, whose router reads the block's unnormalised input. If there is a
+//! window, every fourth layer from the first has none, and no rotations.
 
 use kernels::Activation;
 
@@ -7,7 +7,7 @@ use super::super::config::{Attention, Config, Gating, Pairing, RouterInput};
 use super::shapes::Shapes;
 use super::{Keys, Names};
 
-/// Of so many layers the first sees everything.
+/// The period of layers without a window.
 const PERIOD: usize = 4;
 
 pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
@@ -21,7 +21,7 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
         router.input = RouterInput::BeforeMixer;
         router.gating = match k.whole("expert_gating_func") {
             Some(1) => Gating::Softmax,
-            // early files do not say it
+            // the default of early files
             None | Some(2) => Gating::Sigmoid,
             Some(_) => {
                 k.refuse_value("expert_gating_func", "1 or 2");
@@ -36,6 +36,6 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
             false => Attention { window, ..plain },
         }
     });
-    // some files have down by neurons under the usual name
+    // some files store down by neurons under the usual name
     (shapes.config(k, vec![rope], blocks), Names { down_rows: true, ..Names::default() })
 }

@@ -185,7 +185,7 @@ impl Problems {
         }
     }
 
-    /// Checks the sizes of latent attention, and that nothing else needs projected keys and values.
+    /// Checks the sizes of latent attention, and refuses everything that needs projected keys and values.
     fn latent(&mut self, a: &Attention, width: usize, ropes: &[Rope]) {
         let Some(latent) = a.latent else { return };
         let Latent { query_rank, rank, plain, rotated, value } = latent;

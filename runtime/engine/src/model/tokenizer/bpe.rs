@@ -1,7 +1,7 @@
-//! Byte-level BPE: cut text into words, then join the bytes of each word in the order of the merges.
+//! Byte-level BPE: cuts text into words, then joins each word's bytes in the order of the merges.
 //!
-//! Bytes are written as letters in the vocabulary (GPT-2's table: a space is `Ġ`), so every text has tokens. Gemma 4 has
-//! merges, too, but of characters, with spaces as `▁` and lines for words: [`Spaced`].
+//! Vocabularies write bytes as letters (GPT-2's table: a space is `Ġ`), so every text has tokens. Gemma 4
+//! merges characters instead, with spaces as `▁` and lines for words: [`Spaced`].
 //!
 //! Source: GPT-2's `encoder.py`; Gemma 4's `tokenizer.json`.
 
@@ -12,10 +12,10 @@ use super::merge::{Symbol, merge};
 use super::pre::PreTokenizer;
 use super::{TokenType, TokenizerError, Vocabulary, byte_tokens, spm};
 
-/// The merges of two tokens: the rank (the lowest first) and the token that they become.
+/// The merges of token pairs: rank (lowest first) and resulting token.
 type Merges = HashMap<(u32, u32), (u32, u32)>;
 
-/// The merges as the vocabulary numbers them.
+/// The merges by token ids.
 fn ranked(vocabulary: &Vocabulary, merges: &[String]) -> Result<Merges, TokenizerError> {
     let mut ranks = HashMap::with_capacity(merges.len());
     let ids = vocabulary.ids(); // a table for as long as this takes: large vocabularies have half a million merges
@@ -34,7 +34,7 @@ fn ranked(vocabulary: &Vocabulary, merges: &[String]) -> Result<Merges, Tokenize
     Ok(ranks)
 }
 
-/// Symbols joined by the merges.
+/// Joins symbols by the merges.
 fn join(merges: &Merges, symbols: Vec<Symbol>) -> Vec<Symbol> {
     merge(symbols, |left, right| {
         let &(rank, token) = merges.get(&(left.token?, right.token?))?;
@@ -42,12 +42,12 @@ fn join(merges: &Merges, symbols: Vec<Symbol>) -> Vec<Symbol> {
     })
 }
 
-/// Byte-level BPE: the rule that cuts words, and the merges.
+/// Byte-level BPE: a pre-tokenizer and merges.
 #[derive(Debug)]
 pub(super) struct ByteLevel {
     pre: &'static PreTokenizer,
-    /// The token of each byte. A byte without one is left out of a text, as by other implementations: Falcon's vocabulary
-    /// lacks some control characters.
+    /// The token of each byte. Bytes without a token are left out, as by other implementations: Falcon's
+    /// vocabulary lacks some control characters.
     bytes: Vec<Option<u32>>,
     merges: Merges,
 }
@@ -68,7 +68,7 @@ impl ByteLevel {
         Ok(Self { merges: ranked(vocabulary, merges)?, pre, bytes })
     }
 
-    /// The tokens of a stretch of text.
+    /// Encodes a stretch of text.
     pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, tokens: &mut Vec<u32>) {
         self.pre.words(text, &mut |word| {
             if self.pre.whole_words
@@ -83,12 +83,12 @@ impl ByteLevel {
         });
     }
 
-    /// Bytes of a text's longest part that is joined at once, at most.
+    /// Upper bound of the bytes joined at once in a text.
     pub(super) fn longest(&self, text: &str) -> usize {
         self.pre.longest(text)
     }
 
-    /// Whether the merges make this token of its letters.
+    /// Whether the merges make this token from its letters.
     pub(super) fn makes(&self, text: &str, token: u32) -> bool {
         let Some(bytes) = text.chars().map(byte).collect::<Option<Vec<u8>>>() else { return false };
         let symbol = |(start, byte): (usize, &u8)| Symbol::new(start, 1, self.bytes[usize::from(*byte)]);
@@ -111,7 +111,7 @@ impl ByteLevel {
     }
 }
 
-/// BPE by merges of characters, in lines, with bytes for characters that have no token.
+/// BPE by merges of characters within lines, with bytes for unknown characters.
 #[derive(Debug)]
 pub(super) struct Spaced {
     merges: Merges,
@@ -130,7 +130,7 @@ impl Spaced {
         Ok(Self { merges: ranked(vocabulary, merges)?, bytes: byte_tokens(of_byte, unknown)? })
     }
 
-    /// The tokens of a stretch of text.
+    /// Encodes a stretch of text.
     pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, tokens: &mut Vec<u32>) {
         let spaced = text.replace(' ', spm::SPACE.encode_utf8(&mut [0; 4]));
         let mut rest = spaced.as_str();
@@ -159,7 +159,7 @@ impl Spaced {
     }
 }
 
-/// The two sides of a merge; the left one has at least one letter.
+/// The two sides of a merge; the left has at least one letter.
 fn split(merge: &str) -> Option<(&str, &str)> {
     let first = merge.chars().next()?.len_utf8();
     let space = merge[first..].find(' ')? + first;
@@ -171,7 +171,7 @@ const fn is_itself(byte: u8) -> bool {
     matches!(byte, 33..=126 | 161..=172 | 174..=255)
 }
 
-/// GPT-2's table: the bytes that are not themselves, in their order, and so numbered from 256.
+/// GPT-2's table: the other bytes, in order, written as characters from 256 on.
 const OTHERS: [u8; 68] = {
     let mut others = [0; 68];
     let (mut byte, mut count) = (0_u8, 0);
@@ -189,7 +189,7 @@ const OTHERS: [u8; 68] = {
     others
 };
 
-/// The letter that writes a byte.
+/// The letter for a byte.
 fn letter(byte: u8) -> char {
     if is_itself(byte) {
         return char::from(byte);
@@ -198,7 +198,7 @@ fn letter(byte: u8) -> char {
     char::from_u32(256 + place as u32).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The byte that a letter writes.
+/// The byte of a letter.
 fn byte(letter: char) -> Option<u8> {
     match u32::from(letter) {
         code @ 0..256 => u8::try_from(code).ok().filter(|&byte| is_itself(byte)),

@@ -1,23 +1,23 @@
-//! The loop of byte-pair encoding: join the best pair of neighbours, again and again.
+//! The loop of byte-pair encoding: joins the best pair of neighbours repeatedly.
 //!
-//! Plainly: look at all neighbours, join the best pair (the leftmost of equals), repeat until no pair joins. That is
-//! quadratic in the text; a heap of candidates gives the same result in `n log n`. A candidate whose neighbours have
-//! meanwhile been joined otherwise is stale, and recognised when it comes up.
+//! The definition: join the best pair of all neighbours, leftmost in a tie, until none joins. That is
+//! quadratic in the text. A heap of candidates gives the same result in `n log n`. Candidates whose
+//! neighbours were joined otherwise are stale, and recognised when popped.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A run of bytes that stays together. Texts are shorter than 4 GiB: a symbol takes 16 bytes.
+/// A run of joined bytes. Texts are below 4 GiB, so a symbol takes 16 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Symbol {
     start: u32,
     bytes: u32,
-    /// The token it is, if it is one.
+    /// The symbol's token, if it is one.
     pub token: Option<u32>,
 }
 
 impl Symbol {
-    /// A run of `bytes` from `start` on.
+    /// A run of `bytes` bytes from `start`.
     ///
     /// # Panics
     /// If it ends beyond 4 GiB.
@@ -26,29 +26,31 @@ impl Symbol {
         Self { start: start as u32, bytes: bytes as u32, token }
     }
 
-    /// The piece's first byte.
+    /// First byte of the symbol.
     pub(super) fn start(&self) -> usize {
         self.start as usize
     }
 
-    /// The piece's length in bytes.
+    /// Length of the symbol in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes as usize
     }
 
-    /// The byte after its last.
+    /// The byte after the symbol.
     pub(super) fn end(&self) -> usize {
         self.start() + self.bytes()
     }
 }
 
-/// Bytes that joining takes for each symbol, at most: the symbol and its two neighbours, and a heap of candidates.
+/// Upper bound of the bytes per symbol while joining: the symbol, its two neighbours, and a heap of
+/// candidates.
 ///
-/// The first pass proposes a candidate for each symbol, and each join two for the one that it takes out, so that there are never more
-/// than two for each symbol. A heap that grows has twice the room, and half as much again while it is copied.
+/// The first pass proposes one candidate a symbol. Each join proposes two for the one that it removes, so
+/// there are at most two a symbol. A growing heap has twice the capacity, and half as much again while it is
+/// copied.
 pub(super) const SYMBOL_BYTES: usize = size_of::<Symbol>() + 2 * 4 + 3 * 2 * 20;
 
-/// Join neighbours; `join` gives the priority (the greatest first) and the token of two that can be joined.
+/// Joins neighbours; `join` returns the priority (greatest first) and the token of a pair that can be joined.
 pub(super) fn merge<P: Ord>(
     mut symbols: Vec<Symbol>,
     mut join: impl FnMut(Symbol, Symbol) -> Option<(P, u32)>,

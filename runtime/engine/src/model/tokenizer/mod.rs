@@ -1,10 +1,14 @@
-//! Text to tokens and back, as the model was trained with.
+//! Tokenizers: text to tokens and back, as the model was trained.
 //!
-//! Four kinds exist: SentencePiece's BPE, which joins the pair with the best score (`spm`); byte-level BPE, which
-//! cuts text into words first (`pre`) and joins the pair with the lowest rank (`bpe`); Gemma 4's, which joins by rank, too, but
-//! characters, with spaces as `▁`; and SentencePiece's unigram model, which looks for the likeliest pieces (`unigram`). The others join
-//! with one loop (`merge`). Tokens that steer the model are never made out of
-//! plain text (`special`): a prompt that spells `</s>` is text.
+//! There are four kinds:
+//!
+//! * `spm`: SentencePiece's BPE, which joins the pair with the best score;
+//! * `bpe`: byte-level BPE, which cuts text into words (`pre`) and joins the pair with the lowest rank;
+//! * Gemma 4's, which joins characters by rank, with spaces as `▁`;
+//! * `unigram`: SentencePiece's unigram model, which finds the most likely pieces.
+//!
+//! The first three share one loop (`merge`). Plain text never becomes a control token (`special`): a prompt
+//! that spells `</s>` is text.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -35,40 +39,40 @@ const TOKENS_MAX: usize = 1 << 22;
 /// The text of the unknown token, as in SentencePiece.
 const UNKNOWN_TEXT: &str = " \u{2047} ";
 
-/// A way in which text becomes tokens.
+/// How text becomes tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenizerKind {
     #[default]
-    /// SentencePiece's BPE by scores, with bytes for what it has no piece for; `llama` in GGUF.
+    /// SentencePiece's BPE by scores, with bytes for unknown characters; `llama` in GGUF.
     #[serde(rename = "llama")]
     SentencePiece,
     /// BPE over bytes by merges; `gpt2` in GGUF.
     #[serde(rename = "gpt2")]
     ByteLevel,
-    /// BPE over characters by merges, spaces as `▁`, with bytes for what it has no piece for; `gemma4` in GGUF.
+    /// BPE over characters by merges, spaces as `▁`, with bytes for unknown characters; `gemma4` in GGUF.
     #[serde(rename = "gemma4")]
     Spaced,
-    /// SentencePiece's unigram model, with bytes or an unknown token for what it has no piece for; `t5` in GGUF.
+    /// SentencePiece's unigram model, with bytes or an unknown token for unknown characters; `t5` in GGUF.
     #[serde(rename = "t5")]
     Unigram,
 }
 
-/// A tokenizer as files have it, not yet checked; made from a GGUF file or read back from our own container.
+/// A tokenizer as in a file, unchecked: from a GGUF file or a container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerData {
-    /// The way in which text becomes tokens.
+    /// How text becomes tokens.
     pub kind: TokenizerKind,
-    /// The tokens in the order of their ids, written as GGUF writes them (spaces as `▁`, or bytes as GPT-2's letters).
+    /// The tokens by id, as GGUF writes them: spaces as `▁`, or bytes as GPT-2's letters.
     pub tokens: Vec<String>,
-    /// For [`TokenizerKind::SentencePiece`]: each token's score; higher ones are joined earlier. For [`TokenizerKind::Unigram`]: the
-    /// logarithm of its probability.
+    /// [`TokenizerKind::SentencePiece`]: each token's score; higher ones are joined earlier.
+    /// [`TokenizerKind::Unigram`]: the logarithm of its probability.
     pub scores: Vec<f32>,
     /// GGUF's type number of each token, 1 to 6.
     pub types: Vec<u8>,
-    /// For the kinds with merges: the pairs that are joined, first to last, a space between left and right.
+    /// Kinds with merges: pairs to be joined, in order, a space between left and right.
     pub merges: Vec<String>,
-    /// For [`TokenizerKind::ByteLevel`]: the name of the rule that cuts text into words; empty where the file names none.
+    /// [`TokenizerKind::ByteLevel`]: the name of the pre-tokenizer; empty if the file names none.
     pub pre: String,
     /// The token that begins a text.
     pub bos: Option<u32>,
@@ -76,29 +80,29 @@ pub struct TokenizerData {
     pub eos: Option<u32>,
     /// The token that ends a turn of a dialogue.
     pub eot: Option<u32>,
-    /// The token for what cannot be written otherwise.
+    /// The token for unknown characters.
     pub unknown: Option<u32>,
     /// Whether the model expects `bos` before a text.
     pub add_bos: bool,
     /// Whether the model expects `eos` after a text.
     pub add_eos: bool,
-    /// For the kinds with scores: whether a space is put before a text.
+    /// Kinds with scores: whether a space is put before a text.
     pub add_space_prefix: bool,
-    /// For [`TokenizerKind::Unigram`]: whether of spaces one after another one is left, and none at a text's ends.
+    /// [`TokenizerKind::Unigram`]: whether repeated spaces become one, and spaces at the ends of a text none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removes_spaces: bool,
-    /// The Jinja template that makes the messages of a conversation one text; absent where the file has none.
+    /// The Jinja template that renders a conversation as text, if the file has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
 }
 
-/// Why a tokenizer is refused.
+/// An error of a tokenizer.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum TokenizerError {
     /// A key is missing or has the wrong type.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// A kind of tokenizer that is not implemented.
+    /// An unsupported kind of tokenizer.
     #[error(
         "tokenizer {} is not implemented: give a model with tokenizer.ggml.model llama, gpt2, gemma4 or t5",
         quote(found)
@@ -107,17 +111,17 @@ pub enum TokenizerError {
         /// The kind found.
         found: String,
     },
-    /// A rule for cutting words that is not implemented.
+    /// An unsupported pre-tokenizer.
     #[error(
         "pre-tokenizer {} is not implemented, and another would give other tokens: give a model with one of {}",
         quote(found),
         pre::names()
     )]
     Pre {
-        /// The rule found.
+        /// The pre-tokenizer's name.
         found: String,
     },
-    /// Normalisation of text that is not implemented.
+    /// An unsupported normalisation of text.
     #[error("key `{key}` wants a normalisation of text that is not implemented: give a model without it")]
     Normalisation {
         /// The key.
@@ -139,7 +143,7 @@ pub enum TokenizerError {
         /// Tokens of the vocabulary.
         tokens: usize,
     },
-    /// A type of token that does not exist.
+    /// An unknown type of token.
     #[error("token {token} has type {found}, and there are 1 to 6: convert the model again")]
     Type {
         /// The token.
@@ -147,7 +151,7 @@ pub enum TokenizerError {
         /// The type found.
         found: i64,
     },
-    /// A score that cannot be compared.
+    /// A score that is not finite.
     #[error(
         "token {token} has score {found}, which is not a number that can be compared: convert the model again"
     )]
@@ -157,7 +161,7 @@ pub enum TokenizerError {
         /// The score found.
         found: f32,
     },
-    /// A token of type byte that does not name one.
+    /// A byte token that does not name a byte.
     #[error(
         "token {token}, {}, should name a byte as <0x00> to <0xFF>: convert the model again",
         quote(text)
@@ -178,7 +182,7 @@ pub enum TokenizerError {
         /// Tokens of the vocabulary.
         tokens: usize,
     },
-    /// A token that is to be added and does not exist.
+    /// A required token that does not exist.
     #[error("the model expects a {what} token and names none: convert the model again")]
     NoId {
         /// The token's role.
@@ -190,12 +194,12 @@ pub enum TokenizerError {
         quote(text)
     )]
     Merge {
-        /// The merge's place in the list.
+        /// The merge's index in the list.
         index: usize,
         /// The token's text.
         text: String,
     },
-    /// Bytes that no token can stand for.
+    /// A byte without a token.
     #[error(
         "the vocabulary has no token for byte {byte:#04x} and no unknown token: some text cannot be encoded, convert the model again"
     )]
@@ -203,10 +207,10 @@ pub enum TokenizerError {
         /// The first such byte.
         byte: u8,
     },
-    /// More tokens to look for in text than can be.
+    /// Too many special tokens to search for in text.
     #[error("{found} tokens are to be looked for in text, which are too many: convert the model again")]
     Literals {
-        /// Such tokens.
+        /// Number of such tokens.
         found: usize,
     },
 }
@@ -219,15 +223,15 @@ impl TokenizerKind {
 }
 
 impl TokenizerData {
-    /// Bytes that cutting texts into words is planned to take in memory, beside the vocabulary.
+    /// Bytes of memory planned for cutting text into words, besides the vocabulary.
     pub fn words_bytes(&self) -> u64 {
         if self.kind == TokenizerKind::ByteLevel { pre::rule_bytes(&self.pre) } else { 0 }
     }
 
-    /// The tokenizer a GGUF file describes.
+    /// Reads the tokenizer of a GGUF file.
     ///
     /// # Errors
-    /// Where keys are missing, mistyped, or request what is not implemented.
+    /// If keys are missing, mistyped or unsupported.
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Self, TokenizerError> {
         let missing = |key: &str| KeyError::Missing { key: key.to_owned() };
         let model_key = "tokenizer.ggml.model";
@@ -267,7 +271,7 @@ impl TokenizerData {
             let found = gguf.unsigned(&format!("tokenizer.ggml.{name}_token_id"))?;
             Ok(found.map(|id| u32::try_from(id).unwrap_or(u32::MAX)))
         };
-        // what SentencePiece's files mean that do not say
+        // defaults of SentencePiece's files
         let usual = |id: u32| {
             let control = types.get(id as usize).and_then(|&kind| TokenType::from_number(kind))
                 == Some(TokenType::Control);
@@ -312,16 +316,17 @@ impl TokenizerData {
         })
     }
 
-    /// The tokenizer of this data, checked and made ready.
+    /// Checks this data and makes a tokenizer of it.
     ///
     /// # Errors
-    /// [`TokenizerError`], where lists do not fit each other, ids are out of range, or some text had no tokens.
+    /// [`TokenizerError`] if lists have different lengths, ids are out of range, or some text would have no
+    /// tokens.
     pub fn into_tokenizer(self) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::new(self)
     }
 
-    /// Whether every piece of text of a byte-level vocabulary is what its merges make of its letters, so that taking words whole that
-    /// are tokens changes nothing.
+    /// Whether the merges make every token of a byte-level vocabulary from its letters. If so, using words
+    /// that are tokens directly changes nothing.
     pub fn merges_make_every_token(self) -> bool {
         let Ok(Tokenizer { vocabulary, model: Model::ByteLevel(model), .. }) = Tokenizer::new(self) else {
             return false;
@@ -330,7 +335,7 @@ impl TokenizerData {
         pieces.all(|((id, text), kind)| *kind != TokenType::Normal || model.makes(text, id))
     }
 
-    /// A remark on what was taken for granted because the file does not say it.
+    /// A remark on an assumption about something that the file does not say.
     pub fn remark(&self) -> Option<String> {
         (self.kind == TokenizerKind::ByteLevel && self.pre.is_empty()).then(|| {
             "the file names no pre-tokenizer (key `tokenizer.ggml.pre`), and text is cut by the rule `default`, as llama.cpp \
@@ -340,7 +345,7 @@ impl TokenizerData {
     }
 }
 
-/// The types of the tokens, which files have as one of two integer types.
+/// The types of tokens, stored as one of two integer types.
 fn types(gguf: &Gguf<'_>) -> Result<Vec<u8>, TokenizerError> {
     let key = "tokenizer.ggml.token_type";
     let found: Option<Vec<i64>> = gguf.typed(key, "an array of 32-bit integers", |value| match value {
@@ -354,7 +359,8 @@ fn types(gguf: &Gguf<'_>) -> Result<Vec<u8>, TokenizerError> {
     found.into_iter().enumerate().map(number).collect()
 }
 
-/// SentencePiece models may normalise text first; llama's do not. Whether a unigram model removes spaces.
+/// Refuses normalisation of text that llama's files never use; returns whether a unigram model removes
+/// spaces.
 fn check_normalisation(gguf: &Gguf<'_>, kind: TokenizerKind) -> Result<bool, TokenizerError> {
     let key = "tokenizer.ggml.remove_extra_whitespaces";
     let removes_spaces = gguf.boolean(key)? == Some(true);
@@ -370,7 +376,7 @@ fn check_normalisation(gguf: &Gguf<'_>, kind: TokenizerKind) -> Result<bool, Tok
     }
 }
 
-/// Scores are compared and added, and must be numbers.
+/// Checks that scores, which are compared and added, are finite.
 fn scores_are_finite(scores: &[f32]) -> Result<(), TokenizerError> {
     match scores.iter().enumerate().find(|(_, score)| !score.is_finite()) {
         Some((token, &found)) => Err(TokenizerError::Score { token, found }),
@@ -383,13 +389,13 @@ fn scores_are_finite(scores: &[f32]) -> Result<(), TokenizerError> {
 enum TokenType {
     /// A piece of text.
     Normal,
-    /// Stands for what has no other token.
+    /// Stands for unknown characters.
     Unknown,
-    /// Steers the model; not text.
+    /// Controls the model; not text.
     Control,
     /// A piece of text that is never cut.
     UserDefined,
-    /// Joined on the way, but cut up again in the end.
+    /// An intermediate step of joining, cut up again in the end.
     Unused,
     /// A byte.
     Byte,
@@ -409,12 +415,12 @@ impl TokenType {
     }
 }
 
-/// The tokens, and which of them plain text can become.
+/// The tokens, and those among them that plain text can become.
 #[derive(Debug)]
 struct Vocabulary {
     tokens: Vec<String>,
     types: Vec<TokenType>,
-    /// The ids of the pieces of text, in the order of their text: a hash table would double the memory.
+    /// The ids of text pieces, sorted by text: a hash table would double the memory.
     sorted: Vec<u32>,
 }
 
@@ -428,13 +434,13 @@ impl Vocabulary {
         Self { tokens, types, sorted }
     }
 
-    /// The ids of the pieces of text by their text, to look for many: what [`Vocabulary::find`] finds.
+    /// The ids of text pieces by text, for many look-ups; agrees with [`Vocabulary::find`].
     fn ids(&self) -> HashMap<&str, u32> {
         let text = |&id: &u32| (self.tokens[id as usize].as_str(), id);
         self.sorted.iter().rev().map(text).collect() // of equals the lowest id comes last, and stays
     }
 
-    /// Every piece that a text begins with, the shortest first: its bytes, and its id.
+    /// Every piece that a text starts with, shortest first: its bytes, and its id.
     fn beginnings(&self, text: &str) -> impl Iterator<Item = (usize, u32)> {
         let mut pieces = self.sorted.as_slice(); // those that begin as the text does, up to a byte
         let piece = |id: u32| self.tokens[id as usize].as_bytes();
@@ -458,7 +464,7 @@ impl Vocabulary {
     }
 }
 
-/// The token of each byte, for text that has no other; the unknown token where a byte has none.
+/// The token of each byte, or the unknown token.
 fn byte_tokens(
     mut of_byte: impl FnMut(u8) -> Option<u32>,
     unknown: Option<u32>,
@@ -470,7 +476,7 @@ fn byte_tokens(
     Ok(tokens)
 }
 
-/// The tables of one of the kinds.
+/// The tables of a kind of tokenizer.
 #[derive(Debug)]
 enum Model {
     SentencePiece(spm::SentencePiece),
@@ -495,10 +501,11 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Check a tokenizer and make it ready.
+    /// Checks a tokenizer and prepares it.
     ///
     /// # Errors
-    /// [`TokenizerError`], where lists do not fit each other, ids are out of range, or some text had no tokens.
+    /// [`TokenizerError`] if lists have different lengths, ids are out of range, or some text would have no
+    /// tokens.
     pub(crate) fn new(data: TokenizerData) -> Result<Self, TokenizerError> {
         let count = data.tokens.len();
         if !(1..=TOKENS_MAX).contains(&count) {
@@ -557,7 +564,7 @@ impl Tokenizer {
         Ok(Self { vocabulary, model, literals, bos, eos, ends, add_bos, add_eos, chat_template })
     }
 
-    /// The number of tokens.
+    /// Number of tokens.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary.tokens.len()
     }
@@ -572,7 +579,7 @@ impl Tokenizer {
         self.eos
     }
 
-    /// Whether a token ends what the model has to say.
+    /// Whether a token ends the model's output.
     pub fn is_end(&self, token: u32) -> bool {
         self.ends.contains(&token)
     }
@@ -587,31 +594,31 @@ impl Tokenizer {
         self.add_eos
     }
 
-    /// The Jinja template that makes the messages of a conversation one text, if the model has one.
+    /// The Jinja template that renders a conversation as text, if the model has one.
     pub fn chat_template(&self) -> Option<&str> {
         self.chat_template.as_deref()
     }
 
-    /// The name of a token that plain text never becomes, because it steers the model, as `<|im_end|>` does, or stands for the
-    /// unknown; `None` of every other.
+    /// The name of a special token that plain text never becomes: a control token such as `<|im_end|>`, or
+    /// the unknown token. `None` for all others.
     pub fn special(&self, token: u32) -> Option<&str> {
         let kind = self.vocabulary.types.get(token as usize)?;
         let special = matches!(kind, TokenType::Control | TokenType::Unknown);
         special.then(|| self.vocabulary.tokens[token as usize].as_str())
     }
 
-    /// The tokens of plain text, the beginning token before them if `add_bos` (and if there is one).
+    /// Encodes plain text, with the beginning token in front if `add_bos` (and if there is one).
     pub fn encode(&self, text: &str, add_bos: bool) -> Vec<u32> {
         self.encode_text(text, add_bos, true, |text, from| self.literals.find(text, from, false))
     }
 
-    /// The tokens of plain text that goes on where other text ended: no space is put before it.
+    /// Encodes plain text that continues other text: no space is put before it.
     pub fn encode_rest(&self, text: &str) -> Vec<u32> {
         self.encode_text(text, false, false, |text, from| self.literals.find(text, from, false))
     }
 
-    /// Bytes of memory that [`Tokenizer::encode`] takes for a text, its tokens among them, at most. Small beside the text where it has
-    /// words of a usual length.
+    /// Upper bound of the bytes of memory that [`Tokenizer::encode`] takes for a text, its tokens included.
+    /// Small in comparison to a text with words of usual length.
     pub fn encode_bytes(&self, text: &str) -> usize {
         let longest = match &self.model {
             Model::SentencePiece(model) => model.longest(text),
@@ -619,16 +626,16 @@ impl Tokenizer {
             Model::Spaced(_) => text.split('\n').map(str::len).max().unwrap_or(0),
             Model::Unigram(_) => text.len(),
         };
-        // a space takes three bytes, and a byte may be a token, in a list that grows
+        // a space takes three bytes, and each byte may become a token in a growing list
         let of_text = 3 + 3 * size_of::<u32>();
         of_text.saturating_mul(text.len()).saturating_add(merge::SYMBOL_BYTES.saturating_mul(longest))
     }
 
-    /// The tokens of a rendered chat template, in which special tokens are spelled out. Its ascending `plain` ranges of bytes are what
-    /// people said: nothing that lies there, even in part, becomes a token that steers the model, or one that marks a turn,
-    /// whatever the file says of it. Text is joined across the borders of the ranges as if there were none.
+    /// Encodes a rendered chat template with its special tokens. The ascending byte ranges in `plain` came
+    /// from people. Nothing in them, even in part, becomes a control token or marks a turn, whatever its type
+    /// in the file. Text is joined across the borders of the ranges.
     ///
-    /// A stranger's text outside such a range could end the turn and speak for somebody else.
+    /// Outside such a range, a stranger's text could end the turn and speak as somebody else.
     pub fn encode_rendered(&self, text: &str, plain: &[Range<usize>]) -> Vec<u32> {
         let said = |found: &Range<usize>| {
             let before = plain.partition_point(|range| range.end <= found.start);
@@ -655,7 +662,8 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens of a text in which `find` says what the first literal from a byte on is; `begins` where it goes on with nothing.
+    /// Encodes a text; `find` returns the first literal from a byte on, and `begins` says whether the text
+    /// continues nothing.
     fn encode_text(
         &self,
         text: &str,
@@ -689,7 +697,7 @@ impl Tokenizer {
         tokens
     }
 
-    /// The text of tokens, from the beginning of a text; what is not UTF-8 becomes U+FFFD.
+    /// Decodes tokens from the start of a text; invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, tokens: &[u32]) -> String {
         let mut decoder = self.stream_from_beginning();
         let mut text: String = tokens.iter().map(|&token| decoder.push(token)).collect();
@@ -697,8 +705,8 @@ impl Tokenizer {
         text
     }
 
-    /// The bytes of a token by itself, which need not be whole characters; of a token that steers the model, its name.
-    /// `None` beyond the vocabulary.
+    /// The bytes of a single token, possibly part of a character; the name of a control token. `None` beyond
+    /// the vocabulary.
     pub fn piece(&self, token: u32) -> Option<Vec<u8>> {
         let text = self.vocabulary.tokens.get(token as usize)?;
         let mut bytes = Vec::new();
@@ -712,29 +720,29 @@ impl Tokenizer {
         Some(bytes)
     }
 
-    /// Decode token by token from the beginning of a text.
+    /// Decodes token by token from the start of a text.
     pub(crate) fn stream_from_beginning(&self) -> TextStream<'_> {
         TextStream { tokenizer: self, pending: Vec::new(), begins: true }
     }
 
-    /// Decode token by token what follows a prompt: a first space is kept.
+    /// Decodes token by token after a prompt; a first space is kept.
     pub fn stream(&self) -> TextStream<'_> {
         TextStream { begins: false, ..self.stream_from_beginning() }
     }
 }
 
-/// Makes tokens into text as they come, holding back bytes until they make a character.
+/// Decodes tokens as they arrive, holding back bytes until they form a character.
 #[derive(Debug)]
 pub struct TextStream<'t> {
     tokenizer: &'t Tokenizer,
-    /// The beginning of a character: at most three bytes.
+    /// The start of a character: at most three bytes.
     pending: Vec<u8>,
-    /// Whether no text has come yet, so that a space put before the text is to be taken away.
+    /// Whether no text has been returned, so that a space put before the text must be removed.
     begins: bool,
 }
 
 impl TextStream<'_> {
-    /// The text that a token completes; none for a token that steers the model.
+    /// The text that a token completes; empty for a control token.
     pub fn push(&mut self, token: u32) -> String {
         let vocabulary = &self.tokenizer.vocabulary;
         let place = token as usize;
@@ -756,12 +764,12 @@ impl TextStream<'_> {
         self.complete()
     }
 
-    /// The text of the bytes still held back, at the end.
+    /// The text of the bytes still held back.
     pub fn finish(mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }
 
-    /// Take out everything but the beginning of a character at the end.
+    /// Takes all text but an incomplete character at the end.
     fn complete(&mut self) -> String {
         let mut text = String::new();
         let mut held = Vec::new();
@@ -779,7 +787,7 @@ impl TextStream<'_> {
     }
 }
 
-/// Whether bytes may still become a character.
+/// Whether bytes are the start of a character.
 fn is_beginning(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
 }

@@ -1,41 +1,42 @@
-//! How byte-level BPE cuts text into words before it joins anything: pre-tokenizers, by their names in GGUF.
+//! Pre-tokenizers of byte-level BPE by their GGUF names: they cut text into words before any joining.
 //!
-//! A rule is one step or several. A step cuts every piece that the steps before it left: what its expression matches is a
-//! piece, and so is what lies between two matches.
+//! A rule has one or more steps. Each step cuts every piece left by the earlier steps: every match of its
+//! expression becomes a piece, as does the text between two matches.
 //!
-//! Most rules end in `\s+(?!\S)|\s+`: of the spaces before a word, the last belongs to the word. The look-ahead is done here
-//! by hand, since an engine without it never backtracks, whatever the text.
+//! Most rules end in `\s+(?!\S)|\s+`: the last of the spaces before a word belongs to the word. That
+//! look-ahead is implemented by hand, because an expression without it never backtracks.
 //!
-//! Source: the `tokenizer.json` of the models, whose expressions llama.cpp's `llama-vocab.cpp` quotes and gives names to.
-//! Differs: from llama.cpp where it approximates them. `tekken` and `gpt-4o` there know upper and lower case of ASCII alone and
-//! no combining marks, so that Hindi or mixed case in Cyrillic are cut otherwise than the models learned; and the rules
-//! whose models normalise text to NFC do so here.
+//! Source: the models' `tokenizer.json`, whose expressions llama.cpp's `llama-vocab.cpp` quotes and names.
+//! llama.cpp approximates some: its `tekken` and `gpt-4o` know case only in ASCII, and no combining marks.
+//! There, Hindi and mixed-case Cyrillic are cut differently from training. Rules of models that normalise
+//! text to NFC do so here.
 
 use std::sync::OnceLock;
 
 use fancy_regex::{Regex, RegexBuilder};
 use unicode_normalization::{IsNormalized, UnicodeNormalization as _, is_nfc_quick};
 
-/// One cut of every piece.
+/// A cut of every piece.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Matches, and what lies between them.
+    /// Matches, and the text between them.
     Matches(&'static str),
-    /// Matches, and the text between them, of an expression that ends in `\s+(?!\S)|\s+`, that end written as `\s+`.
+    /// Matches, and the text between them, of an expression that ends in `\s+(?!\S)|\s+`, written as `\s+`
+    /// here.
     Words(&'static str),
 }
 
 /// A pre-tokenizer.
 #[derive(Debug)]
 struct Rule {
-    /// The names of it in GGUF.
+    /// The rule's names in GGUF.
     names: &'static [&'static str],
     steps: &'static [Step],
-    /// Whether a word that is a token is taken whole, without looking at the merges.
+    /// Whether a word that is a token is used without merging.
     whole_words: bool,
-    /// Whether the models of this rule expect a beginning token where the file does not say.
+    /// Whether models of this rule expect a beginning token by default.
     bos: bool,
-    /// Whether text is brought to Unicode's composed form first.
+    /// Whether text is normalised to NFC first.
     nfc: bool,
 }
 
@@ -69,14 +70,14 @@ const DEEPSEEK3: [Step; 3] = [
         r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+",
     )),
 ];
-/// Words of Han letters alone; words of all other letters as in `gpt-4o`.
+/// Words of Han letters by themselves; words of all other letters as in `gpt-4o`.
 const KIMI: Step = Step::Words(concat!(
     r"[\p{Han}]+",
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
 ));
-/// The letters with case of the Unicode that `DeepSeek`'s first tokenizer was made with.
+/// Letters with case in the Unicode version of `DeepSeek`'s first tokenizer.
 const DEEPSEEK_LETTERS: &str = concat!(
     r"\s?[A-Za-z\u{b5}\u{c0}-\u{d6}\u{d8}-\u{f6}\u{f8}-\u{1ba}\u{1bc}-\u{1bf}\u{1c4}-\u{293}\u{295}-\u{2af}\u{370}-\u{373}",
     r"\u{376}\u{377}\u{37b}-\u{37d}\u{37f}\u{386}\u{388}-\u{38a}\u{38c}\u{38e}-\u{3a1}\u{3a3}-\u{3f5}\u{3f7}-\u{481}",
@@ -93,12 +94,12 @@ const DEEPSEEK_LETTERS: &str = concat!(
 const DEEPSEEK_HAN: Step = Step::Matches("[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+");
 const BLOOM: Step = Step::Matches(" ?[^(\\s|.,!?\u{2026}\u{3002}\u{ff0c}\u{3001}\u{964}\u{6d4}\u{60c})]+");
 
-/// A rule whose models do nothing besides.
+/// A rule without extras.
 const fn rule(names: &'static [&'static str], steps: &'static [Step]) -> Rule {
     Rule { names, steps, whole_words: false, bos: false, nfc: false }
 }
 
-/// The rules known. The first is for files that name none.
+/// The known rules. The first is for files that name none.
 const RULES: [Rule; 24] = [
     rule(
         &["default", ""],
@@ -200,19 +201,19 @@ const RULES: [Rule; 24] = [
     rule(&["viking"], &[BLOOM, DIGIT]),
 ];
 
-/// A rule as a `tokenizer.json` has it, to find its name.
+/// A rule as in a `tokenizer.json`, to find its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedRule {
-    /// The expressions that text is cut by, one after another, look-ahead included.
+    /// The expressions that cut text, in order, look-ahead included.
     pub cuts: Vec<String>,
-    /// Whether text is brought to Unicode's composed form first.
+    /// Whether text is normalised to NFC first.
     pub nfc: bool,
-    /// Whether a word that is a token is taken whole, without looking at the merges.
+    /// Whether a word that is a token is used without merging.
     pub whole_words: bool,
 }
 
 impl PublishedRule {
-    /// The name, in GGUF, of the rule that cuts every text as this one does; `None`: it is none of those known.
+    /// The GGUF name of the known rule that cuts every text as this one, if there is one.
     pub fn name(&self) -> Option<&'static str> {
         let same = |rule: &&Rule| {
             let cuts = rule.steps.iter().map(Step::published);
@@ -223,7 +224,7 @@ impl PublishedRule {
 }
 
 impl Step {
-    /// The expression as it was published, look-ahead included.
+    /// The expression as published, look-ahead included.
     fn published(&self) -> String {
         match *self {
             Self::Matches(text) => text.to_owned(),
@@ -236,7 +237,7 @@ fn find(name: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.names.contains(&name))
 }
 
-/// The names in GGUF of each rule that cuts words.
+/// The GGUF names of each rule.
 pub fn rules() -> impl Iterator<Item = &'static [&'static str]> {
     RULES.iter().map(|rule| rule.names)
 }
@@ -247,23 +248,23 @@ pub(super) fn names() -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Bytes of the states that an expression keeps as texts pass, at most, in each direction; what is too much is worked out again.
+/// Limit on the bytes of cached states of an expression, in each direction; dropped states are recomputed.
 const STATES_BYTES: usize = 256 << 10;
-/// Bytes that an expression is planned to take in memory: its states, and half a MiB of what it is compiled to. Llama 3's, which names
-/// letters of all scripts, took 1.0 MiB with all that belongs to it; others were not counted.
+/// Bytes planned for an expression: its states, and half a MiB of compiled code. Llama 3's, which names
+/// letters of all scripts, took 1.0 MiB in all; others were not measured.
 const EXPRESSION_BYTES: u64 = (512 << 10) + 2 * STATES_BYTES as u64;
 
-/// Bytes that a rule is planned to take in memory.
+/// Bytes planned for a rule.
 pub(super) fn rule_bytes(name: &str) -> u64 {
     find(name).map_or(0, |rule| rule.steps.len() as u64 * EXPRESSION_BYTES)
 }
 
-/// Whether models of a rule expect a beginning token where the file does not say.
+/// Whether models of a rule expect a beginning token by default.
 pub(super) fn begins_with_bos(name: &str) -> bool {
     find(name).is_some_and(|rule| rule.bos)
 }
 
-/// A rule, ready.
+/// A compiled rule.
 #[derive(Debug)]
 pub(super) struct PreTokenizer {
     steps: Vec<Cut>,
@@ -272,7 +273,8 @@ pub(super) struct PreTokenizer {
 }
 
 impl PreTokenizer {
-    /// The rule of a name. Its expressions are compiled once: that takes longer than all else of a small vocabulary.
+    /// The compiled rule of a name. Expressions are compiled once, because that takes longer than loading a
+    /// small vocabulary.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         static READY: [OnceLock<Option<PreTokenizer>>; RULES.len()] =
             [const { OnceLock::new() }; RULES.len()];
@@ -285,12 +287,12 @@ impl PreTokenizer {
         READY[place].get_or_init(ready).as_ref()
     }
 
-    /// Bytes of a text's longest word, at most; normalised text may have three times as many.
+    /// Upper bound of the bytes of a text's longest word; normalised text may have three times as many.
     pub(super) fn longest(&self, text: &str) -> usize {
         if self.nfc { 3 * text.len() } else { longest_stretch(text) }
     }
 
-    /// The words of a text, back to back and without a gap. Where the rule normalises, of the normalised text.
+    /// Passes the words of a text to `each`, without gaps; of the normalised text if the rule normalises.
     pub(super) fn words(&self, text: &str, each: &mut dyn FnMut(&str)) {
         if self.nfc && is_nfc_quick(text.chars()) != IsNormalized::Yes {
             cut(&self.steps, &text.nfc().collect::<String>(), each);
@@ -300,7 +302,8 @@ impl PreTokenizer {
     }
 }
 
-/// Bytes of the longest stretch without white space in its middle, white space at both ends counted: no word is longer.
+/// Bytes of the longest stretch without white space inside, counting white space at both ends: no word is
+/// longer.
 fn longest_stretch(text: &str) -> usize {
     let (mut longest, mut spaces, mut word) = (0, 0, 0);
     for character in text.chars() {
@@ -308,7 +311,7 @@ fn longest_stretch(text: &str) -> usize {
             spaces += character.len_utf8();
             longest = longest.max(word + spaces);
         } else {
-            // the spaces before it belong to it, and the word before them does not
+            // the spaces before a word belong to it, the word before them does not
             word = if spaces > 0 { spaces } else { word } + character.len_utf8();
             spaces = 0;
             longest = longest.max(word);
@@ -317,7 +320,7 @@ fn longest_stretch(text: &str) -> usize {
     longest
 }
 
-/// Cuts a piece by the first step, and what comes of it by the others.
+/// Cuts a piece by the first step, and the results by the others.
 fn cut(steps: &[Cut], piece: &str, each: &mut dyn FnMut(&str)) {
     match steps.split_first() {
         None => each(piece),
@@ -325,13 +328,13 @@ fn cut(steps: &[Cut], piece: &str, each: &mut dyn FnMut(&str)) {
     }
 }
 
-/// A step, ready.
+/// A compiled step.
 #[derive(Debug)]
 struct Cut {
     expression: Regex,
-    /// Whether the last of several spaces is given back to the word that follows.
+    /// Whether the last of several spaces is given to the following word.
     gives_back: bool,
-    /// Whether spaces that end in a line break have a branch of their own, so that no space of theirs is given back.
+    /// Whether spaces that end in a line break have their own branch, so that they keep their last space.
     line_breaks: bool,
 }
 
@@ -379,12 +382,12 @@ impl Cut {
     }
 }
 
-/// Compare the words of every rule with those of the published expressions, look-ahead included.
+/// Checks that every rule cuts the same words as its published expressions, look-ahead included.
 #[cfg(test)]
 pub(super) fn check_cut(text: &str) {
     use std::sync::LazyLock;
 
-    /// The published expressions of each rule, and whether each tells spaces before a word from others.
+    /// The published expressions of each rule.
     static PUBLISHED: LazyLock<Vec<Vec<Regex>>> = LazyLock::new(|| {
         let published = |step: &Step| Regex::new(&step.published()).expect("an expression");
         RULES.iter().map(|rule| rule.steps.iter().map(published).collect()).collect()

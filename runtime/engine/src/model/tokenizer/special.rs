@@ -1,8 +1,7 @@
-//! Tokens that are more than pieces of text: those that are found in text before it is cut, and those that end what the
-//! model has to say.
+//! Special tokens: literals found in text before it is cut, and ends of the model's output.
 //!
-//! Files name one or two ends by their ids; others are known by their text alone. The list is the one that llama.cpp goes by
-//! (`llama-vocab.cpp`), and so are its two exceptions.
+//! Files name one or two ends by id; others are known only by their text. The list of texts and its two
+//! exceptions are llama.cpp's (`llama-vocab.cpp`).
 
 use std::ops::Range;
 
@@ -43,7 +42,7 @@ const ENDS: [&str; 29] = [
     "<|file_sep|>",
 ];
 
-/// Ends of a turn of a dialogue, the likeliest first.
+/// Ends of a turn, the most likely first.
 const TURN_ENDS: [&str; 9] = [
     "<|return|>",
     "<|eot_id|>",
@@ -56,11 +55,12 @@ const TURN_ENDS: [&str; 9] = [
     "<end_of_utterance>",
 ];
 
-/// Bytes of all literals up to which they may become a table of a kilobyte for each: real files have a few thousand.
+/// Limit on the bytes of literals that become a table, of a kilobyte a byte. Real files have a few thousand
+/// bytes.
 const TABLE_BYTES_MAX: usize = 1 << 14;
 
-/// Whether a text marks a turn or the reasoning in it. Files have such tokens as pieces of text, too: `<|im_start|>` that was added
-/// to a SentencePiece model, for one.
+/// Whether a text marks a turn or reasoning. Files also have such tokens as plain pieces, for example
+/// `<|im_start|>` added to a SentencePiece model.
 pub(super) fn is_mark(text: &str) -> bool {
     const OTHERS: [&str; 8] = [
         "<start_of_turn>",
@@ -75,10 +75,10 @@ pub(super) fn is_mark(text: &str) -> bool {
     text.starts_with("<|") && text.ends_with("|>") || OTHERS.contains(&text)
 }
 
-/// The tokens that end a generation by their text, beside those that the file names.
+/// The tokens that end a generation by their text; the file may name others.
 ///
-/// In a vocabulary of harmony's kind, `<|end|>` ends a message and not the turn; where there are Gemma 4's tokens, `</s>` is
-/// text.
+/// In vocabularies of the harmony format, `<|end|>` ends a message but not the turn; with Gemma 4's tokens,
+/// `</s>` is text.
 fn known_ends<'t>(tokens: impl Iterator<Item = &'t str>) -> Vec<(u32, &'static str)> {
     let known = |(id, text): (u32, &str)| ENDS.iter().find(|&&end| end == text).map(|&end| (id, end));
     let mut found: Vec<_> = (0..).zip(tokens).filter_map(known).collect();
@@ -90,17 +90,17 @@ fn known_ends<'t>(tokens: impl Iterator<Item = &'t str>) -> Vec<(u32, &'static s
     found
 }
 
-/// Whether a token ends a generation by its text alone, whatever a file says of it.
+/// Whether a token ends a generation by its text alone, whatever the file says.
 pub fn ends_by_its_text(text: &str) -> bool {
     ENDS.contains(&text)
 }
 
-/// Whether a type of the file says that a token is not made of others.
+/// Whether a token's type in the file makes it special.
 fn steers(number: u8) -> bool {
     matches!(TokenType::from_number(number), Some(TokenType::Control | TokenType::UserDefined))
 }
 
-/// The token that ends a turn, of a file that does not say.
+/// The token that ends a turn, for a file that does not name it.
 pub(super) fn end_of_turn(tokens: &[String], types: &[u8]) -> Option<u32> {
     let ends = known_ends(tokens.iter().map(String::as_str));
     let named = |text: &&str| {
@@ -112,9 +112,9 @@ pub(super) fn end_of_turn(tokens: &[String], types: &[u8]) -> Option<u32> {
     TURN_ENDS.iter().find_map(named)
 }
 
-/// The tokens that end a generation, those that the file names among them.
+/// The tokens that end a generation, named by the file or known by text.
 ///
-/// One that is known by its text is never text, whatever type the file gives it.
+/// A token known by its text is never text, whatever its type in the file.
 pub(super) fn ends(
     tokens: &[String],
     types: &mut [TokenType],
@@ -122,7 +122,7 @@ pub(super) fn ends(
     eot: Option<u32>,
 ) -> Vec<u32> {
     let known = known_ends(tokens.iter().map(String::as_str));
-    // a message's end that the file has as the turn's
+    // the end of a message that the file names as the end of a turn
     let excepted =
         |id: u32| ENDS.contains(&tokens[id as usize].as_str()) && !known.iter().any(|&(end, _)| end == id);
     let mut ends: Vec<u32> = eos.into_iter().chain(eot.filter(|&id| !excepted(id))).collect();
@@ -138,12 +138,12 @@ pub(super) fn ends(
     ends
 }
 
-/// The tokens that are looked for before text is cut: those that steer the model, and those that are never cut.
+/// The tokens that are found before text is cut: control tokens, and pieces that are never cut.
 #[derive(Debug)]
 pub(super) struct Literals {
-    /// Found in all text.
+    /// Literals of all text.
     plain: Finder,
-    /// Found where special tokens are requested.
+    /// Literals where special tokens are requested, too.
     all: Finder,
 }
 
@@ -171,7 +171,7 @@ impl Literals {
                     TokenizerKind::ByteLevel | TokenizerKind::Spaced => (token, text.clone()),
                 })
                 .unzip();
-            // a table of all bytes for each byte of the literals is the fastest, and too much where they are long
+            // a table over all bytes is fastest, but too large for long literals
             let long = texts.iter().map(String::len).sum::<usize>() > TABLE_BYTES_MAX;
             let kind = long.then_some(AhoCorasickKind::ContiguousNFA);
             let texts = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).kind(kind).build(texts);
@@ -180,7 +180,7 @@ impl Literals {
         Ok(Self { plain: finder(true)?, all: finder(false)? })
     }
 
-    /// The first literal of a text from a byte on, the longest where several begin: where it is, and its token.
+    /// The first literal of a text from byte `from`, the longest in a tie: its range and its token.
     pub(super) fn find(&self, text: &str, from: usize, parse_special: bool) -> Option<(Range<usize>, u32)> {
         let finder = if parse_special { &self.all } else { &self.plain };
         let found = finder.texts.find(Input::new(text).range(from..))?;

@@ -1,4 +1,5 @@
-//! SentencePiece's BPE: join the pair whose piece has the best score; bytes for characters without a piece.
+//! SentencePiece's BPE: joins the pair whose piece has the best score; characters without a piece become
+//! bytes.
 //!
 //! Source: sentencepiece, `bpe_model.cc`, with llama's settings (no normalisation, spaces written as `▁`).
 
@@ -10,7 +11,7 @@ use super::{TokenType, TokenizerError, Vocabulary, byte_tokens, scores_are_finit
 /// The character that stands for a space in pieces.
 pub(super) const SPACE: char = '\u{2581}';
 
-/// A score, in the order of numbers; it is never NaN.
+/// A score, ordered as a number; never NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Score(f32);
 
@@ -28,7 +29,7 @@ impl Ord for Score {
     }
 }
 
-/// The scores, and the tokens of the bytes.
+/// The scores, and the tokens of bytes.
 #[derive(Debug)]
 pub(super) struct SentencePiece {
     scores: Vec<Score>,
@@ -55,12 +56,12 @@ impl SentencePiece {
         })
     }
 
-    /// Characters of a text's longest part that is joined at once.
+    /// Upper bound of the characters joined at once in a text.
     pub(super) fn longest(&self, text: &str) -> usize {
         if self.by_words { longest_word(text) } else { 1 + text.len() }
     }
 
-    /// The tokens of a stretch of text; `begins` where a space is to be put before it.
+    /// Encodes a stretch of text; `begins` if a space is to be put before it.
     pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, begins: bool, tokens: &mut Vec<u32>) {
         let spaced = spaced(text, begins && self.add_space_prefix);
         if self.by_words {
@@ -70,13 +71,13 @@ impl SentencePiece {
         }
     }
 
-    /// The tokens of text whose spaces are [`SPACE`].
+    /// Encodes text whose spaces are [`SPACE`].
     fn encode_spaced(&self, vocabulary: &Vocabulary, spaced: &str, tokens: &mut Vec<u32>) {
         let piece = |start: usize, bytes: usize| {
             Symbol::new(start, bytes, vocabulary.find(&spaced[start..start + bytes]))
         };
         let symbols = spaced.char_indices().map(|(start, character)| piece(start, character.len_utf8()));
-        // how an unused piece was joined, to cut it up again
+        // how each unused piece was joined, to cut it up again
         let mut cuts: HashMap<u32, usize> = HashMap::new();
         let joined = merge(symbols.collect(), |left, right| {
             let token = vocabulary.find(&spaced[left.start()..right.end()])?;
@@ -106,15 +107,15 @@ impl SentencePiece {
         }
     }
 
-    /// The bytes of a token; `begins` where the space put before a text is to be taken away.
+    /// Decodes a token; `begins` if the space put before a text is to be removed.
     pub(super) fn decode(&self, text: &str, kind: TokenType, begins: bool, bytes: &mut Vec<u8>) {
         decode_at(text, kind, begins && self.add_space_prefix, bytes);
     }
 }
 
-/// Whether no piece goes on behind a space that does not begin it, as nearly all vocabularies have it: joining a text is then joining each of
-/// its words, in memory for one of them. An unused piece that can be joined in several ways is cut up as it was joined last, wherever
-/// in the text that was.
+/// Whether no piece continues after a space, as in nearly all vocabularies. Words can then be joined one by
+/// one, in the memory of one word. An unused piece that can be joined in several ways also prevents that. It
+/// is cut up as it was joined last, anywhere in the text.
 fn no_piece_spans_words(vocabulary: &Vocabulary) -> bool {
     vocabulary.sorted.iter().all(|&id| {
         let text = vocabulary.tokens[id as usize].as_str();
@@ -127,7 +128,7 @@ fn no_piece_spans_words(vocabulary: &Vocabulary) -> bool {
     })
 }
 
-/// The words of a text, each with the spaces before it; those at its end are one.
+/// The words of a text, each with the spaces before it; spaces at the end form a word.
 fn words(spaced: &str) -> impl Iterator<Item = &str> {
     let mut rest = spaced;
     std::iter::from_fn(move || {
@@ -139,7 +140,8 @@ fn words(spaced: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Characters of a text's longest word, with the spaces before it and the one that may be put before the text.
+/// Characters of a text's longest word, with the spaces before it and the one that may be put before the
+/// text.
 fn longest_word(text: &str) -> usize {
     let (mut longest, mut word, mut in_word) = (0, 1, false);
     for character in text.chars() {
@@ -153,7 +155,7 @@ fn longest_word(text: &str) -> usize {
     longest.max(word)
 }
 
-/// A text as pieces have it, with a space before it where that is wanted.
+/// A text with spaces as pieces have them, and a space before it if `prefixed`.
 pub(super) fn spaced(text: &str, prefixed: bool) -> String {
     let mut spaced = String::with_capacity(text.len() + 3);
     if prefixed {
@@ -163,13 +165,13 @@ pub(super) fn spaced(text: &str, prefixed: bool) -> String {
     spaced
 }
 
-/// The bytes of a piece, without the space before it where that was put there.
+/// Decodes a piece, without the space before it if `prefixed`.
 pub(super) fn decode_at(text: &str, kind: TokenType, prefixed: bool, bytes: &mut Vec<u8>) {
     let text = text.strip_prefix(SPACE).filter(|_| prefixed).unwrap_or(text);
     decode(text, kind, bytes);
 }
 
-/// The bytes of a piece.
+/// Decodes a piece.
 pub(super) fn decode(text: &str, kind: TokenType, bytes: &mut Vec<u8>) {
     match byte(text).filter(|_| kind == TokenType::Byte) {
         Some(byte) => bytes.push(byte),
@@ -177,7 +179,7 @@ pub(super) fn decode(text: &str, kind: TokenType, bytes: &mut Vec<u8>) {
     }
 }
 
-/// The tokens that stand for bytes.
+/// The tokens of bytes.
 pub(super) fn bytes(vocabulary: &Vocabulary) -> Result<HashMap<u8, u32>, TokenizerError> {
     let mut bytes = HashMap::new();
     for (id, (text, &kind)) in (0_u32..).zip(vocabulary.tokens.iter().zip(&vocabulary.types)) {
@@ -190,7 +192,7 @@ pub(super) fn bytes(vocabulary: &Vocabulary) -> Result<HashMap<u8, u32>, Tokeniz
     Ok(bytes)
 }
 
-/// The byte that a piece such as `<0x0A>` stands for.
+/// The byte of a piece such as `<0x0A>`.
 fn byte(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() != 2 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {

@@ -1,4 +1,4 @@
-//! Tokens that other implementations make, and properties of any text.
+//! Tokens compared with other implementations, and properties of any text.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::*;
 use crate::model::writer::Writer;
 
-/// Values made by other libraries; the file names them and the command.
+/// Values from other libraries; the file names them and the command.
 #[derive(Deserialize)]
 struct Golden {
     cases: Vec<Case>,
@@ -243,7 +243,7 @@ fn what_people_say_in_a_rendered_template_never_steers() {
     assert_eq!(said(&[]), [97, end, 98, end]);
     let spelled = tokenizer.encode("<|end|>", false);
     assert_eq!(in_one(1..8), [&[97], &spelled[..], &[98, end]].concat());
-    // a part is enough, at either end or within
+    // overlapping a part is enough, at either end or inside
     for part in [1..2, 7..8, 3..4, 0..2] {
         assert_eq!(in_one(part.clone()), in_one(1..8), "{part:?}");
     }
@@ -259,7 +259,7 @@ fn what_people_say_in_a_rendered_template_never_steers() {
     assert_eq!((safe[0], safe.iter().filter(|&&token| token == mark).count()), (mark, 1));
     assert_eq!(safe.last(), Some(&piece));
     let tokenizer = Tokenizer::new(merges(&["< |"], "gpt-2")).unwrap();
-    // a piece that is text wherever it stands
+    // a piece that is text everywhere
     assert_eq!(tokenizer.encode_rendered("<tool>", std::slice::from_ref(&(0..6))), [tool]);
 }
 
@@ -426,7 +426,7 @@ fn tokenizers_that_are_not_implemented_are_refused_by_name() {
     );
 }
 
-/// What `rules.py` writes: a vocabulary, and for each rule the tokens of the texts.
+/// The output of `rules.py`: a vocabulary, and for each rule the tokens of the texts.
 #[derive(Deserialize)]
 struct Rules {
     vocabulary: Vec<String>,
@@ -473,7 +473,7 @@ fn a_file_without_a_rule_is_cut_as_llama_cpp_does_and_says_so() {
     let bytes = writer.text("tokenizer.ggml.pre", "default").bytes();
     let named = TokenizerData::from_gguf(&Gguf::parse(&bytes).unwrap()).unwrap();
     assert_eq!(named.remark(), None);
-    // digits three by three, which GPT-2's rule does not do
+    // digits in threes, unlike GPT-2's rule
     let three = |pre| Tokenizer::new(merges(&["1 2", "12 3", "123 4"], pre)).unwrap().encode("1234", false);
     assert_eq!(three(""), three("default"));
     assert_ne!(three(""), three("gpt-2"));

@@ -1,21 +1,22 @@
-//! SentencePiece's unigram model: of all ways to cut a text into pieces the one whose scores, which are logarithms of probabilities, have
-//! the greatest sum.
+//! SentencePiece's unigram model: finds the pieces of a text with the greatest sum of scores, which are log
+//! probabilities.
 //!
-//! From left to right the best way to each place is kept (Viterbi): its sum, and where its last piece begins. A character that is
-//! no piece by itself is unknown, at ten less than the worst score; in the end it becomes its bytes, or, with its neighbours, one
-//! unknown token.
+//! From left to right, keeps the best path to each place (Viterbi): its sum, and the start of its last piece.
+//! A character that is no piece by itself is unknown and scores ten less than the worst piece. It becomes its
+//! bytes or, together with its neighbours, one unknown token.
 //!
-//! Source: sentencepiece, `unigram_model.cc` (`EncodeOptimized`), in single precision and with ties to the earlier beginning as there.
-//! Differs: pieces that are never cut are found before text gets here, and text after them begins anew, as in llama.cpp
-//! (`llm_tokenizer_ugm`), which in turn makes no bytes of what is unknown. A map of characters (`precompiled_charsmap`) is refused.
+//! Source: sentencepiece, `unigram_model.cc` (`EncodeOptimized`), in single precision, with ties to the
+//! earlier start. Differences: pieces that are never cut are found earlier, and text after them starts as if
+//! at the beginning. So does llama.cpp (`llm_tokenizer_ugm`), which makes no bytes of unknown characters. A
+//! map of characters (`precompiled_charsmap`) is refused.
 
 use super::spm::{self, SPACE};
 use super::{TokenType, TokenizerError, Vocabulary, byte_tokens, scores_are_finite};
 
-/// What an unknown character has less than the worst piece.
+/// How much less than the worst piece an unknown character scores.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// The scores, and what becomes of characters without a piece.
+/// The scores, and the handling of unknown characters.
 #[derive(Debug)]
 pub(super) struct Unigram {
     scores: Vec<f32>,
@@ -25,22 +26,22 @@ pub(super) struct Unigram {
     removes_spaces: bool,
 }
 
-/// The tokens of a character without a piece.
+/// The tokens of an unknown character.
 #[derive(Debug)]
 enum Unknown {
-    /// Those of its bytes.
+    /// The tokens of its bytes.
     Bytes(Box<[u32; 256]>),
-    /// One for it and for all unknown ones beside it.
+    /// One token for it and its unknown neighbours.
     Token(u32),
 }
 
-/// The best way to a place in a text.
+/// The best path to a place in a text.
 #[derive(Debug, Clone, Copy)]
 struct Best {
     sum: f32,
-    /// Where its last piece begins.
+    /// The start of its last piece.
     start: usize,
-    /// That piece; `None`: a character without one.
+    /// Its last piece; `None` for an unknown character.
     token: Option<u32>,
 }
 
@@ -63,7 +64,7 @@ impl Unigram {
         Ok(Self { unknown_score: worst - UNKNOWN_PENALTY, scores, unknown, add_space_prefix, removes_spaces })
     }
 
-    /// The tokens of a stretch of text; `begins` where a space is to be put before it.
+    /// Encodes a stretch of text; `begins` if a space is to be put before it.
     pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, begins: bool, tokens: &mut Vec<u32>) {
         let spaced = self.spaced(text, begins);
         let mut best: Vec<Option<Best>> = vec![None; spaced.len() + 1];
@@ -107,7 +108,7 @@ impl Unigram {
         }
     }
 
-    /// The text as its pieces have it.
+    /// The text with spaces as its pieces have them.
     fn spaced(&self, text: &str, begins: bool) -> String {
         let prefixed = begins && self.add_space_prefix;
         if !self.removes_spaces {
@@ -126,7 +127,7 @@ impl Unigram {
         spaced
     }
 
-    /// The bytes of a token; `begins` where the space put before a text is to be taken away.
+    /// Decodes a token; `begins` if the space put before a text is to be removed.
     pub(super) fn decode(&self, text: &str, kind: TokenType, begins: bool, bytes: &mut Vec<u8>) {
         spm::decode_at(text, kind, begins && self.add_space_prefix, bytes);
     }

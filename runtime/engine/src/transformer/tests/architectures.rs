@@ -1,32 +1,32 @@
-//! Every architecture that is read, with all of its peculiarities and random weights: the engine computes the reference's
-//! logits, one token after another and as a prompt in chunks, across the edges of windows and beyond the original context of
-//! scaled rotary embeddings.
+//! Every supported architecture with all its peculiarities and random weights. The engine computes the
+//! reference's logits, token by token and as a prompt in chunks. Tokens cross the edges of windows and the
+//! original context of scaled rotary embeddings.
 
 use super::*;
 
-/// A model of an architecture: its keys and tensors beside those that all have.
+/// A model of an architecture: its keys and tensors, besides those common to all.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
     architecture: &'static str,
     experts: usize,
     head_width: usize,
-    /// Heads of keys and values of each layer.
+    /// Key and value heads of each layer.
     kv_heads: [u32; LAYERS],
     keys: fn(Writer, &str) -> Writer,
-    /// Tensors of each layer, or where the first one has its own of the last.
+    /// Tensors of each layer, or only of the last if the first has its own.
     of_layer: &'static [(&'static str, &'static [usize])],
-    /// Tensors beside the layers.
+    /// Tensors outside layers.
     others: &'static [(&'static str, &'static [usize])],
-    /// Tensors of other architectures that this one has not.
+    /// Common tensors that this architecture does not have.
     without: &'static [&'static str],
-    /// Tensors that the first layer has in place of those of attention; none where it has attention.
+    /// Tensors that replace attention in the first layer; empty if it has attention.
     recurrent: &'static [(&'static str, &'static [usize])],
-    /// Tensors of the first layer, where its attention has another shape; none where all layers are alike.
+    /// Tensors of the first layer, if its attention has another shape; empty if all layers are equal.
     first: &'static [(&'static str, &'static [usize])],
-    /// Layers behind the last one that guess further tokens.
+    /// Layers after the last that predict further tokens.
     guessing: usize,
-    /// Of latent attention, values of which keys and values are made: `head_width` is that of what is kept.
+    /// For latent attention: the rank of keys and values; `head_width` is then the width of the stored row.
     rank: Option<usize>,
 }
 
@@ -252,7 +252,7 @@ const CASES: [Case; 27] = [
     QWEN35,
     Case {
         name: "qwen35 without recurrent layers",
-        // flags, of either layer false
+        // flags, both layers false
         keys: |writer, a| {
             (QWEN35.keys)(writer, a).array(&format!("{a}.attention.recurrent_layers"), 7, 2, &[0, 0])
         },
@@ -359,7 +359,7 @@ const CASES: [Case; 27] = [
     },
 ];
 
-/// Two heads of 16 with a window, and one of 32 that sees everything and has its keys for values.
+/// Two heads of 16 with a window, and one of 32 without, whose keys are also its values.
 const GEMMA4: Case = Case {
     name: "gemma4",
     architecture: "gemma4",
@@ -404,7 +404,7 @@ const GEMMA4: Case = Case {
     ..NONE
 };
 
-/// The same with experts beside the network.
+/// [`GEMMA4`] with experts beside the network.
 const GEMMA4_MOE: Case = Case {
     name: "gemma4, a mixture",
     experts: 4,
@@ -450,7 +450,7 @@ const GEMMA4_MOE: Case = Case {
     ..GEMMA4
 };
 
-/// A layer without positions, and one with a window, each of which routes before it attends.
+/// A layer without positions and one with a window; both route before attention.
 const SMALLTHINKER: Case = Case {
     name: "smallthinker",
     architecture: "smallthinker",
@@ -503,7 +503,7 @@ impl Case {
         layer == 0 && !self.recurrent.is_empty()
     }
 
-    /// The tensors that a layer has besides those that all have.
+    /// A layer's tensors, besides those common to all.
     fn own(&self, layer: usize) -> &'static [(&'static str, &'static [usize])] {
         match layer {
             0 if !self.recurrent.is_empty() => self.recurrent,
@@ -512,17 +512,17 @@ impl Case {
         }
     }
 
-    /// Layers whose tensors differ.
+    /// Number of layers whose tensors differ.
     fn different(&self) -> usize {
         if self.own(0) == self.of_layer { 1 } else { LAYERS }
     }
 
-    /// The model as a GGUF file of single precision.
+    /// The model as a single-precision GGUF file.
     fn file(&self) -> Vec<u8> {
         self.file_in(|_| Format::F32)
     }
 
-    /// The same with matrices in other formats, by their names behind `blk.N.`.
+    /// The model with matrices in other formats, by their names after `blk.N.`.
     fn file_in(&self, format: fn(&str) -> Format) -> Vec<u8> {
         let (mut numbers, a) = (Numbers(11), self.architecture);
         let key = |name: &str| format!("{a}.{name}");
@@ -619,9 +619,11 @@ impl Case {
     }
 }
 
-/// How far logits may be off, of their root mean square: sums of 64 to 96 products in another order, in two layers.
+/// Tolerance relative to the logits' root mean square: sums of 64 to 96 products in another order, in two
+/// layers.
 const SAME: f32 = 2e-5;
-/// The same of gemma4, whose scores have no factor: they are some tens, and what they are off by is the larger in their softmax.
+/// Tolerance of gemma4. Its scores are unscaled, of the order of tens, and their softmax amplifies
+/// differences.
 const SAME_UNSCALED: f32 = 3e-5;
 
 #[test]
@@ -648,7 +650,7 @@ fn the_engine_computes_every_architecture_as_the_reference_does() {
         ] {
             let mut engine = start(&container, &plan(&container, "dense", &knobs));
             let decoded = decode(&mut engine).unwrap();
-            // a sequence that goes back, across windows, too, is the one that never went on
+            // a sequence that goes back, across windows too, equals one that never went on
             let back = if case.recurrent.is_empty() { vec![TOKENS.len() - 2, 1, 4] } else { vec![0] };
             for at in back {
                 for (position, &token) in TOKENS.iter().enumerate().skip(at) {
@@ -689,7 +691,7 @@ fn every_piece_of_a_description_changes_the_logits() {
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
         let of = |layer: usize| case.own(layer).iter().map(move |(name, _)| format!("blk.{layer}.{name}"));
         for name in (0..case.different()).flat_map(of) {
-            // each tensor by itself, zeros instead
+            // each tensor by itself replaced by zeros
             let mut changed = bytes.clone();
             let tensor = source.gguf().tensor(&name).unwrap();
             changed[tensor.offset as usize..][..tensor.bytes as usize].fill(0);
@@ -711,7 +713,7 @@ fn every_piece_of_a_description_changes_the_logits() {
     }
 }
 
-/// What transformers computes of one model; see `fixtures/golden/architectures.py`.
+/// The result of transformers for one model; see `fixtures/golden/architectures.py`.
 #[derive(serde::Deserialize)]
 struct Golden {
     architecture: String,
@@ -725,12 +727,12 @@ struct Index {
     models: std::collections::BTreeMap<String, Golden>,
 }
 
-/// How far logits may be off, of their standard deviation: F32 in another order over three to six layers, whose experts and
-/// sharp softmaxes enlarge a difference.
+/// Tolerance relative to the logits' standard deviation: F32 in another order over three to six layers, whose
+/// experts and sharp softmaxes amplify a difference.
 pub(super) const GOLDEN: f32 = 5e-5;
 
-/// The same of a model whose low-rank vectors transformers normalises with an epsilon of 1e-6 whatever its configuration says. Here, as
-/// in llama.cpp, it is the file's, 1e-5.
+/// Tolerance of a model whose low-rank vectors transformers normalises with an epsilon of 1e-6, whatever its
+/// configuration says. We use the file's 1e-5, as llama.cpp does.
 const GOLDEN_EPSILON: f32 = 1.5e-4;
 
 #[test]
@@ -772,7 +774,7 @@ fn reference_and_engine_compute_what_transformers_computes() {
         let mut prompt = Vec::new();
         engine.prefill(&rows, Some(&mut |_, logits| prompt.push(logits.to_vec()))).unwrap();
         check("prefill", &prompt);
-        // windows, sinks and bounds of scores see what they see of one token after another
+        // tokens together see the same windows, sinks and bounds as one by one
         for together in rows.chunks(1 + draft as usize) {
             let found = engine.decode(together).unwrap();
             let expected = &decoded[together[0].position..][..together.len()];
@@ -781,7 +783,7 @@ fn reference_and_engine_compute_what_transformers_computes() {
     }
 }
 
-/// Formats of the matrices that are read: all in blocks, but routers.
+/// Formats of the matrices: all in blocks, except routers.
 fn in_blocks(name: &str) -> Format {
     match name {
         _ if name.contains("norm") || name.ends_with("scale.weight") || name.ends_with(".scale") => {
@@ -793,7 +795,7 @@ fn in_blocks(name: &str) -> Format {
     }
 }
 
-/// The same, and down as it is, so that nothing is quantised again.
+/// [`in_blocks`] with unquantised down, so that nothing is quantised twice.
 fn in_blocks_but_down(name: &str) -> Format {
     if name.contains("down") { Format::F32 } else { in_blocks(name) }
 }

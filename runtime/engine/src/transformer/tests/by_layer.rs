@@ -1,8 +1,8 @@
-//! Formats that differ by layer, as mixed quantisations have them: each layer's neurons take what they take there.
+//! Formats that differ by layer, as in mixed quantisations.
 
 use super::*;
 
-/// A dReLU model whose gates and ups differ by layer; down is kept to the bit.
+/// A dReLU model whose gates and ups differ by layer; down is stored exactly.
 fn mixed(width: usize, of_layers: [[Format; 2]; LAYERS]) -> Vec<u8> {
     let format = |layer: usize, part: &str| match part {
         "ffn_gate" => of_layers[layer][0],
@@ -40,7 +40,7 @@ fn layers_in_other_formats_give_the_references_numbers_and_take_their_own_bytes(
             assert_eq!(first, &found, "{level} {knobs:?}");
         }
         let Some((_, _, (activity, traffic))) = first else { panic!("there are plans") };
-        // as many neurons of each layer are requested here
+        // equally many neurons of each layer are requested here
         let routed = activity.routed / LAYERS as u64;
         match level {
             "dense" => {

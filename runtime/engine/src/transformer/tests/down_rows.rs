@@ -1,18 +1,18 @@
-//! Down rows as a container has them, value by value against the source's columns.
+//! A container's down rows, compared value by value with the source's columns.
 //!
-//! A source blocks down along the neurons, so that a neuron's row is quantised again along the width. What that may change
-//! is half a step of its block, and what its scale loses as `F16`, `2^-11` of each step:
+//! A source blocks down along the neurons, so a neuron's row is quantised again along the width. The error is
+//! at most half a step of its block, plus the rounding of its scale to `F16`, `2^-11` of each step:
 //!
 //! * `Q8_0`: 127 steps up to the largest value, `(0.5 + 127 / 2048)` of a step;
 //! * `Q4_0`: eight steps below zero and seven above, the largest value at -8; a value beyond 7.5 becomes 7, and
 //!   `(0.5 + 8 / 2048)` of a step elsewhere.
 //!
-//! Formats without blocks, and rows that the source has as rows, are kept to the bit.
+//! Formats without blocks, and rows that the source also has as rows, are stored exactly.
 
 use super::*;
 use crate::model::source::Down;
 
-/// The source's values of each neuron's row of down, and the container's after them, by layer, then rank.
+/// The source's values of each neuron's down row, and the container's, by layer, then rank.
 fn down_rows(source: &SourceModel<'_>, container: &Container) -> Vec<[Vec<f32>; 2]> {
     let (d, bytes) = (&container.directory, std::fs::read(&container.path).unwrap());
     let (c, count) = (&d.config, container.neurons());
@@ -43,7 +43,7 @@ fn values(format: Format, row: &[u8]) -> Vec<f32> {
     values
 }
 
-/// How far a value of a block may be from what it becomes.
+/// The largest possible error of a value in its block.
 fn bound(format: Format, block: &[f32], value: f32) -> f32 {
     let extreme = block.iter().fold(0.0_f32, |extreme, v| if v.abs() > extreme.abs() { *v } else { extreme });
     match format {
@@ -88,7 +88,7 @@ fn down_rows_are_the_sources_columns_within_half_a_step() {
                 }
             }
         }
-        // the bound is near what happens, and nothing is kept by chance
+        // the bound is tight, and nothing is equal by chance
         let requantised = format.has_blocks() && format != k6;
         assert_eq!((changed, far > 0.8), (requantised, requantised), "{of_source} as {format}: {far}");
     }

@@ -1,9 +1,9 @@
-//! Tokens of a sequence that follow each other in one step: each has the bits that it has after those before it, one by one.
+//! Consecutive tokens of a sequence in one step have the same bits as one by one.
 
 use super::together::{Decoded, SEQUENCES};
 use super::*;
 
-/// Where a sequence of [`SEQUENCES`] decodes: what it has of it, and how far it has come.
+/// A reader of one of [`SEQUENCES`]: its expected logits, and its position.
 struct Reader<'a> {
     sequence: u32,
     tokens: &'a [u32],
@@ -12,7 +12,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// After the prompt, in a sequence of the engine.
+    /// Prefills the prompt in a sequence of the engine.
     fn new(engine: &mut Transformer, expected: &'a Decoded, of: usize, sequence: u32) -> Self {
         let (_, prompt, tokens) = &SEQUENCES[of];
         let reader = Self { sequence, tokens, position: *prompt, expected: expected[of].iter() };
@@ -25,7 +25,7 @@ impl<'a> Reader<'a> {
         Token { token: self.tokens[position], sequence: self.sequence, position }
     }
 
-    /// As many rows as are left of `count`, of which those after `right` have other tokens: a draft that fails there.
+    /// The next rows, at most `count`; tokens from row `right` on are wrong, as in a draft that fails there.
     fn rows(&self, count: usize, right: usize) -> Vec<Token> {
         let end = self.tokens.len().min(self.position + count);
         let wrong = |(at, position): (usize, usize)| Token {
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
         (self.position..end).enumerate().map(wrong).collect()
     }
 
-    /// Compares the rows that were right and goes on behind them.
+    /// Compares the correct rows, and continues after them.
     fn take<'l>(&mut self, logits: impl Iterator<Item = &'l [f32]>, right: usize, told: &str) {
         for logits in logits.take(right) {
             assert!(logits == self.expected.next().unwrap(), "{told}: position {}", self.position);
@@ -44,8 +44,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A step of each length with a draft that fails at every place, of one sequence and of two between each other's rows, gives what
-/// one token after another gives.
+/// Steps of every length with a draft that fails at every place give the same as token by token. Checked for
+/// one sequence, and for two with interleaved rows.
 pub(super) fn check(engine: &mut Transformer, expected: &Decoded, told: &str) {
     for right in 1..=4 {
         let mut reader = Reader::new(engine, expected, 1, 0);
@@ -56,7 +56,7 @@ pub(super) fn check(engine: &mut Transformer, expected: &Decoded, told: &str) {
         }
         assert!(reader.expected.next().is_none(), "{told}");
     }
-    // three rows of each, of which the one gets three right and the other two
+    // three rows of each: three correct ones of the first sequence, two of the second
     let mut both = [(0, 1, 3), (2, 0, 2)]
         .map(|(of, sequence, right)| (Reader::new(engine, expected, of, sequence), right));
     while both.iter().any(|(reader, _)| reader.position < reader.tokens.len()) {

@@ -1,21 +1,22 @@
-//! Neurons left out whose gate is small, of a model whose neurons all fire: against the reference that leaves out the same.
+//! Neurons with small gates left out, in a model whose neurons all fire, against a reference that leaves out
+//! the same ones.
 
 use super::*;
 use crate::reference::{Observer, Selector};
 use kernels::Activation;
 
-/// From where on the activated gate of a neuron counts, by its index in the expert.
+/// The threshold of a neuron's activated gate, by its index in the expert.
 fn threshold(neuron: usize) -> f32 {
     0.02 * (neuron % 7) as f32
 }
 
-/// Leaves out what is below [`threshold`], and counts.
+/// Leaves out gates below [`threshold`], and counts.
 #[derive(Default)]
 struct Cut {
     activation: Option<Activation>,
     routed: u64,
     selected: u64,
-    /// The least difference of a gate from its threshold.
+    /// The smallest difference of a gate from its threshold.
     margin: f32,
 }
 
@@ -103,7 +104,7 @@ fn what_is_left_out_is_what_the_reference_leaves_out_under_all_plans() {
             let logits = decode(&mut engine).unwrap();
             let Detail { activity: a, traffic: t, .. } = engine.counters().detail;
             match &first {
-                // down rows that are quantised again are another model's
+                // down rows that are quantised again belong to another model
                 None if format.has_blocks() => {}
                 None => {
                     let off = distance(&logits, &expected);

@@ -1,14 +1,14 @@
-//! Logits of the fixture models, to the bit: what is committed here changes with the arithmetic and with nothing else. A change that
-//! means to keep all bits keeps these hashes; one that does not says so by new ones.
+//! Committed hashes of the fixture models' logits. They change only with the arithmetic: a change that should
+//! keep all bits keeps them, and any other change renews them.
 //!
-//! Instruction sets add in different orders, so each has hashes of its own. They were made on x86-64: Neon, Dotprod and I8mm have
-//! none. Routers and softmax rest on the C library's `expf`.
+//! Instruction sets add in different orders, so each has its own hashes. They were made on x86-64: Neon,
+//! Dotprod and I8mm have none. Routers and softmax depend on the C library's `expf`.
 
 use kernels::InstructionSet;
 
 use super::*;
 
-/// Of a model: its lossless levels, and the hash of its logits at any of them by scalar, AVX2 and AVX-512.
+/// A model, its lossless levels, and the hash of its logits at any of them for scalar, AVX2 and AVX-512.
 const HASHES: [(&str, &[&str], [&str; 3]); 4] = [
     (
         "oxide-dense",
@@ -48,11 +48,12 @@ const HASHES: [(&str, &[&str], [&str; 3]); 4] = [
     ),
 ];
 
-/// Tokens of the vocabulary of all four models; the prompt is the first eight.
+/// Tokens that all four vocabularies have; the first eight are the prompt.
 const TOKENS: [u32; 12] = [1, 733, 1629, 41, 5, 5, 2049, 3307, 88, 12, 733, 640];
 const PROMPT: usize = 8;
 
-/// BLAKE3 of the logits after every token of the prompt, through prefill, and after every later token, through decode; its first half.
+/// The first half of BLAKE3 of the logits after every token of the prompt, by prefill, and after every later
+/// token, by decode.
 fn hash(container: &Container, level: &str, set: InstructionSet) -> String {
     let mut plan =
         plan(container, level, &Knobs { cold: 64, buffers: 9, buffer_bytes: 128 << 10, ..Knobs::default() });

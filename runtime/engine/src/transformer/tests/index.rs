@@ -1,5 +1,5 @@
-//! Experts read from a model's own file by its index: to the bit what a container with the same slices gives, and every difference
-//! of the file from the one that was indexed is named.
+//! Experts read from a model's own file by its index: the same bits as a container with the same slices.
+//! Every difference of the file from the indexed one is named.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,8 @@ use crate::container::write_index;
 use crate::flash::{APART, FILE_BYTES_MAX, Gather};
 use crate::model::writer::split;
 
-/// A `SiLU` model: experts, width, neurons of an expert, each layer's formats of gate, up and down, and files.
+/// A `SiLU` model: experts, width, neurons of an expert, formats of gate, up and down by layer, and number of
+/// files.
 pub(super) struct Case {
     experts: usize,
     shape: [usize; 2],
@@ -23,8 +24,12 @@ const fn all(format: Format) -> [[Format; 3]; LAYERS] {
     [[format; 3]; LAYERS]
 }
 
-/// Blocks of 32 and of 256, of one value; mixtures by layer; what kernels store in another order (`Q4_0` in rows of 128); a model
-/// without experts; files that a layer's experts are spread over.
+/// Cases:
+///
+/// * blocks of 32, of 256 and of one value, mixed by layer;
+/// * a format that kernels rearrange (`Q4_0` in rows of 128);
+/// * a model without experts;
+/// * files that split a layer's experts.
 pub(super) const CASES: [Case; 7] = [
     Case { experts: 4, shape: [64, 96], formats: all(Format::Q8_0), files: 1 },
     Case { experts: 4, shape: [128, 384], formats: all(Format::Q4_0), files: 1 },
@@ -41,7 +46,7 @@ pub(super) const CASES: [Case; 7] = [
 ];
 
 impl Case {
-    /// The model's files; the first.
+    /// Writes the model's files; returns the first.
     pub(super) fn write(&self, folder: &Path) -> PathBuf {
         let format = |layer: usize, part: &str| match part {
             "ffn_gate" => self.formats[layer][0],
@@ -63,7 +68,7 @@ impl Case {
         format!("{} experts {:?} {:?} in {} files", self.experts, self.shape, self.formats, self.files)
     }
 
-    /// [`all_knobs`] in whole slices, with buffers that hold one.
+    /// [`all_knobs`] in whole slices, with buffers of at least one slice.
     pub(super) fn knobs(&self, container: &Container) -> Vec<Knobs> {
         let d = &container.directory;
         let stored = (0..LAYERS).map(|layer| d.stored(layer).bundle.read_bytes_max());
@@ -80,7 +85,7 @@ impl Case {
     }
 }
 
-/// The index of the model at a path, beside it.
+/// Writes the index of the model at a path, beside it.
 pub(super) fn index(path: &Path) -> Container {
     let source = SourceModel::open(path).unwrap();
     let slice = source.config().ffn_width();
@@ -111,7 +116,7 @@ pub(super) fn index(path: &Path) -> Container {
     Container::open(&index).unwrap()
 }
 
-/// The logits of [`TOKENS`] by decoding and by a prompt.
+/// The logits of [`TOKENS`] by decode and by prefill.
 fn both(engine: &mut Transformer) -> [Vec<Vec<f32>>; 2] {
     let decoded = decode(engine).unwrap();
     let mut prompt = Vec::new();
@@ -154,7 +159,7 @@ fn an_index_gives_the_bits_of_a_container_at_every_limit() {
     }
 }
 
-/// Parts of a slice lie apart: each is a read, in a token and in what is read again alone.
+/// Each separate part of a slice is a read, in a token and in a replay.
 #[test]
 fn reads_again_alone_are_counted_part_by_part() {
     for case in [&CASES[ONE], &CASES[3], &CASES[5]] {
@@ -251,7 +256,7 @@ fn every_byte_of_the_models_file_is_checked_and_what_changed_is_named() {
         let message = Transformer::start(&container, &slots, StopHandle::default()).unwrap_err().to_string();
         assert!(message.contains("attention, embeddings or head do not match"), "{message}");
     }
-    // the file's beginning, its length, another file, none
+    // the file's start, its length, another file, none
     let reopened = || Container::open(&container.path).map(|_| ()).unwrap_err().to_string();
     damaged(40);
     assert!(reopened().contains("its beginning, up to the first tensor, is another"), "{}", reopened());
@@ -261,7 +266,7 @@ fn every_byte_of_the_models_file_is_checked_and_what_changed_is_named() {
     assert!(reopened().contains("it has 7 bytes") && reopened().contains("get that file again"));
     std::fs::remove_file(&path).unwrap();
     assert!(reopened().contains("model.gguf, whose weights") && reopened().contains("name it with --model"));
-    // in another folder, which is named; shorter after it was opened
+    // in another, named folder; truncated after opening
     let elsewhere = tempfile::tempdir().unwrap();
     let moved = elsewhere.path().join("model.gguf");
     std::fs::write(&moved, &good).unwrap();
@@ -297,7 +302,8 @@ fn an_index_that_names_what_no_file_has_is_refused() {
     ] {
         assert!(changed.contains(problem), "{changed}");
     }
-    // its own tensors where the model's files have their addresses, and so many files that theirs run into those of slices
+    // its own tensors at addresses of the model's files, and so many files that their addresses reach those
+    // of slices
     let mut outside = container.clone();
     outside.directory.fixed.offset = 50 * FILE_BYTES_MAX;
     assert!(outside.check().unwrap_err().contains("fixed part is not where"));

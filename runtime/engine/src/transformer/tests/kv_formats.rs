@@ -1,12 +1,12 @@
-//! Keys and values in every format: the reference's numbers, and one result whatever else the plan says.
+//! Keys and values in every format: the reference's numbers, and the same bits in all plans.
 
 use super::*;
 use crate::reference::rounded as held;
 
-/// Heads that are whole blocks.
+/// Heads of whole blocks.
 const WIDTH: usize = 128;
 
-/// Formats with the reference's.
+/// Formats of plans and of the reference.
 const FORMATS: [(KvFormat, Format); 4] = [
     (KvFormat::F32, Format::F32),
     (KvFormat::F16, Format::F16),
@@ -37,7 +37,7 @@ fn every_format_gives_the_references_numbers_and_equal_bits_in_all_plans() {
                 engine.prefill(&rows(&TOKENS), Some(&mut |_, row| prompt.push(row.to_vec()))).unwrap();
                 for logits in [&decoded, &prompt] {
                     let off = expected.each_ref().map(|expected| distance(logits, expected));
-                    // what rounding to the format does is far more than what the order of sums does
+                    // rounding to the format has a far larger effect than the order of sums
                     let others = (0..FORMATS.len()).filter(|&other| other != at).map(|other| off[other]);
                     let nearest = others.fold(f32::INFINITY, f32::min);
                     assert!(off[at] < 1e-4 && off[at] * 4.0 < nearest, "{kv:?} {knobs:?}: {off:?}");
@@ -75,7 +75,7 @@ fn a_token_of_context_takes_its_blocks_and_reads_them() {
     for (kv, block) in [(KvFormat::F16, 64), (KvFormat::Q8_0, 34), (KvFormat::Q4_0, 18)] {
         let mut engine = start(&container, &plan(&container, "dense", &Knobs { kv, ..Knobs::default() }));
         decode(&mut engine).unwrap();
-        // two heads of keys and two of values, a block each
+        // two heads of keys and two of values, one block each
         let of_token = LAYERS as u64 * 2 * 2 * block;
         assert_eq!(engine.kv_bytes_per_token(), of_token);
         assert_eq!(engine.counters().detail.traffic.kv, of_token * tokens * (tokens + 1) / 2);

@@ -1,8 +1,8 @@
-//! Latent attention: what is kept, what makes keys and values of it, and what a file must say.
+//! Latent attention: the stored vector, the matrices applied to it, and the file's keys.
 
 use super::*;
 
-/// Keys of a model with attention of four heads, of which one vector of 32 values and a key of 32 are kept.
+/// Keys of a model with four heads that stores one vector of 32 values and a key of 32.
 pub(super) const KEYS: [(&str, u32); 7] = [
     ("attention.q_lora_rank", 32),
     ("attention.kv_lora_rank", 32),
@@ -13,7 +13,7 @@ pub(super) const KEYS: [(&str, u32); 7] = [
     ("rope.dimension_count", 32),
 ];
 
-/// Its tensors of a layer.
+/// The attention tensors of a layer.
 pub(super) fn tensors(width: usize) -> Vec<(&'static str, Vec<usize>)> {
     vec![
         ("attn_q_a", vec![width, 32]),
@@ -59,7 +59,7 @@ fn keys_and_values_in_every_format_give_the_references_numbers() {
                     engine.prefill(&rows(&TOKENS), Some(&mut |_, row| prompt.push(row.to_vec()))).unwrap();
                     for logits in [&decoded, &prompt] {
                         let off = expected.each_ref().map(|expected| distance(logits, expected));
-                        // what rounding to the format does is far more than what the order of sums does
+                        // rounding to the format has a far larger effect than the order of sums
                         let others = (0..FORMATS.len()).filter(|&other| other != at).map(|other| off[other]);
                         let nearest = others.fold(f32::INFINITY, f32::min);
                         assert!(
@@ -100,13 +100,13 @@ fn a_token_keeps_one_vector_and_the_memory_is_that_of_it() {
             assert_eq!(engine.kv_bytes_per_token(), of_token);
             assert_eq!(engine.counters().detail.traffic.kv, of_token * tokens * (tokens + 1) / 2);
         }
-        // queries are the widest: [4 heads, 64], of what is kept as of the projection
+        // queries are widest: [4 heads, 64], before and after projection
         let latent = container.directory.architecture().latent.unwrap();
         assert_eq!((latent.projected_values, latent.mixed_values), (4 * 64, 4 * 64));
     });
 }
 
-/// The least file: keys are enough for what is said of keys, and as many tensors as there are layers.
+/// The smallest file: its keys, and as many tensors as layers.
 fn keys(of: impl FnOnce(Writer) -> Writer, without: &[&str]) -> String {
     let key = |name: &str| format!("deepseek2.{name}");
     let usual = [
@@ -131,7 +131,7 @@ fn keys(of: impl FnOnce(Writer) -> Writer, without: &[&str]) -> String {
 fn what_is_not_implemented_is_refused_by_its_key() {
     let key = |name: &str| format!("deepseek2.{name}");
     let refused = |said: String, expected: &str| assert!(said.contains(expected), "{expected}: {said}");
-    // files of early converters, with one matrix `attn_kv_b` for keys and values
+    // early converters wrote one matrix `attn_kv_b` for keys and values
     let early = keys(
         |writer| writer.u32(&key("attention.key_length"), 64).u32(&key("attention.value_length"), 32),
         &[
@@ -176,7 +176,7 @@ fn what_is_not_implemented_is_refused_by_its_key() {
     refused(scaled("yarn"), "deepseek2.rope.scaling.yarn_log_multiplier` is missing");
     let temperature = keys(|writer| writer.f32(&key("attention.temperature_scale"), 0.1), &[]);
     refused(temperature, "deepseek2.attention.temperature_scale");
-    // sizes that no memory is planned for
+    // sizes beyond the planned memory
     let wide =
         [("attention.kv_lora_rank", 96), ("attention.key_length", 128), ("attention.value_length", 96)];
     refused(others(&wide), "the rank of keys and values is 96, outside 1 to 64");

@@ -1,11 +1,12 @@
-//! What the look-ahead finds of what the next layer requests, counted by the engine and worked out from the reference.
+//! Recall and precision of look-ahead, counted by the engine and computed from the reference.
 //!
-//! A layer is taken to be given `x / rms(x) * w`, `x` being the stream before the layer before adds to it and `w` the layer's own
-//! norm; the reference tells what that one was given, which is the same with its own `w`. Which neurons are in memory is
-//! remembered in a plain list, the most recent first.
+//! A layer's expected input is `x / rms(x) * w`, with `x` the stream before the previous layer adds to it and
+//! `w` the layer's own norm. The reference gives the previous layer's input, which is the same with that
+//! layer's `w`. A plain list, most recent first, holds the neurons in memory.
 //!
-//! The engine counts reads, which may hold neighbours, and prefetches as far as there is time; here single neurons are counted, as
-//! if there were. So its recall is less, and its precision may be more: it begins with the surest.
+//! The engine counts reads, which may hold neighbours, and prefetches only while there is time. This test
+//! counts single neurons without a time limit. The engine's recall is therefore lower. Its precision may be
+//! higher, because it starts with the surest.
 
 use std::collections::BTreeMap;
 
@@ -19,19 +20,19 @@ use kernels::Matrix;
 
 /// Tokens of held-out text.
 const TOKENS: usize = 60;
-/// Shares that engine and reference may differ by: one counts reads and one neurons, and neighbours share a read.
+/// Largest difference of engine and reference: one counts reads, one neurons, and neighbours share a read.
 const CLOSE: f64 = 0.1;
-/// What the surest first may add to the precision.
+/// Largest gain in precision from starting with the surest.
 const SUREST: f64 = 0.25;
-/// By how much recall and precision are less than what is assumed where no profile has them, at most.
+/// Largest shortfall of recall and precision below the defaults of plans without a profile of them.
 const ASSUMED_TOO_MUCH: f64 = 0.55;
 
-/// Who is requested, and who would be if the layer before chose; ranks by layer, token after token.
+/// The neurons requested, and the neurons that look-ahead would request: ranks by layer, for each token.
 struct Requested<'a> {
     source: &'a SourceModel<'a>,
     /// `[layer][source index]`.
     ranks: Vec<Vec<u32>>,
-    /// `[layer]` of the token at hand.
+    /// `[layer]` of the current token.
     requested: Vec<Vec<u32>>,
     guessed: Vec<Vec<u32>>,
 }
@@ -62,7 +63,7 @@ impl Observer for Requested<'_> {
         let requested: Vec<u32> = requested.collect();
         self.requested[layer].extend(requested);
         let next = layer + 1;
-        // of a mixture once a layer: every expert is given the same
+        // once a layer in a mixture: every expert has the same input
         if next == self.ranks.len() || !self.guessed[next].is_empty() {
             return;
         }
@@ -82,7 +83,7 @@ impl Observer for Requested<'_> {
     }
 }
 
-/// Of neurons that are missing and requested, and of those prefetched, how many are both.
+/// Numbers of neurons that are missing and requested, prefetched, or both.
 #[derive(Debug, Default)]
 struct Found {
     missing: f64,
@@ -90,7 +91,7 @@ struct Found {
     both: f64,
 }
 
-/// With so many slots a layer.
+/// The neurons found with `slots` slots a layer.
 fn found(source: &SourceModel<'_>, container: &Container, tokens: &[u32], slots: usize) -> Found {
     let c = source.config();
     let (count, d) = (container.neurons(), &container.directory);
@@ -116,7 +117,7 @@ fn found(source: &SourceModel<'_>, container: &Container, tokens: &[u32], slots:
             let cached: &mut Vec<u32> = &mut cached[layer];
             let (requested, guessed) = (&mut heard.requested[layer], &heard.guessed[layer]);
             requested.sort_unstable();
-            // of each expert the third of the neurons that stands first of those missing
+            // the most used third of each expert's missing neurons
             let mut considered = Vec::new();
             for of_expert in heard.ranks[layer].chunks(c.ffn_width()) {
                 let mut missing: Vec<u32> =

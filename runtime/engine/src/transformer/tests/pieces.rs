@@ -1,10 +1,11 @@
-//! Slices that hold their piece of down as the model's file has it: nothing is lost, and no bit depends on how it is read.
+//! Slices with pieces of down as in the model's file: exact, and the same bits however they are read.
 
 use super::*;
 use crate::container::Checksums;
 use crate::model::source::Down;
 
-/// A `SiLU` model: experts, width, neurons of an expert, neurons of a slice, and each layer's formats of gate, up and down.
+/// A `SiLU` model: experts, width, neurons of an expert, neurons of a slice, and formats of gate, up and down
+/// by layer.
 pub(super) struct Case {
     experts: usize,
     shape: [usize; 2],
@@ -19,8 +20,11 @@ const fn all(format: Format) -> [[Format; 3]; LAYERS] {
     [[format; 3]; LAYERS]
 }
 
-/// Blocks of 32 and of 256, of one value, mixtures by layer; widths that are no multiple of a block of down, as `SmolLM2`'s; slices
-/// that kernels store in another order (128 of `Q4_0`), and that are a whole expert.
+/// Cases:
+///
+/// * blocks of 32, of 256 and of one value, mixed by layer;
+/// * widths that are no multiple of a block of down, as `SmolLM2`'s;
+/// * slices that kernels rearrange (128 of `Q4_0`), and slices of a whole expert.
 pub(super) const CASES: [Case; 9] = [
     Case { experts: 1, shape: [64, 96], slice: 32, formats: all(Format::Q4_1) },
     Case { experts: 4, shape: [64, 96], slice: 32, formats: all(Format::Q8_0) },
@@ -38,7 +42,7 @@ pub(super) const CASES: [Case; 9] = [
     },
 ];
 
-/// A row for each token.
+/// A row of logits for each token.
 type Logits = Vec<Vec<f32>>;
 
 impl Case {
@@ -56,7 +60,7 @@ impl Case {
         format!("{} experts {:?} in {} {:?}", self.experts, self.shape, self.slice, self.formats)
     }
 
-    /// [`all_knobs`] in whole slices, with buffers that hold one; a model without experts has no slots.
+    /// [`all_knobs`] in whole slices, with buffers of at least one; no slots for a model without experts.
     pub(super) fn knobs(&self, container: &Container) -> impl Iterator<Item = Knobs> {
         let d = &container.directory;
         let stored = (0..LAYERS).map(|layer| d.stored(layer).bundle.read_bytes_max());
@@ -144,7 +148,7 @@ fn a_model_with_pieces_computes_the_references_numbers_at_every_limit() {
                 assert!(off < 2e-4 && of_prompt < 1e-4, "{}: {off}, a prompt {of_prompt}", case.name());
                 plain = Some(logits);
             } else {
-                // the models of floats round nothing
+                // float models round nothing
                 let rounds = plain.as_ref().is_some_and(|plain| *plain != logits);
                 assert_eq!(rounds, blocks, "{}", case.name());
                 assert!(off < 0.1 && of_prompt < 0.01, "{}: {off}, a prompt {of_prompt}", case.name());
@@ -197,7 +201,7 @@ fn pieces_survive_what_a_device_may_do_and_damage_is_named() {
         assert!(message.contains(&format!("neuron {} of layer 1", 512 + neuron)), "{message}");
         file.write_all_at(&byte, at).unwrap();
     }
-    // pinned neurons are checked at start
+    // pinned neurons are verified at start
     let file_bytes = std::fs::read(&container.path).unwrap();
     let at = d.layer_offsets[0] + 256 * (d.stored(0).bundle.gate_bytes + d.stored(0).bundle.up_bytes);
     file.write_all_at(&[!file_bytes[at as usize]], at).unwrap();
@@ -222,7 +226,7 @@ fn what_has_no_pieces_is_refused() {
     assert!(refused(&rows, 32, 32).contains("no pieces of them"));
 }
 
-/// Remembers every layer's checksums, and that the source no longer has the first.
+/// Records every layer's checksums, and that the source has freed the first layer.
 #[derive(Default)]
 struct Kept(Vec<Vec<Checksums>>);
 
@@ -273,7 +277,7 @@ fn layers_that_were_written_before_are_believed_after_a_check_of_every_share() {
     }
 }
 
-/// Its directory would be one that nobody can read: a score that JSON has no number for.
+/// Uses a directory that nothing can read: JSON has no number for one of its scores.
 #[test]
 fn no_layer_is_told_to_be_there_before_all_else_of_the_container_is_believed() {
     let case = &CASES[1];

@@ -1,12 +1,15 @@
-//! Every storage format that files have, against logits that transformers computed with the weights as ggml's Python package decodes
-//! them; see `fixtures/golden/quantised.py`. The weights are equal bit for bit. Therefore the reference, and the engine where vectors stay
-//! as they are, have no more to differ by than the order of sums.
+//! Every storage format of GGUF files, against logits that transformers computed with weights decoded by
+//! ggml's Python package; see `fixtures/golden/quantised.py`. The weights are equal bit for bit. Without
+//! rounded vectors, the reference and the engine therefore differ only by the order of sums.
 //!
-//! *Vectors of 8 bits.* As `rounded.rs` argues, rounding 32 values under their largest is off by 0.7 % in the mean square, and a logit of
-//! these models of one layer has passed five rounded vectors (before attention, its output, before the network, its neurons, before the
-//! head), of which the one before the network counts twice, in gate and up: `0.7 % * sqrt(6)` = 1.7 % of the logits' deviation, if what is
-//! added to the embedding is as large as the whole: [`ROUNDED_MEAN`]. Of 1,536 such numbers the largest would be three and a half times that, were
-//! vectors of all tokens alike. They are not, and six times are allowed: [`ROUNDED`].
+//! *Vectors of 8 bits.* As `rounded.rs` argues, rounding 32 values under their largest has a mean square
+//! error of 0.7 %. A logit of these one-layer models has passed five rounded vectors: before attention, its
+//! output, before the network, its neurons, before the head. The one before the network counts twice, in gate
+//! and up. The error is `0.7 % * sqrt(6)` = 1.7 % of the logits' deviation, if the layer's output is as large
+//! as the whole: [`ROUNDED_MEAN`].
+//!
+//! The largest of 1,536 such numbers would be 3.5 times that if all tokens' vectors had equal statistics.
+//! They do not, so six times are allowed: [`ROUNDED`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,12 +18,12 @@ use super::architectures::{GOLDEN, npy};
 use super::*;
 use crate::model::gguf::TensorInfo;
 
-/// How far logits may be off in the mean square where vectors are rounded, of their standard deviation.
+/// Tolerance of the mean square with rounded vectors, relative to the logits' standard deviation.
 const ROUNDED_MEAN: f32 = 0.02;
-/// The same of the one that is off most.
+/// Tolerance of the largest difference, likewise.
 const ROUNDED: f32 = 0.1;
 
-/// Formats without a golden of logits. The kernels' tests compare their rows with ggml's, bit for bit.
+/// Formats without golden logits. The kernels' tests compare their rows with ggml's, bit for bit.
 const ROWS_ONLY: [&str; 7] = ["IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "NVFP4", "Q1_0", "Q2_0"];
 
 #[derive(serde::Deserialize)]
@@ -55,9 +58,10 @@ fn reference_and_engine_compute_what_transformers_computes_in_every_format_with_
     }
 }
 
-/// Two layers, and networks whose factors are rounded for each expert: a logit has passed ten rounded vectors, of which two count twice,
-/// `0.7 % * sqrt(12)` = 2.4 %, as long as no token's experts are others, which this golden's are not. Of its 7,680 numbers the largest would be
-/// four times that, and eight times are allowed, since vectors of tokens are not alike, and what two experts give is weighed.
+/// A model of two layers whose experts round their factors. A logit has passed ten rounded vectors, two of
+/// them twice: `0.7 % * sqrt(12)` = 2.4 %, while no token changes experts, and none does here. The largest of
+/// 7,680 numbers would be four times that. Eight times are allowed, because tokens' vectors differ in
+/// statistics, and two experts' outputs are weighted.
 #[test]
 fn reference_and_engine_compute_what_transformers_computes_of_a_mixture_of_k_formats() {
     let finer = ["token_embd", "blk.0.attn_v", "blk.0.ffn_down"];
@@ -81,8 +85,9 @@ fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/quantised"))
 }
 
-/// The golden's matrices have the formats that fit, and the reference and the engine of every instruction set, in place and
-/// packed, compute its logits; with rounded vectors off by so much at most, in the mean square and each. The format of down in the container.
+/// Checks that the golden's matrices have fitting formats. The reference and the engine must compute its
+/// logits, with every instruction set, in place and packed. Rounded vectors may differ by `rounded`, in the
+/// mean square and each. Returns the format of down in the container.
 fn agrees(
     index: &Index,
     name: &str,

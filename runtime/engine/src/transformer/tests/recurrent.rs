@@ -1,8 +1,8 @@
-//! Layers that keep a state in place of keys and values: however a sequence comes about, its bits are the same.
+//! Layers with a recurrent state: the bits do not depend on how a sequence was built.
 
 use super::*;
 
-/// Containers of models with each kind of state, whose logits others have computed.
+/// Containers of models with each kind of state, with golden logits.
 fn with_models(of: impl Fn(&Container)) {
     for name in ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures");
@@ -16,7 +16,7 @@ fn knobs(chunk: u32, sequences: u32) -> Knobs {
     Knobs { hot: 20, cold: 40, chunk, sequences, buffers: 9, ..Knobs::default() }
 }
 
-/// The logits after a prompt, and after each of two tokens decoded behind it.
+/// The logits after a prompt in parts, and after each of two decoded tokens.
 fn told(engine: &mut Transformer, sequence: u32, cuts: &[usize]) -> [Vec<f32>; 3] {
     let rows: Vec<Token> = rows(&TOKENS).into_iter().map(|row| Token { sequence, ..row }).collect();
     let mut done = 0;
@@ -58,13 +58,13 @@ fn sequences_that_go_on_together_have_the_bits_that_they_have_alone() {
         let vocabulary = engine.config().vocabulary;
         let logits = engine.decode(&[row(0, 3), row(2, 10)]).unwrap();
         assert_eq!(logits[vocabulary..], first);
-        // another begins where this one's prompt ended, and this one goes on
+        // another sequence starts where this one's prompt ended, and this one continues
         engine.share(2, 1, 10);
         let logits = engine.decode(&[row(1, 10), row(2, 11)]).unwrap().to_vec();
         assert_eq!(logits[..vocabulary], first);
         assert_eq!(logits[vocabulary..], second);
         assert_eq!(engine.decode(&[row(1, 11)]).unwrap(), second);
-        // and one that begins where another one is now
+        // and one that starts at another's current position
         engine.share(0, 1, 4);
         let both = engine.decode(&[row(0, 4), row(1, 4)]).unwrap();
         assert_eq!(both[..vocabulary], both[vocabulary..]);
@@ -82,7 +82,7 @@ fn a_sequence_goes_back_to_the_end_of_its_prompt_and_to_its_beginning() {
             assert_eq!(again[..], expected[1..]);
         }
         assert!(told(&mut engine, 0, &[4]) == expected, "from the beginning");
-        // work that is stopped leaves layers apart: it is done again from the end of the prompt
+        // stopped work leaves layers at different positions: it is repeated from the end of the prompt
         engine.stop.engine.stop();
         assert!(matches!(engine.decode(&[rows[10]]), Err(TransformerError::Stopped)));
         assert!(matches!(engine.prefill(&rows[10..], None), Err(TransformerError::Stopped)));

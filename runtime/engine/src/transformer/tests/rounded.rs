@@ -1,21 +1,25 @@
 //! Vectors of 8 bits, against a model that rounds as the plan says and reads the container's own rows.
 //!
-//! [`Rounding`] is one token after another, number by number from the container's bytes: blocks are taken apart here, products
-//! are summed in double precision. It shares with the engine the steps between the matrices and the router's choice, which
-//! have tests of their own, and no kernel.
+//! [`Rounding`] computes token by token from the container's bytes. It decodes blocks itself and sums
+//! products in double precision. It shares no kernel with the engine, only the steps between matrices and the
+//! router's choice, which have their own tests.
 //!
-//! *Two tolerances.* Where both round the same numbers, only the order of sums differs, by `2^-24` for each of up to 128 terms:
-//! logits agree to [`SAME`]. But a value that lies between two steps may be rounded to one here and to the other there. A
-//! value is off by some `1e-7` of its size, which is at most 127 steps, so that this happens to about one value in 100,000, and
-//! a token rounds 1,000 to 2,000. What follows such a flip is off by a step of one value, and may flip others. Therefore each
-//! token stands at the beginning of a sequence once, where no other's flip reaches it: [`SAME_TOKENS`] of them are without in
-//! every case, which no other way of rounding has. Of tokens in one sequence, as many are over all cases.
+//! *Two tolerances.* If both round to the same numbers, only the order of sums differs, by `2^-24` for each
+//! of up to 128 terms. Logits then agree to [`SAME`]. A value near the middle between two steps may round
+//! differently here and there. A value is off by about `1e-7` of its size, at most 127 steps. That happens to
+//! one value in 100,000, and a token rounds 1,000 to 2,000. After such a flip, one value is off by a step,
+//! and may flip others.
 //!
-//! Whatever is rounded, to one step or the other or not at all, changes a logit by no more than all roundings together. A step
-//! is `m / 127`, `m` the largest of 32 values, which is about three times their root mean square. An error evenly spread
-//! over a step is `m / 127 / sqrt(12)` in the mean square: 0.7 % of the vector, and as much of a product with it. A logit
-//! has passed four rounded vectors in each of two layers, and one in the head, and what they add is independent:
-//! `0.7 % * sqrt(2 * 4 + 1)` = 2 % of the logits' root mean square. The largest of 480 numbers is three times that: [`ROUNDED`].
+//! Each token therefore also stands once at the start of a sequence, where no other token's flip reaches it.
+//! In every case [`SAME_TOKENS`] of them have no flip, which no other rule of rounding achieves. Of tokens in
+//! one sequence, as many have none over all cases.
+//!
+//! Any rounding changes a logit by no more than all roundings together. A step is `m / 127`, with `m` the
+//! largest of 32 values, about three times their root mean square. An error spread evenly over a step has a
+//! mean square of `m / 127 / sqrt(12)`: 0.7 % of the vector, and of a product with it. A logit has passed
+//! four rounded vectors in each of two layers, and one in the head, with independent errors: `0.7 % * sqrt(2
+//! * 4 + 1)` = 2 % of the logits' root mean square. The largest of 480 numbers is three times that:
+//! [`ROUNDED`].
 
 use std::collections::BTreeMap;
 
@@ -27,23 +31,24 @@ use crate::container::Directory;
 use crate::model::config::Latent;
 use crate::moe;
 
-/// How far logits may be off that round the same numbers, of their root mean square.
+/// Tolerance for logits rounded to the same numbers, relative to their root mean square.
 const SAME: f32 = 3e-5;
-/// The least share of tokens whose logits are the same so far.
+/// The smallest share of tokens with the same logits.
 const SAME_TOKENS: f32 = 0.75;
-/// How far logits may be off whose numbers are rounded otherwise, or not at all, of their root mean square.
+/// Tolerance for logits rounded differently or not at all, relative to their root mean square.
 const ROUNDED: f32 = 0.06;
-/// The same where latent attention rounds three more vectors in each layer: `0.7 % * sqrt(2 * 7 + 1)` is 2.7 %, and three times that.
+/// [`ROUNDED`] for latent attention, with three more rounded vectors a layer: `0.7 % * sqrt(2 * 7 + 1)` is
+/// 2.7 %, times three.
 const ROUNDED_LATENT: f32 = 0.08;
 
 /// Values of a block.
 const BLOCK: usize = 32;
 /// Neighbours by rank that share a sum, in layers of 96 to 384 neurons.
 const RUN: usize = 32;
-/// Of them, as many as add something are rounded together.
+/// Active neurons of a run that are rounded together.
 const TOGETHER: usize = 16;
 
-/// Values as the whole numbers up to `most` that are nearest to them under one scale, and that scale.
+/// Values as the nearest integers up to `most` under one scale, and that scale.
 fn steps(values: &[f32], most: f32) -> (Vec<i32>, f32) {
     let largest = compare::largest(values);
     if largest == 0.0 {
@@ -54,7 +59,7 @@ fn steps(values: &[f32], most: f32) -> (Vec<i32>, f32) {
     (whole.collect(), largest / most)
 }
 
-/// A vector after rounding, 32 values under one scale.
+/// A rounded vector, 32 values under one scale.
 fn rounded(x: &[f32]) -> Vec<f32> {
     let block = |block: &[f32]| {
         let (whole, scale) = steps(block, 127.0);
@@ -63,7 +68,7 @@ fn rounded(x: &[f32]) -> Vec<f32> {
     x.chunks(BLOCK).flat_map(block).collect()
 }
 
-/// A stored row of `Q4_0` or `Q8_0`: each block's scale, each value's steps.
+/// A stored row of `Q4_0` or `Q8_0`: scales of blocks, steps of values.
 #[derive(Debug, Clone)]
 struct Blocks {
     scales: Vec<f32>,
@@ -71,7 +76,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// From blocks, or from four of them in a piece with their scales in front.
+    /// Decodes blocks, or four of them in a piece with their scales in front.
     fn new(format: Format, row: &[u8]) -> Self {
         let (mut scales, mut steps) = (Vec::new(), Vec::new());
         let (per_piece, bytes) = match format {
@@ -103,14 +108,14 @@ impl Blocks {
     }
 }
 
-/// What is rounded.
+/// Which rule of rounding is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// Nothing.
+    /// No rounding.
     Nothing,
-    /// As decode rounds.
+    /// As in decode.
     Decode,
-    /// As a prompt is rounded.
+    /// As in prefill.
     Prompt,
 }
 
@@ -120,7 +125,7 @@ struct Neuron {
     gate: Vec<f32>,
     up: Vec<f32>,
     down: Blocks,
-    /// Of a piece of down, the neuron's column.
+    /// The neuron's column of its piece of down.
     column: Vec<f32>,
 }
 
@@ -143,19 +148,19 @@ fn of_piece(d: &Directory, bytes: &[u8], layer: usize, rank: usize, expert: usiz
     }
 }
 
-/// A model from the bytes of its container, `Q4_0` or `Q8_0` throughout.
+/// A model from its container's bytes, `Q4_0` or `Q8_0` throughout.
 pub(super) struct Rounding<'a> {
     container: &'a Container,
     what: What,
-    /// Whether down rows are met the other way round in a prompt.
+    /// Whether prefill multiplies by a transposed down.
     transposes: bool,
-    /// Rows of each matrix in blocks, by its name.
+    /// Rows of each matrix in blocks, by name.
     matrices: BTreeMap<String, Vec<Vec<f32>>>,
-    /// Those that are floats.
+    /// Rows of each float matrix, by name.
     floats: BTreeMap<String, Vec<Vec<f32>>>,
     /// `[layer][rank]`.
     neurons: Vec<Vec<Neuron>>,
-    /// Per layer, a row for each position.
+    /// By layer, a row for each position.
     keys: Vec<Vec<Vec<f32>>>,
     values: Vec<Vec<Vec<f32>>>,
 }
@@ -211,7 +216,7 @@ impl<'a> Rounding<'a> {
         }
     }
 
-    /// What meets weights in blocks.
+    /// The input of products with blocks.
     fn input(&self, x: &[f32]) -> Vec<f32> {
         if self.what == What::Nothing { x.to_vec() } else { rounded(x) }
     }
@@ -227,7 +232,7 @@ impl<'a> Rounding<'a> {
         out
     }
 
-    /// The logits after one more token.
+    /// Computes the logits after one more token.
     fn step(&mut self, token: u32) -> Vec<f32> {
         let c = &self.container.directory.config;
         let mut x = self.matrices["token_embd.weight"][token as usize].clone();
@@ -274,7 +279,7 @@ impl<'a> Rounding<'a> {
         (0..a.heads).flat_map(head).collect()
     }
 
-    /// Of each head the vector that it is made of is rounded, before it meets the head's own matrix.
+    /// Latent attention, with each head's vector rounded before its own matrix.
     fn latent_attention(&mut self, layer: usize, latent: Latent, x: &[f32]) -> Vec<f32> {
         let c = &self.container.directory.config;
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
@@ -352,7 +357,7 @@ impl<'a> Rounding<'a> {
         }
     }
 
-    /// Decode: of sixteen active neighbours, factor times scale is rounded to 8 bits, block by block.
+    /// Decode: rounds factor times scale of sixteen active neighbours to 8 bits, block by block.
     fn factors_rounded(&self, neurons: &[Neuron], values: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0_f64; self.container.directory.config.width];
         for (neurons, values) in neurons.chunks(RUN).zip(values.chunks(RUN)) {
@@ -372,7 +377,8 @@ impl<'a> Rounding<'a> {
         out.into_iter().map(|sum| sum as f32).collect()
     }
 
-    /// A prompt whose neurons all fire: 32 values under one scale, a column's 32 weights in six bits.
+    /// A prompt whose neurons all fire: rounds 32 values under one scale, and a column's 32 weights to six
+    /// bits.
     fn transposed(&self, neurons: &[Neuron], values: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0_f64; self.container.directory.config.width];
         for (neurons, values) in neurons.chunks(BLOCK).zip(values.chunks(BLOCK)) {
@@ -387,13 +393,13 @@ impl<'a> Rounding<'a> {
         out.into_iter().map(|sum| sum as f32).collect()
     }
 
-    /// The logits after each token, of one sequence.
+    /// The logits after each token of one sequence.
     pub(super) fn logits(container: &'a Container, kernels: &dyn Kernels, what: What) -> Vec<Vec<f32>> {
         let mut model = Self::new(container, kernels, what);
         TOKENS.iter().map(|&token| model.step(token)).collect()
     }
 
-    /// The logits after each token, each at the beginning of a sequence.
+    /// The logits after each token, each at the start of a sequence.
     fn logits_alone(container: &'a Container, kernels: &dyn Kernels, what: What) -> Vec<Vec<f32>> {
         let mut model = Self::new(container, kernels, what);
         let mut alone = |token| {
@@ -414,15 +420,16 @@ fn root_mean_square(rows: &[Vec<f32>]) -> f32 {
     (squares / count).sqrt()
 }
 
-/// How far each token's logits are off, of the root mean square of all.
+/// The difference of each token's logits, relative to the root mean square of all.
 fn off(found: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f32> {
     let size = root_mean_square(expected);
     assert_eq!(found.len(), expected.len(), "a row a token");
     found.iter().zip(expected).map(|(a, b)| largest_difference(a, b) / size).collect()
 }
 
-/// Models of interleaved nibbles, of nibbles whose rows are not whole groups of four, and of bytes: whose neurons may be zero, and whose
-/// never are; with and without experts; at last with pieces of down of so many neurons.
+/// Models: family, experts, format, width, and neurons of a slice with pieces of down (0 without). They cover
+/// interleaved nibbles, nibbles whose rows are not whole groups of four, and bytes. Neurons can be zero in
+/// `bamboo`, and never are in `llama`.
 const MODELS: [(&str, usize, Format, usize, usize); 12] = [
     ("bamboo", 1, Format::Q4_0, 128, 0),
     ("bamboo", 4, Format::Q4_0, 128, 0),
@@ -438,7 +445,7 @@ const MODELS: [(&str, usize, Format, usize, usize); 12] = [
     ("deepseek2", 4, Format::Q4_0, 64, 0),
 ];
 
-/// The logits after each token, of one sequence and at the beginning of sequences.
+/// The logits after each token: of one sequence, and at the start of sequences.
 fn found(container: &Container, plan: &Plan, what: What) -> [Vec<Vec<f32>>; 2] {
     let (mut engine, rows) = (start(container, plan), rows(&TOKENS));
     let mut step = |row: Token| match what {
@@ -475,7 +482,7 @@ fn vectors_of_eight_bits_meet_the_containers_own_rows_as_the_plan_says() {
                 [Rounding::logits, Rounding::logits_alone].map(|logits| logits(&container, kernels, what))
             });
             let name = format!("{family} {experts} {format} {width} {slice} {}", kernels.instruction_set());
-            // where one rounds more than the other, no case passes for the other
+            // where prefill rounds more than decode, neither passes for the other
             let apart = off(&decode_rounds[1], &prompt_rounds[1]);
             let alike = count_same(&apart) as f32;
             assert_eq!(alike < 0.5 * SAME_TOKENS * apart.len() as f32, interleaved, "{name}: {apart:?}");
@@ -484,7 +491,7 @@ fn vectors_of_eight_bits_meet_the_containers_own_rows_as_the_plan_says() {
             for level in levels {
                 let knobs = match slice as u32 {
                     0 => Knobs { hot: 20, cold: 40, buffers: 8, ..Knobs::default() },
-                    // of experts of one slice there are four
+                    // a mixture has four experts of one slice
                     slice => {
                         let buffer_bytes = container.directory.bundle.read_bytes_max();
                         let cold = if experts == 1 { 0 } else { slice };

@@ -1,4 +1,4 @@
-//! Experts that come and go in slices: the same bits as neuron by neuron, in fewer and longer reads.
+//! Experts read and evicted in slices: the same bits as neuron by neuron, in fewer and longer reads.
 
 use std::slice;
 
@@ -8,7 +8,7 @@ use crate::routes::{Routes, Routing};
 
 const SLICE: usize = 16;
 
-/// A mixture whose neurons all fire, in slices and neuron by neuron, in the same order.
+/// A mixture whose neurons all fire, neuron by neuron and in slices, in the same order.
 fn pair(folder: &Path, format: Format) -> ([Container; 2], Vec<Vec<f32>>) {
     let bytes = model_of("llama", 4, format, width(format));
     let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
@@ -21,7 +21,7 @@ fn pair(folder: &Path, format: Format) -> ([Container; 2], Vec<Vec<f32>>) {
     (containers, expected)
 }
 
-/// [`all_knobs`] in whole slices, with buffers that hold one.
+/// [`all_knobs`] in whole slices, with buffers of at least one.
 pub(super) fn knobs(container: &Container) -> impl Iterator<Item = Knobs> {
     let (longest, slice) = (container.directory.bundle.read_bytes_max(), SLICE as u32);
     all_knobs(&backends(container)).into_iter().map(move |knobs| Knobs {
@@ -109,12 +109,12 @@ fn recorded_routes_are_followed_and_weighed_as_the_router_would() {
         (logits, prompt, counters)
     };
     let (logits, prompt, free) = run(None, 16);
-    // what the router would choose anyway changes nothing but that nothing is prefetched
+    // replaying the router's own choice only turns prefetching off
     let (same, same_prompt, replayed) = run(Some(&own.0), 16);
     assert!(distance(&same, &logits) < 1e-5 && distance(&[same_prompt], slice::from_ref(&prompt)) < 1e-5);
     assert!(free.prefetch_reads > 0 && replayed.prefetch_reads == 0, "{free:?} {replayed:?}");
     assert_eq!(free.looked_up, replayed.looked_up);
-    // what the recording says is known a layer early is prefetched, and changes no bit
+    // choices known one layer early are prefetched, and change no bit
     let others: Vec<Vec<usize>> =
         own.0.iter().map(|visited| (0..4).filter(|expert| !visited.contains(expert)).collect()).collect();
     for (ahead, all_used) in [(&own.0, true), (&others, false)] {
@@ -127,7 +127,7 @@ fn recorded_routes_are_followed_and_weighed_as_the_router_would() {
             "{prefetch_reads_used} of {prefetch_reads}"
         );
     }
-    // always the same two: read once, and other logits; behind the recording the router chooses
+    // always the same two experts: read once, with other logits; after the recording the router chooses
     let fixed = vec![vec![1, 3]; TOKENS.len() * LAYERS];
     let (other, other_prompt, counters) = run(Some(&fixed), 2 * NEURONS as u32);
     assert_eq!(counters.missing, (LAYERS * 2 * NEURONS) as u64);
@@ -161,7 +161,7 @@ fn a_slice_is_one_read_and_slots_save_reads() {
         let some = run(3 * NEURONS, policy);
         assert!(some.cold_hits > 0 && some.reads == some.missing / SLICE as u64, "{policy}: {some:?}");
         assert!(some.reads < none.reads, "{policy}: {} of {}", some.reads, none.reads);
-        // all of it, each read once
+        // everything fits: each expert is read once
         let all = run(4 * NEURONS, policy);
         assert_eq!(all.reads, all.missing / SLICE as u64);
         assert!(all.missing <= (LAYERS * 4 * NEURONS) as u64, "{policy}: {all:?}");
@@ -183,10 +183,10 @@ fn a_prompt_fills_free_slots_and_changes_no_bit() {
         cold.clear_cache();
         let mut warm = start(&sliced, &plan);
         assert_eq!(warm.prefill(&rows(prompt), None).unwrap(), expected);
-        // the last layer lies beneath the prompt's rows, and its slots are empty
+        // the last layer's slots lie beneath the prompt's rows and are empty
         let used: Vec<u32> = warm.layers.neurons.iter().map(|layer| layer.cache.used()).collect();
         assert_eq!(used, [3 * NEURONS as u32 / SLICE as u32, 0], "{policy}");
-        // three chunks: what the first has filled, the others do not read
+        // three chunks: the later ones do not read experts cached by the first
         let everything = 3 * (LAYERS * 4 * NEURONS / SLICE) as u64;
         assert!(of_prompt < everything, "{of_prompt} of {everything}");
         for (position, &token) in (prompt.len()..).zip(rest) {
@@ -198,7 +198,8 @@ fn a_prompt_fills_free_slots_and_changes_no_bit() {
     }
 }
 
-/// Two experts have slots, which seven of a prompt's eight tokens visit: they are worth more than those of one token after it.
+/// Seven of a prompt's eight tokens use the two experts in slots, which are worth more than the experts of
+/// one later token.
 #[test]
 fn the_tokens_of_a_prompt_count_as_uses() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +211,7 @@ fn the_tokens_of_a_prompt_count_as_uses() {
     let routes = Routes::new(Routing::of(source.config()).unwrap(), lists).unwrap();
     for (policy, missing) in [(Policy::Frequency, 2), (Policy::Lru, 4)] {
         let (cold, buffer_bytes) = (2 * NEURONS as u32, container.directory.bundle.read_bytes_max());
-        // a chunk visits experts 0 and 1 first, whose slots are free
+        // each chunk uses experts 0 and 1 first, whose slots are free
         let knobs = Knobs { cold, policy, chunk: 3, buffer_bytes, ..Knobs::default() };
         let mut engine = start(&container, &plan(&container, "dense", &knobs));
         engine.replay_routes(Some(routes.clone()));
@@ -219,7 +220,7 @@ fn the_tokens_of_a_prompt_count_as_uses() {
         for (position, &token) in (prompt.len()..).zip(&rest[..2]) {
             engine.decode(&[Token { token, sequence: 0, position }]).unwrap();
         }
-        // the last layer lies beneath the prompt's rows, and its slots were empty
+        // the last layer's slots lay beneath the prompt's rows and were empty
         let slices = (missing * NEURONS / SLICE) as u64;
         assert_eq!(engine.layers.neurons[0].cache.counters().missing, slices, "{policy}");
     }
@@ -233,7 +234,7 @@ fn neighbours_share_a_read_up_to_a_buffer() {
     let buffer_bytes = 4 * bundle.slice_span(0, Part::Whole).bytes + 2 * PAGE_BYTES;
     let knobs = Knobs { buffer_bytes, ..Knobs::default() };
     let mut engine = start(&sliced, &plan(&sliced, "dense", &knobs));
-    // a prompt of many tokens visits every expert: a layer in order
+    // a prompt of many tokens uses every expert: layers are read in order
     let long: Vec<u32> = TOKENS.iter().cycle().take(32).copied().collect();
     engine.prefill(&rows(&long), None).unwrap();
     let (c, layers) = (engine.counters(), LAYERS as u64);
@@ -278,7 +279,7 @@ fn slices_survive_what_a_device_may_do_and_damage_is_named() {
             assert!(message.contains(says), "{fault:?}: {message}");
         }
     }
-    // one byte of a neuron within a slice
+    // one byte of a neuron in a slice
     let rank = (2 * SLICE + 5) as u64;
     let at = sliced.directory.layer_offsets[1] + sliced.directory.bundle.span(rank, Part::Whole).offset;
     let file = File::options().read(true).write(true).open(&sliced.path).unwrap();

@@ -1,5 +1,6 @@
-//! Many prompts one after another, with most of a fixture model on a device that is slow, late, short, out of order and
-//! now and then fails: every token is that of an engine that has everything in memory, and nothing grows.
+//! Many prompts in a row, with most of a fixture model on an unreliable device: slow, late, short, out of
+//! order, and sometimes failing. An engine with everything in memory gives the same tokens, and nothing
+//! grows.
 
 use std::process::Command;
 
@@ -7,13 +8,13 @@ use super::*;
 use crate::flash::Flash;
 use crate::machine::footprint;
 
-/// What the process may hold more at the end than after the first prompts: the allocator's and the kernel's own.
+/// The most that the process may grow after the first prompts, for the allocator and the kernel.
 const GROWTH_MAX_BYTES: u64 = 64 * PAGE_BYTES;
 /// Prompts until everything has been used once.
 const WARM_UP: usize = 3;
 const CONTEXT: usize = 64;
 
-/// Faults at low rates, one behind the other: slow reads, which others overtake, short ones, and some that fail.
+/// Faults at low rates, stacked: slow reads that others overtake, short reads, and failing reads.
 fn unreliable(device: Box<dyn Flash>) -> Box<dyn Flash> {
     let slowed = Fault::Slowed { every: 67, by: Duration::from_micros(300) };
     [slowed, Fault::Short { every: 101 }, Fault::Failing { every: 20_011 }]
@@ -21,13 +22,13 @@ fn unreliable(device: Box<dyn Flash>) -> Box<dyn Flash> {
         .fold(device, |device, fault| Box::new(Faulty::new(device, fault)))
 }
 
-/// What of the process could grow: resident bytes, open files, threads.
+/// Quantities that must not grow: resident bytes, open files, threads.
 fn held() -> (u64, usize, usize) {
     let entries = |folder| std::fs::read_dir(folder).unwrap().count();
     (footprint(None).unwrap().resident_bytes, entries("/proc/self/fd"), entries("/proc/self/task"))
 }
 
-/// A prompt and the tokens after it, each with the likeliest next one: those tokens.
+/// Prefills a prompt and decodes the most likely tokens; returns them.
 fn generate(engine: &mut Transformer, prompt: &[u32], count: usize) -> Result<Vec<u32>, TransformerError> {
     let likeliest = |logits: &[f32]| (0..).zip(logits).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
     let mut tokens = Vec::with_capacity(count);
@@ -39,7 +40,7 @@ fn generate(engine: &mut Transformer, prompt: &[u32], count: usize) -> Result<Ve
     Ok(tokens)
 }
 
-/// Decodes at least so many tokens.
+/// Decodes at least `tokens` tokens.
 fn soak(tokens: usize) {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models/oxide-dense.gguf");
     let source = SourceModel::open(model).unwrap();
@@ -84,7 +85,7 @@ fn soak(tokens: usize) {
         let before = roomy.counters();
         let expected = generate(&mut roomy, &prompt, count).unwrap();
         let needed = roomy.counters().since(&before);
-        // a read that fails ends a prompt, and nothing of it is left when it is begun again
+        // a failed read ends a prompt, and nothing of it remains when it starts again
         let happened = loop {
             let before = tight.counters();
             match generate(&mut tight, &prompt, count) {

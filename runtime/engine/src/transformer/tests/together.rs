@@ -1,18 +1,18 @@
-//! Sequences that go on together: each has the bits that it has by itself, and what several of them miss is read once.
+//! Sequences decoded together: each has the same bits as alone, and neurons that several miss are read once.
 
 use super::*;
 
-/// Tokens of three sequences, of which some are a prompt, and the step in which each begins.
+/// Three sequences: the step at the start of each, the length of its prompt, and its tokens.
 pub(super) const SEQUENCES: [(usize, usize, [u32; 8]); 3] = [
     (0, 3, [3, 17, 39, 0, 5, 5, 21, 8]),
     (2, 1, [30, 17, 3, 11, 39, 2, 2, 38]),
     (3, 4, [8, 21, 1, 5, 0, 39, 17, 3]),
 ];
 
-/// The logits of each sequence after each token that it decodes.
+/// The logits of each sequence after each decoded token.
 pub(super) type Decoded = [Vec<Vec<f32>>; 3];
 
-/// One after another, each by itself.
+/// Decodes one sequence after another.
 fn alone(engine: &mut Transformer) -> Decoded {
     SEQUENCES.map(|(_, prompt, tokens)| {
         let rows = rows(&tokens);
@@ -21,7 +21,7 @@ fn alone(engine: &mut Transformer) -> Decoded {
     })
 }
 
-/// As each begins, between the others' tokens, and ends; the order of rows changes from step to step.
+/// Decodes the sequences together as each starts and ends; the order of rows changes from step to step.
 fn together(engine: &mut Transformer) -> Decoded {
     let mut decoded = Decoded::default();
     let mut positions = [0; 3];
@@ -33,7 +33,7 @@ fn together(engine: &mut Transformer) -> Decoded {
     for step in 0.. {
         for (sequence, &(_, prompt, _)) in SEQUENCES.iter().enumerate().filter(|(_, s)| s.0 == step) {
             let rows: Vec<Token> = (0..prompt).map(|position| row(sequence, position)).collect();
-            // a prompt may be cut where others want to go on
+            // a prompt may be cut to let others continue
             let (first, rest) = rows.split_at(prompt / 2);
             if !first.is_empty() {
                 engine.prefill(first, None).unwrap();
@@ -64,7 +64,7 @@ fn planned(container: &Container, level: &str, activations: &str, knobs: &Knobs)
     start(container, &plan)
 }
 
-/// All plans of a level give, together, the bits that one gives alone, with drafts, too.
+/// Checks that all plans of a level give the same bits together as one gives alone, with drafts, too.
 pub(super) fn check(container: &Container, name: &str, level: &str, all: &[Knobs]) {
     for activations in ["f32", "q8"] {
         let expected = alone(&mut planned(container, level, activations, &all[0]));
@@ -74,10 +74,10 @@ pub(super) fn check(container: &Container, name: &str, level: &str, all: &[Knobs
             let mut engine = planned(container, level, activations, &knobs);
             let found = together(&mut engine);
             assert!(found == expected, "{name} {level} {activations} {knobs:?}");
-            // and one by itself in a plan for several
+            // and one alone in a plan for several
             assert!(alone(&mut engine) == expected, "{name} {level} {activations} {knobs:?}");
             drop(engine);
-            // every second one, for time: each differs from the others in most
+            // every second one, to save time
             if number % 2 == 1 {
                 continue;
             }
@@ -140,7 +140,7 @@ fn so_it_has_where_experts_come_and_go_in_slices() {
         let all: Vec<Knobs> = case.knobs(&container).collect();
         check(&container, &case.name(), "dense", &all);
     }
-    // and those that stay in the model's own file
+    // and in slices that stay in the model's own file
     for case in index::CASES {
         let folder = tempfile::tempdir().unwrap();
         let index = index::index(&case.write(folder.path()));
@@ -166,7 +166,7 @@ fn what_several_rows_miss_is_read_once() {
             (c.missing, c.read_bytes, c.detail.activity.requested)
         };
         let [one, other] = [3, 17].map(|token| read(&[token]));
-        // the same token thrice asks for nothing more than once
+        // the same token three times requests nothing more
         let same = read(&[3, 3, 3]);
         assert_eq!((same.0, same.1, same.2), (one.0, one.1, 3 * one.2), "{level}");
         let both = read(&[3, 17]);

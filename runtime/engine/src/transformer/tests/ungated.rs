@@ -1,17 +1,17 @@
-//! Networks without gates: a neuron is two rows, its up decides whether it fires, and where ups are in memory its down alone is
-//! read.
+//! Networks without gates: a neuron has two rows, and its up decides whether it fires. With resident ups,
+//! only the down is read.
 
 use super::*;
 
-/// A row of single precision is a page.
+/// A single-precision row is one page.
 const WIDTH: usize = 1024;
 const PAGE: u64 = PAGE_BYTES;
-/// Neurons of an expert, experts, and neurons of the network beside them.
+/// Neurons of an expert, experts, and neurons of the shared expert.
 const NEURONS: usize = 24;
 const EXPERTS: usize = 4;
 const SHARED: usize = 8;
 
-/// Attention, and twice a mixture of networks without gates.
+/// One attention layer, and two mixtures without gates.
 fn model() -> Vec<u8> {
     let key = |name: &str| format!("nemotron_h_moe.{name}");
     let neurons = NEURONS as i32;
@@ -90,7 +90,7 @@ fn of_ups_in_memory_the_downs_of_those_that_fire_are_read_and_the_bits_are_the_s
                 "{a:?}"
             );
             assert_eq!(a.fired == a.requested, exact, "{level}: {a:?}");
-            // through memory: each up once, by the level or by the network, and the downs of those that fire
+            // through memory: each up once, by the level or by the network, and the downs of firing neurons
             let (selected, ups) =
                 if exact { (a.routed * row, 0) } else { (c.detail.traffic.selection, a.requested) };
             assert_eq!(
@@ -99,7 +99,7 @@ fn of_ups_in_memory_the_downs_of_those_that_fire_are_read_and_the_bits_are_the_s
                 "{level}"
             );
             if knobs.look_ahead == 0 && knobs.gap_bytes == 0 {
-                // from flash: downs of what is missing, or up and down
+                // from flash: downs of missing neurons, or up and down
                 assert_eq!(c.read_bytes, c.missing * if exact { row } else { 2 * row }, "{level} {knobs:?}");
             }
             match &first {
@@ -109,7 +109,7 @@ fn of_ups_in_memory_the_downs_of_those_that_fire_are_read_and_the_bits_are_the_s
                     if exact {
                         let (of_dense, dense) = dense.as_ref().unwrap();
                         assert_eq!(&logits, of_dense, "lossless to the bit");
-                        // nothing was cached: half of the rows, of the share that fires
+                        // nothing was cached: half of the rows, for the share that fires
                         let (all, fired) = (dense.detail.activity.requested, dense.detail.activity.fired);
                         assert_eq!(c.read_bytes * 2 * all, dense.read_bytes * fired);
                     }
@@ -147,7 +147,7 @@ fn an_up_is_read_first_and_its_down_if_it_fires() {
             }
         }
     }
-    // one row has no phases
+    // a single row has no phases
     let plan = plan(&container, "exact-gate", &Knobs { phases: Phases::Rows, ..Knobs::default() });
     let message = Transformer::start(&container, &plan, StopHandle::default()).unwrap_err().to_string();
     assert!(message.contains("read.phases is rows"), "{message}");
