@@ -1,8 +1,8 @@
 //! Current rates: the plan's rates, measured again on this machine before a run.
 //!
 //! The host of a virtual machine, other users of the disk or heat change rates after profiling. The probe
-//! measures rates with the plan's threads and reads in flight: products with cached weights, matrices and
-//! rows in the engine's own memory, reads of the container. It reports the median of five rounds, so a
+//! uses the plan's threads and reads in flight. It measures products with cached weights, matrices and rows
+//! in the engine's own memory, and reads of the container. It reports the median of five rounds, so a
 //! disturbance of a tenth of a second affects only one.
 
 use std::path::Path;

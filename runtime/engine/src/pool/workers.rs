@@ -200,7 +200,7 @@ impl Pool {
     ///
     /// Pieces are often contiguous in memory, and processors prefetch for sequential readers. Claiming in
     /// arrival order is slower: pieces of 37 KB reach 58 % of the speed of reading one half each, pieces of
-    /// 295 KB 92 % (Zen 5, two threads).
+    /// 295 KB 92 %. (Zen 5, two threads)
     ///
     /// # Panics
     /// If `f` or `between` panics; if a run of this pool is in progress. The same holds for all methods based
