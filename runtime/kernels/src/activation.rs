@@ -1,4 +1,4 @@
-//! The activation functions of a neuron: its value from its gate and its up projection.
+//! Activation functions: a neuron's value from its gate and up projections.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,20 +10,21 @@ use super::softmax::exp;
 pub enum Activation {
     /// `relu(gate) * up`.
     Relu,
-    /// `silu(gate) * up`: llama's own, which is never exactly zero.
+    /// `silu(gate) * up`: llama's activation, which is never exactly zero.
     Silu,
     /// `relu(gate) * relu(up)`.
     ///
     /// *Source*: Song et al., "Turbo Sparse", 2024, section 4.1, dReLU.
     Drelu,
-    /// `gelu(gate) * up`, in the form with the hyperbolic tangent.
+    /// `gelu(gate) * up`, in the tanh form.
     ///
     /// *Source*: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016, section 2.
     Gelu,
-    /// `min(gate, 7) sigmoid(1.702 min(gate, 7)) * (clamp(up, -7, 7) + 1)`, as gpt-oss has it.
+    /// `min(gate, 7) sigmoid(1.702 min(gate, 7)) * (clamp(up, -7, 7) + 1)`, as in gpt-oss.
     #[serde(rename = "swiglu-oai")]
     SwigluOai,
-    /// `relu(up)^2` of a network without gates, `down (relu(up x)^2)`: its up is gate, too.
+    /// `relu(up)^2` of a network without gates, `down (relu(up x)^2)`: the up projection also acts as the
+    /// gate.
     ///
     /// *Source*: So et al., "Primer", 2021, section 4.1.
     #[serde(rename = "relu-squared")]
@@ -31,7 +32,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The name in files.
+    /// The name in files and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Relu => "relu",
@@ -43,12 +44,12 @@ impl Activation {
         }
     }
 
-    /// Whether a neuron has a gate and an up; else it has an up alone.
+    /// Whether a neuron has both a gate and an up projection; otherwise it has only an up projection.
     pub fn is_gated(self) -> bool {
         self != Self::ReluSquared
     }
 
-    /// The neuron's output, by which its row of down is multiplied. Without gates its up is given twice.
+    /// The neuron's output: the factor of its row of down. Without gates, pass the up value twice.
     #[inline(always)]
     pub fn apply(self, gate: f32, up: f32) -> f32 {
         let gate = self.of_gate(gate);
@@ -81,8 +82,8 @@ impl Activation {
         self.fires(f32::MIN)
     }
 
-    /// Whether a neuron with this gate can contribute, whatever its (finite) up projection: where this is false,
-    /// [`Activation::apply`] is zero, and up and down need not be read.
+    /// Whether a neuron with this gate can contribute, whatever its (finite) up projection. If not,
+    /// [`Activation::apply`] is zero, and its up and down rows need not be read.
     pub fn fires(self, gate: f32) -> bool {
         match self {
             Self::Relu | Self::ReluSquared | Self::Drelu => gate > 0.0,
@@ -91,10 +92,11 @@ impl Activation {
     }
 }
 
-/// [`Activation::apply`] for each, to the bit, in vectors of whatever function this is compiled into.
+/// [`Activation::apply`] elementwise, bit for bit, vectorised for the instruction set of the caller it is
+/// inlined into.
 #[inline(always)]
 pub(super) fn activate(activation: Activation, gates: &[f32], ups: &[f32], values: &mut [f32]) {
-    // a loop for each, in which nothing is decided
+    // one branch-free loop per activation
     macro_rules! loops {
         ($($function:ident),*) => {
             match activation {
@@ -109,7 +111,7 @@ pub(super) fn activate(activation: Activation, gates: &[f32], ups: &[f32], value
     loops!(Relu, Silu, Drelu, Gelu, SwigluOai, ReluSquared);
 }
 
-/// `1 / (1 + e^-x)`, in vectors where it is in a loop; zero where it is less than the least normal number.
+/// `1 / (1 + e^-x)`, vectorisable; zero where the result is below the smallest normal number.
 #[inline(always)]
 fn sigmoid(x: f32) -> f32 {
     let power = exp(-x.abs());
@@ -162,7 +164,7 @@ mod tests {
 
     #[test]
     fn gelu_is_near_the_gate_times_the_normal_distribution() {
-        // x times the distribution of the standard normal at x, to four digits
+        // x times the standard normal distribution function at x, to four digits
         for (gate, expected) in [(0.0, 0.0), (1.0, 0.8413), (-1.0, -0.1587), (2.5, 2.4845), (-6.0, 0.0)] {
             let found = Gelu.apply(gate, 2.0) / 2.0;
             assert!((found - expected).abs() < 5e-4, "{gate}: {found}");

@@ -1,4 +1,4 @@
-//! AVX2, FMA and F16C: thirty-two weights at a time, in four registers.
+//! AVX2, FMA and F16C: 32 weights at a time, in four registers.
 //!
 //! ```text
 //! for 32 weights w, stored in BYTES bytes:
@@ -7,19 +7,21 @@
 //!     axpy:  y0 += a * w0    ... y3 += a * w3
 //! ```
 //!
-//! 1. A format is one function from its bytes to four registers of `f32`; the loops are written once, over that
-//!    function. Group sums in flight hide the latency of the fused multiply-add.
-//! 2. `Q4_0` subtracts its offset in the multiplication by the scale: `q * d - 8 * d`, rounded once, and exact.
-//! 3. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
-//!    path, so a value's result does not depend on where a row is cut.
-//! 4. Weights are prefetched a little ahead of their use. Unpacking `Q4_0` fills the processor's window of pending
-//!    instructions after a few hundred bytes, so by itself it keeps few reads of main memory in flight; prefetching
-//!    doubled what one core of a Xeon of 2023 streams, from 4.4 to 8.5 GB/s, and gave F16 a fifth more. What is prefetched
-//!    is [`Row::next`]: in a matrix what lies behind, in a list of neurons the next of the list.
+//! 1. A format is one function from its bytes to four registers of `f32`; the loops are written once, over
+//!    that function. Four sums in flight hide the latency of the fused multiply-add.
+//! 2. `Q4_0` subtracts its offset in the multiplication by the scale: `q * d - 8 * d`, rounded once, and
+//!    exact.
+//! 3. Only formats without blocks can leave a remainder shorter than 32. It is padded with zeros and takes
+//!    the same path, so a result does not depend on where a row is cut.
+//! 4. Weights are prefetched a little ahead of their use. Unpacking `Q4_0` fills the reorder buffer after a
+//!    few hundred bytes, so few memory reads are in flight without prefetching. On a Xeon of 2023,
+//!    prefetching doubled one core's throughput for `Q4_0`, from 4.4 to 8.5 GB/s, and raised F16's by a
+//!    fifth. The prefetched bytes are [`Row::next`]: the following rows of a matrix, or the next neuron of a
+//!    list.
 //!
-//! Formats without kernels of their own here have those of [`super::parts`].
+//! Formats without kernels of their own here use the shared loops of [`super::parts`].
 //!
-//! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
+//! A scale times a quantised value has at most 19 significant bits, so the product is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
@@ -48,9 +50,9 @@ pub(super) use interleaved::add_rounded;
 use registers::Registers;
 pub(super) use transposed::add_transposed;
 
-/// Short rows that meet a vector together.
+/// Short rows multiplied together.
 const ROWS: usize = 2;
-/// The longest of them: several long ones at a time come more slowly from memory than one.
+/// The longest row that counts as short: reading several long rows at once is slower than one at a time.
 const SHORT_BYTES: usize = 1024;
 
 /// Proof that the processor has AVX2, FMA, F16C and POPCNT; only [`Avx2::detect`] makes one.
@@ -58,7 +60,7 @@ const SHORT_BYTES: usize = 1024;
 pub(super) struct Avx2(());
 
 impl Avx2 {
-    /// The token, if the processor has the instructions.
+    /// The proof, if the processor has the instructions.
     pub(super) fn detect() -> Option<&'static Self> {
         let has_all = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
@@ -206,7 +208,7 @@ impl Down for Avx2 {
 }
 
 #[inline]
-/// Rows in order, without a call for each.
+/// Rows in order, without a function call for each.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn rows(w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
     for (at, out) in (start..).zip(out) {
@@ -242,7 +244,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
     }
 }
 
-/// [`Kernels::dot_rounded`]; lengths and format have been checked.
+/// [`Kernels::dot_rounded`]; the caller has checked lengths and format.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
     match row.format {
@@ -256,7 +258,7 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
     }
 }
 
-/// Eight sums of a block's products in a register; one multiplication by both scales.
+/// Eight partial sums of a block's products in a register, then one multiplication by both scales.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_blocks(row: Row<'_>, x: Rounded<'_>) -> f32 {
@@ -275,7 +277,7 @@ fn dot_blocks(row: Row<'_>, x: Rounded<'_>) -> f32 {
             prefetch(w, ahead);
             let [d0, d1, q @ ..] = w;
             let (w, x) = (_mm256_castps_si256(load_32(q)), load_bytes(x));
-            // the sign goes over to the vector; at most 2 * 128 * 127: no sum of two saturates
+            // the sign moves to the vector; at most 2 * 128 * 127: no sum of two saturates
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
             let whole = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
             let worth = _mm256_mul_ps(scale([*d0, *d1]), _mm256_set1_ps(*scale_x));
@@ -285,7 +287,7 @@ fn dot_blocks(row: Row<'_>, x: Rounded<'_>) -> f32 {
     sum_lanes(sums)
 }
 
-/// Short rows of groups in order meet a vector together, so that one begins while another's sum is taken.
+/// Short interleaved rows are multiplied together: one starts while the lanes of another are summed.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn rows_rounded(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
     let short = w.format == Format::Q4_0X4 && w.format.row_bytes(w.columns) <= SHORT_BYTES;
@@ -300,7 +302,7 @@ fn rows_rounded(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
     }
 }
 
-/// Eight sums of the products of a block's nibbles, less their offset, with whole numbers.
+/// Eight partial sums of the products of integers with a block's nibbles, less their offset.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn whole_of_nibbles(q: &[u8; 16], x: &[i8; 32]) -> __m256 {
@@ -457,7 +459,7 @@ fn q4_0_weights([d0, d1, q @ ..]: &[u8; 18]) -> [__m256; 4] {
     nibble_weights(scale([*d0, *d1]), q)
 }
 
-/// The 32 weights of a `Q4_0` block: its nibbles times its scale.
+/// The 32 weights of a `Q4_0` block: its nibbles, less 8, times its scale.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn nibble_weights(d: __m256, q: &[u8; 16]) -> [__m256; 4] {
@@ -475,15 +477,16 @@ fn nibble_weights(d: __m256, q: &[u8; 16]) -> [__m256; 4] {
     ]
 }
 
-/// A block's scale in every lane. Of one lane alone (`half_to_single`) the others are nobody's, and the compiler lets
-/// them be those of any register, such as a sum, for which the next block's scale then waits.
+/// A block's scale in every lane. Converting one lane alone (`half_to_single`) leaves the other lanes
+/// undefined. The compiler may take them from any register, such as a sum, and then the next block's scale
+/// waits for that sum.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn scale(d: [u8; 2]) -> __m256 {
     _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(d)))
 }
 
-// ---- of one token's attention ----
+// ---- activations and exponentials ----
 
 /// [`Kernels::exponentials`], eight at a time.
 #[target_feature(enable = "avx2")]

@@ -1,4 +1,4 @@
-//! AVX-512: thirty-two weights at a time, in two registers.
+//! AVX-512: 32 weights at a time, in two registers.
 //!
 //! ```text
 //! for 32 weights w, stored in BYTES bytes:
@@ -7,17 +7,20 @@
 //!     axpy:  y0 += a * w0;     y1 += a * w1
 //! ```
 //!
-//! 1. A format is one function from its bytes to two registers of `f32`; the loops are written once, over that function.
-//! 2. `dot` takes two such steps per round, so four sums are in flight and hide the latency of the fused multiply-add.
-//! 3. `Q4_0` looks its sixteen values up in a register already multiplied by the block's scale: no masking (the lookup
-//!    reads four bits), no conversion, no subtraction.
-//! 4. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
-//!    path, so a value's result does not depend on where a row is cut.
+//! 1. A format is one function from its bytes to two registers of `f32`; the loops are written once, over
+//!    that function.
+//! 2. `dot` takes two such steps per iteration: four sums in flight hide the latency of the fused
+//!    multiply-add.
+//! 3. `Q4_0` looks its sixteen values up in a register already multiplied by the block's scale. The lookup
+//!    reads only four bits, so there is no masking, no conversion and no subtraction.
+//! 4. Only formats without blocks can leave a remainder shorter than 32. It is padded with zeros and takes
+//!    the same path, so a result does not depend on where a row is cut.
 //! 5. Weights are prefetched a little ahead, as `avx2` explains.
 //!
-//! Formats without kernels of their own here have those of [`super::parts`], in registers of 32 bytes.
+//! Formats without kernels of their own here use the shared loops of [`super::parts`], in registers of 32
+//! bytes.
 //!
-//! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
+//! A scale times a quantised value has at most 19 significant bits, so the product is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
@@ -53,12 +56,12 @@ use rounded::BLOCKS;
 pub(super) struct Avx512 {
     /// Whether the processor counts bits in vectors (VPOPCNTDQ).
     counts_bits: bool,
-    /// Whether the processor multiplies and adds bytes (VNNI).
+    /// Whether the processor multiplies and sums bytes (VNNI).
     multiplies_bytes: bool,
 }
 
 impl Avx512 {
-    /// The token, if the processor has the instructions.
+    /// The proof, if the processor has the instructions.
     pub(super) fn detect() -> Option<&'static Self> {
         static DETECTED: OnceLock<Option<Avx512>> = OnceLock::new();
         let detect = || {
@@ -232,7 +235,7 @@ fn dot_rounded(w: Row<'_>, x: Rounded<'_>) -> f32 {
     }
 }
 
-/// Rows in order; one after another where none are taken together, so that a call is not for each.
+/// Rows in order; formats without a joint path are multiplied one by one, without a function call for each.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn rows_rounded(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
     if rounded::takes(w.format) {
@@ -289,7 +292,7 @@ fn axpy(a: f32, w: Row<'_>, y: &mut [f32]) {
     }
 }
 
-/// Rows in order; those of a plain format have their lanes added up four at a time.
+/// Rows in order; for plain formats, the lanes of four rows are summed together.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn rows(w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
     match w.format {
@@ -304,7 +307,7 @@ fn rows(w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// [`dot_with`] of rows in order, to the bit.
+/// [`dot_with`] for rows in order, bit for bit.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn rows_with<const BYTES: usize>(
@@ -319,8 +322,8 @@ fn rows_with<const BYTES: usize>(
     for_fours(rows, row_bytes, out, |row| sum_with(row, AHEAD_BYTES, x, &weights));
 }
 
-/// Calls `sum` with the first rows, and adds the lanes up of four at a time. One row is read after another: memory brings
-/// several at once more slowly.
+/// Calls `sum` with each row and sums the lanes of four results at a time. Rows are read one after another:
+/// reading several at once from memory is slower.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl")]
 fn for_fours(rows: &[u8], row_bytes: usize, out: &mut [f32], sum: impl Fn(&[u8]) -> __m512) {
@@ -334,7 +337,7 @@ fn for_fours(rows: &[u8], row_bytes: usize, out: &mut [f32], sum: impl Fn(&[u8])
     }
 }
 
-/// `sum of w[i] * x[i]`, its lanes added up.
+/// `sum of w[i] * x[i]`, with the lanes summed.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn dot_with<const BYTES: usize>(
@@ -345,7 +348,7 @@ fn dot_with<const BYTES: usize>(
     _mm512_reduce_add_ps(sum_with(row.bytes, row.ahead(), x, &weights))
 }
 
-/// `sum of w[i] * x[i]`, four sums of sixteen lanes in flight; what lies `ahead` of weights is prefetched.
+/// `sum of w[i] * x[i]`, four sums of sixteen lanes in flight; prefetches `ahead` bytes ahead of the weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn sum_with<const BYTES: usize>(
@@ -412,7 +415,7 @@ fn axpy_with<const BYTES: usize>(
     }
 }
 
-/// Group rows: what is added to stays in registers between them.
+/// Four rows; `y` stays in registers between them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn axpy_4_with<const BYTES: usize>(
@@ -450,7 +453,7 @@ fn axpy_4_with<const BYTES: usize>(
     }
 }
 
-/// [`axpy_4_with`] over blocks that begin with their scale, of which the scales of sixteen are converted at once.
+/// [`axpy_4_with`] over blocks that begin with their scale; sixteen scales are converted at once.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
 fn axpy_4_blocks<const BYTES: usize>(
@@ -490,7 +493,7 @@ fn axpy_4_blocks<const BYTES: usize>(
     axpy_4_with(a, rests, y_rest, |w: &[u8; BYTES]| weights(scale([w[0], w[1]]), w));
 }
 
-// ---- thirty-two weights of each format ----
+// ---- 32 weights of each format ----
 
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -602,7 +605,7 @@ fn read(w: Row<'_>) -> u64 {
 
 // ---- sums of lanes ----
 
-/// The lanes of each, as [`_mm512_reduce_add_ps`] adds them up: halves, then quarters, then pairs.
+/// The sum of the lanes of each, in the order of [`_mm512_reduce_add_ps`]: halves, then quarters, then pairs.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl")]
 fn add_up([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
@@ -622,12 +625,12 @@ fn add_up([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
 
 // ---- memory to registers and back ----
 
-/// At most 64 bytes, then zeros.
+/// At most 64 bytes, padded with zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load_bytes(bytes: &[u8]) -> __m512i {
     let mask = if bytes.len() < 64 { (1 << bytes.len()) - 1 } else { u64::MAX };
-    // SAFETY: a lane that the mask leaves out is not read, and the mask has no more lanes than there are bytes.
+    // SAFETY: a masked lane is not read, and the mask has no more lanes than there are bytes.
     unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
 }
 

@@ -1,6 +1,6 @@
-//! The storage formats, by definition: how a row of values is written and read, one value after another.
+//! Definitions of the storage formats: reading and writing a row of values, one value at a time.
 //!
-//! Everything faster is tested against this file, and this file against values made by ggml's own Python package.
+//! Everything faster is tested against this file, and this file against values from ggml's Python package.
 //! All numbers are little-endian.
 //!
 //! ```text
@@ -9,11 +9,12 @@
 //! Q4_0   | d:f16 | q[0]|q[16]<<4 ... q[15]|q[31]<<4 |                 w[j] = d * (q[j] - 8)
 //! ```
 //!
-//! `k_block` has `Q4_K` and `Q6_K`, `interleaved` our own order of `Q4_0`, `parts` every other format of blocks.
+//! `k_block` defines `Q4_K` and `Q6_K`, `interleaved` our own order of `Q4_0`, and `parts` every other block
+//! format.
 //!
 //! *Source*: ggml, `ggml-quants.c`, `quantize_row_q8_0_ref`, `quantize_row_q4_0_ref` and their inverses.
-//! *Differs*: rounding to a step of `Q4_0` fuses the multiplication and the addition, as ggml's Python package does; the
-//! C code does so only where its compiler does.
+//! *Differs*: rounding to a step of `Q4_0` fuses the multiplication and the addition, as ggml's Python
+//! package does. ggml's C code fuses them only where its compiler does.
 
 use half::{bf16, f16};
 
@@ -22,7 +23,7 @@ use super::k_block::{self, Q4K, Q6K};
 use super::parts;
 use crate::format::Format;
 
-/// The bytes of a row as values.
+/// Unpacks the bytes of a row to values.
 ///
 /// *Shapes*: `bytes: [format.row_bytes(n)]`, `out: [n]`.
 ///
@@ -43,9 +44,9 @@ pub fn dequantise(format: Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Values as the bytes of a row, each rounded to the nearest value its format can hold.
+/// Packs values into the bytes of a row, each rounded to the nearest value of the format.
 ///
-/// F16 and BF16 round halves to even. Values must be finite; what is too large for F16 becomes infinite.
+/// F16 and BF16 round halves to even. Values must be finite; a value too large for F16 becomes infinite.
 ///
 /// *Shapes*: `values: [n]`, `out: [format.row_bytes(n)]`.
 ///
@@ -96,8 +97,8 @@ pub(super) fn read_q4_0([d0, d1, q @ ..]: &[u8; 18], values: &mut [f32; 32]) {
     }
 }
 
-/// The value furthest from zero, the first of equals, becomes exactly -8: there are eight negative steps, but seven
-/// positive ones.
+/// The value of largest magnitude (the first of equals) becomes exactly -8: there are eight negative steps,
+/// but seven positive ones.
 pub(super) fn write_q4_0(values: &[f32; 32], [d0, d1, q @ ..]: &mut [u8; 18]) {
     let extreme =
         values.iter().fold(values[0], |extreme, &v| if v.abs() > extreme.abs() { v } else { extreme });

@@ -1,22 +1,22 @@
-//! The down projection: what active neurons add to the output, row by row.
+//! The down projection: sums the rows of the active neurons into the output.
 //!
 //! ```text
-//! decode    add some rows at a time to a sum, each by its factor;  at the end the sum is settled into values
-//! prefill   transposed: 32 neurons' rows at a time meet the values of all vectors, where few of these are zero
+//! decode    add several rows at a time to a sum, each times its factor;  finally settle the sum into values
+//! prefill   transposed: the rows of 32 neurons at a time meet all vectors, where few values are zero
 //! ```
 //!
-//! A kernel set has one strategy ([`Kernels::down`](super::Kernels::down)). Which of its ways is taken follows from the format of the rows and
-//! from whether the plan lets vectors be rounded, hence from quality keys alone.
+//! Each kernel set has one strategy ([`Kernels::down`](super::Kernels::down)). The path depends on the format
+//! of the rows and on whether the plan rounds vectors. Both follow from quality keys alone.
 
 use super::{ADDED, Form, Format, Packed, Row, SHARING, packed, padded, plain, sum_words};
 
-/// How a kernel set adds up rows of down.
+/// A kernel set's strategy for summing rows of down.
 ///
-/// Callers use the methods of `dyn Down`; those of the trait are what a kernel set provides.
+/// Callers use the methods of `dyn Down`; kernel sets implement the methods of the trait.
 pub trait Down: Sync {
-    /// Adds four rows to a sum that [`Down::settle`] makes into values: each to the bit as if alone, one after another,
-    /// and by a factor of zero not at all. Between the two a sum is this set's own; sums may be added up, for they are
-    /// linear.
+    /// Adds four rows, in order, to a sum that [`Down::settle`] turns into values. Each row gives the same
+    /// bits as alone, and a row with a factor of zero is skipped. Until settled, the layout of a sum is
+    /// private to the kernel set; sums are linear, so two sums may be added.
     ///
     /// *Shapes*: `w: [4]` of `[n]`, one format, `sum: [sum_words(n)]`, zeros at the beginning.
     ///
@@ -24,9 +24,9 @@ pub trait Down: Sync {
     /// If lengths or formats disagree.
     fn add_four(&self, a: [f32; 4], w: [Row<'_>; 4], sum: &mut [f32]);
 
-    /// Adds some rows of [`Format::Q4_0X4`], at most [`ADDED`], to a vector, each by its factor, rounded: of every
-    /// block the factors times the rows' scales are rounded to 8 bits under one scale, so that its sum is one of
-    /// whole numbers.
+    /// Adds at most [`ADDED`] rows of [`Format::Q4_0X4`] to a vector, with rounded factors. For every block,
+    /// the factors times the rows' scales are rounded to 8 bits under one scale, so the sum is an integer
+    /// sum.
     ///
     /// ```text
     /// for each block of 32 columns:   g[k] = a[k] * d[k];   s = max |g| / 127;   q[k] = round(g[k] / s)
@@ -41,9 +41,11 @@ pub trait Down: Sync {
         plain::add_rounded(a, w, y);
     }
 
-    /// The values of a sum of rows of `format`, in place, or of some of it that shares no word with the rest.
+    /// Turns a sum of rows of `format` into values, in place. A part of a sum may be settled alone if it
+    /// shares no word with the rest.
     ///
-    /// *Shapes*: `sum: [n]`, the sum's first words, of which `shared: [n / SHARING]` are the last, rounded up.
+    /// *Shapes*: `sum: [n]` holds the first words of the sum, and `shared: [n / SHARING]`, rounded up, the
+    /// last.
     ///
     /// # Panics
     /// If the lengths disagree.
@@ -51,21 +53,22 @@ pub trait Down: Sync {
         assert_eq!(shared.len(), sum.len().div_ceil(SHARING), "settle: a word for those that share it");
     }
 
-    /// Whether [`Down::add_transposed`] takes rows of `format` and is faster than [`Kernels::add_products`](super::Kernels::add_products) where
-    /// few factors are zero.
+    /// Whether [`Down::add_transposed`] supports rows of `format` and beats
+    /// [`Kernels::add_products`](super::Kernels::add_products) when few factors are zero.
     fn transposes(&self, _format: Format) -> bool {
         false
     }
 
     /// Transposed rows of [`Format::Q4_0X4`] times many vectors of [`Form::Q8`]: `out[c][t] += sum over k of
-    /// w[k][start + c] * x[t][k]`, where 32 rows' weights of a column are rounded to six bits under one scale.
+    /// w[k][start + c] * x[t][k]`. The weights of a column in 32 rows are rounded to six bits under one
+    /// scale.
     ///
     /// ```text
     /// for each block of 32 rows, for each column:     s = max |w| / 31;   q[k] = round(w[k] / s)
     ///     for each vector:                            out += s * scale of x * sum over k of q[k] * x[k]
     /// ```
     ///
-    /// Each sum is taken in one order, whatever columns and vectors stand beside it, and goes on from one call to the next.
+    /// The order of each sum is fixed, whatever other columns and vectors a call has; the next call continues the sum.
     ///
     /// *Shapes*: `w: [k]` of `[n]`, `x: [count, k]`, `k` rounded up to whole blocks; `out: [columns, count]`; `start` and
     /// `columns` whole blocks.
@@ -77,14 +80,14 @@ pub trait Down: Sync {
     }
 }
 
-/// Whether rows of `format` are added with rounded factors where vectors meet weights in `form`.
+/// Whether factors are rounded for rows of `format` and vectors in `form`.
 pub fn rounds_factors(form: Form, format: Format) -> bool {
     form == Form::Q8 && format == Format::Q4_0X4
 }
 
 impl dyn Down + '_ {
-    /// Adds rows of one format, at most [`ADDED`], to a sum, each by its factor: rounded where [`rounds_factors`] says so,
-    /// else one after another.
+    /// Adds at most [`ADDED`] rows of one format to a sum, each times its factor: with rounded factors if
+    /// [`rounds_factors`] says so, otherwise one row after another.
     ///
     /// *Shapes*: `a: [k]`, `w: [k]` of `[n]`, `sum: [sum_words(n)]`, zeros at the beginning.
     ///
@@ -97,14 +100,14 @@ impl dyn Down + '_ {
             return self.add_rounded(a, w, &mut sum[..last.values()]);
         }
         for (a, w) in a.chunks(4).zip(w.chunks(4)) {
-            // with fewer than four rows the last fills the missing places, with a factor of zero
+            // with fewer than four rows, the last row fills the missing places with a factor of zero
             let row = |k: usize| w.get(k).copied().unwrap_or(last);
             self.add_four(padded(a), [row(0), row(1), row(2), row(3)], sum);
         }
     }
 
-    /// The values of a sum that `add_rows` added up, in place, or of a part of it that shares no word with
-    /// the rest.
+    /// Turns the sum of `add_rows` into values, in place. A part of a sum may be converted alone if it shares
+    /// no word with the rest.
     ///
     /// # Panics
     /// If the lengths disagree.
@@ -115,8 +118,8 @@ impl dyn Down + '_ {
     }
 }
 
-/// A sum's values and the words that they share; stops the programmer who adds four rows that are not of one format, or of
-/// another length.
+/// Splits a sum into its values and their shared words. Panics unless the four rows have one format and the
+/// length of the sum.
 #[inline]
 pub(super) fn sum_of_four<'s>(w: [Row<'_>; 4], sum: &'s mut [f32]) -> (&'s mut [f32], &'s mut [f32]) {
     let columns = w[0].values();
@@ -128,13 +131,13 @@ pub(super) fn sum_of_four<'s>(w: [Row<'_>; 4], sum: &'s mut [f32]) -> (&'s mut [
     sum.split_at_mut(columns)
 }
 
-/// Columns that are transposed together where rows are: what one thread takes of [`Down::add_transposed`].
+/// Columns that are transposed together: the unit of work of one thread in [`Down::add_transposed`].
 pub const TRANSPOSED_COLUMNS: usize = 96;
 
-/// Six bits, of which one is the sign: the largest whole number of [`Down::add_transposed`].
+/// The largest integer of [`Down::add_transposed`]: six bits, one of them the sign.
 pub(super) const TRANSPOSED_MOST: f32 = 31.0;
 
-/// Stops the programmer whose rows, vectors and sums do not meet.
+/// Panics if rows, vectors and sums do not match.
 pub(super) fn assert_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &[f32]) {
     let columns = out.len() / x.count.max(1);
     assert_eq!(x.form, Form::Q8, "add_transposed: vectors of bytes");
@@ -150,7 +153,7 @@ pub(super) fn assert_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out:
     }
 }
 
-/// Stops the programmer who adds rows to a vector of another length, or more than there is room for.
+/// Panics if rows and vector differ in length, or if there are too many rows.
 #[inline]
 pub(super) fn assert_added(a: &[f32], w: &[Row<'_>], y: &[f32]) {
     assert!(a.len() == w.len() && w.len() <= ADDED, "add_rounded: {} factors of {} rows", a.len(), w.len());

@@ -1,6 +1,6 @@
-//! Rows in order and few vectors of floats: one token's queries meet keys, and values are added up. An instruction
-//! set brings what happens to a register of `LANES` floats, and how a row's `BYTES` become `N` registers: one of plain
-//! formats, those of a block of the others.
+//! Rows in order times few vectors of floats: the queries of one token meet keys, and values are summed. An
+//! instruction set supplies the operations on a register of `LANES` floats. It also unpacks `BYTES` of a row
+//! to `N` registers: one register for plain formats, a whole block for the others.
 //!
 //! ```text
 //! dots      for 4 rows, for some vectors, for a register of columns:     sums[vector][row] += x * w
@@ -8,8 +8,8 @@
 //! add       for some registers of columns and vectors, for each row:     sums[vector][column] += a * w
 //! ```
 //!
-//! A row is unpacked once for some vectors, `VECTORS` at most, so that as much is in flight as two multiplications a cycle
-//! need and registers hold.
+//! A row is unpacked once for up to `VECTORS` vectors. That many sums keep two multiplications per cycle in
+//! flight, yet stay in registers.
 
 use std::ops::Range;
 
@@ -17,9 +17,9 @@ use super::Matrix;
 use super::prefetch::{LINE, prefetch};
 use crate::format::Format;
 
-/// Rows that meet vectors together.
+/// Rows multiplied together.
 pub(super) const ROWS: usize = 4;
-/// Whether these rows are met here, where a register has so many lanes.
+/// Whether these kernels take such rows, with this many lanes to a register.
 pub(super) fn takes(w: Matrix<'_>, lanes: usize) -> bool {
     match w.format {
         Format::F16 | Format::F32 => w.columns.is_multiple_of(lanes),
@@ -28,9 +28,9 @@ pub(super) fn takes(w: Matrix<'_>, lanes: usize) -> bool {
     }
 }
 
-/// [`super::Kernels::dots`], with room for so many numbers of each vector.
+/// [`super::Kernels::dots`], with `places` outputs for each vector.
 ///
-/// `multiply(a, b, c)` is `a * b + c`; `add_up` adds the lanes of each.
+/// `multiply(a, b, c)` is `a * b + c`; `add_up` sums the lanes of each register.
 #[inline(always)]
 pub(super) fn dots<V: Copy, const BYTES: usize, const N: usize, const LANES: usize, const VECTORS: usize>(
     w: Matrix<'_>,
@@ -66,7 +66,7 @@ pub(super) fn dots<V: Copy, const BYTES: usize, const N: usize, const LANES: usi
     }
 }
 
-/// Rows that meet vectors together; the last repeats where there are only `some`.
+/// `some` rows multiplied together; the last one fills the remaining places.
 struct RowTile<'a, const BYTES: usize> {
     rows: [&'a [[u8; BYTES]]; ROWS],
     some: usize,
@@ -75,7 +75,7 @@ struct RowTile<'a, const BYTES: usize> {
 }
 
 impl<const BYTES: usize> RowTile<'_, BYTES> {
-    /// `T` vectors; says how many.
+    /// Multiplies `T` vectors; returns their number.
     #[inline(always)]
     fn meet<V: Copy, const N: usize, const LANES: usize, const T: usize>(
         &self,
@@ -116,7 +116,8 @@ impl<const BYTES: usize> RowTile<'_, BYTES> {
     }
 }
 
-/// [`super::Kernels::add_few`], with so many numbers of each vector; `UNITS` times `N` registers of columns together.
+/// [`super::Kernels::add_few`], with `places` factors for each vector; `UNITS` times `N` registers of columns
+/// together.
 ///
 /// `spread` fills a register with a number; `multiply(a, b, c)` is `a * b + c`.
 #[inline(always)]
@@ -162,19 +163,19 @@ pub(super) fn add<
     }
 }
 
-/// A piece of the work: some units of columns, for some vectors.
+/// A piece of the work: some units of columns for some vectors.
 struct Piece<'a> {
     a: &'a [f32],
     places: usize,
     w: Matrix<'a>,
     rows: Range<usize>,
     first: usize,
-    /// Whether the values that are added next are prefetched.
+    /// Whether to prefetch the values of the next step.
     asks: bool,
 }
 
 impl Piece<'_> {
-    /// `T` vectors, `U` units of `N` registers; says how many vectors.
+    /// Sums `T` vectors and `U` units of `N` registers; returns the number of vectors.
     #[inline(always)]
     fn add<
         V: Copy,

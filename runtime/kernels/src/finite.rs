@@ -1,22 +1,24 @@
-//! Whether stored weights are finite.
+//! Checks that stored weights are finite.
 
 use super::Format;
 
-/// Bytes that are looked at together.
+/// Bytes checked per iteration.
 const PIECE_BYTES: usize = 4096;
 
-/// The first block, or value where there are no blocks, that holds an infinity or what is not a number, or whose scale does.
+/// Index of the first block (or value, in formats without blocks) that contains an infinity or a NaN, in its
+/// values or its scale.
 ///
-/// `bytes` are whole blocks. A scale is refused, too, with which a block may overflow.
+/// `bytes` must be whole blocks. A scale that may make its block overflow is refused as well.
 pub fn first_not_finite(format: Format, bytes: &[u8]) -> Option<usize> {
-    // every bit of the exponent is set
+    // infinity and NaN have every exponent bit set
     match format {
         Format::F32 => first::<4>(bytes, |value| u32::from_le_bytes(*value) & 0x7f80_0000 == 0x7f80_0000),
         Format::BF16 => first::<2>(bytes, |value| u16::from_le_bytes(*value) & 0x7f80 == 0x7f80),
         Format::F16 => first::<2>(bytes, |value| is_half_not_finite(*value)),
-        // the largest of the values is 6, of which the next power of two overflows
+        // the largest value is 6; times the next power of two it overflows
         Format::Mxfp4 => bytes.chunks_exact(format.block_bytes()).position(|block| block[0] > 252),
-        // the upper quarters of four numbers are a scale, the last its exponent but for a bit
+        // the upper four bits of four numbers form the scale; the last number holds its exponent, except for
+        // one bit
         Format::Iq1M => bytes
             .chunks_exact(format.block_bytes())
             .position(|block| block[55] & 0x70 == 0x70 && block[53] & 0xc0 == 0xc0),
@@ -34,7 +36,7 @@ fn is_half_not_finite(value: [u8; 2]) -> bool {
     u16::from_le_bytes(value) & 0x7c00 == 0x7c00
 }
 
-/// The first value of which `is` holds; a piece at a time, so that the processor compares many together.
+/// Index of the first value that satisfies `is`; searches piece by piece, so that comparisons are vectorised.
 fn first<const BYTES: usize>(bytes: &[u8], is: impl Fn(&[u8; BYTES]) -> bool) -> Option<usize> {
     let any = |piece: &&[u8]| piece.as_chunks().0.iter().fold(false, |any, value| any | is(value));
     let (number, piece) = bytes.chunks(PIECE_BYTES).enumerate().find(|(_, piece)| any(piece))?;
@@ -42,7 +44,7 @@ fn first<const BYTES: usize>(bytes: &[u8], is: impl Fn(&[u8; BYTES]) -> bool) ->
     Some(number * (PIECE_BYTES / BYTES) + within)
 }
 
-/// Offsets in a block of the scales in half precision.
+/// Offsets of the half-precision scales in a block.
 pub(crate) const fn scale_places(format: Format) -> &'static [usize] {
     match format {
         Format::F32 | Format::F16 | Format::BF16 | Format::Mxfp4 | Format::Nvfp4 | Format::Iq1M => &[],
@@ -75,7 +77,8 @@ mod tests {
 
     use super::*;
 
-    /// Every format by what the values become: where a block is refused its largest values are not finite, and no other is.
+    /// Checks every format through its values: a refused block has a value that is not finite, an accepted
+    /// one has none.
     #[test]
     fn what_is_refused_is_what_becomes_infinite_or_no_number() {
         for format in Format::ALL {
@@ -115,7 +118,7 @@ mod tests {
                 let finite = out.iter().all(|value| value.is_finite());
                 assert_eq!(first_not_finite(format, block).is_none(), finite, "{format} {block:x?}");
             }
-            // far behind, among others
+            // far into the row, after sound blocks
             let Some(damaged) = exponents.iter().find(|block| first_not_finite(format, block).is_some())
             else {
                 assert_eq!(format, Format::Nvfp4, "whose scales are all finite");

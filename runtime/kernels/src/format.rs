@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A storage format of weights. A row of `n` values is `n / block_values()` blocks, back to back.
 ///
-/// Names and blocks are ggml's, except where it is said.
+/// Names and blocks are ggml's unless noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Format {
     /// IEEE single precision.
@@ -18,7 +18,8 @@ pub enum Format {
     /// 32 signed bytes under one half-precision scale.
     #[serde(rename = "Q8_0")]
     Q8_0,
-    /// 256 six-bit values, offset by 32, in sixteens that have a byte as their scale, all under one half-precision scale.
+    /// 256 six-bit values, offset by 32, in groups of 16 with a scale of a byte each, under one
+    /// half-precision scale.
     #[serde(rename = "Q6_K")]
     Q6K,
     /// 32 five-bit values with a scale and a minimum in half precision.
@@ -36,60 +37,64 @@ pub enum Format {
     /// 32 nibbles, offset by 8, under one half-precision scale.
     #[serde(rename = "Q4_0")]
     Q4_0,
-    /// `Q4_0` groups: 128 nibbles behind the scales of their four blocks, 72 bytes; only our own files have it.
+    /// `Q4_0` in groups: the scales of four blocks, then their 128 nibbles, 72 bytes. Only flashplan's own
+    /// files use it.
     #[serde(rename = "Q4_0x4")]
     Q4_0X4,
-    /// 32 nibbles that choose one of sixteen uneven steps, under one half-precision scale.
+    /// 32 nibbles that select one of sixteen non-uniform steps, under one half-precision scale.
     #[serde(rename = "IQ4_NL")]
     Iq4Nl,
-    /// 64 floats of four bits (E2M1), in sixteens that have a float of seven bits (E4M3) as their scale.
+    /// 64 four-bit floats (E2M1), in groups of 16 with a seven-bit float (E4M3) as scale.
     #[serde(rename = "NVFP4")]
     Nvfp4,
     /// 256 nibbles, in groups of 32 that have six-bit scales and minima under two in half precision.
     #[serde(rename = "Q4_K")]
     Q4K,
-    /// 32 floats of four bits (E2M1) under a power of two.
+    /// 32 four-bit floats (E2M1) under a power of two.
     #[serde(rename = "MXFP4")]
     Mxfp4,
-    /// 256 nibbles that choose one of sixteen uneven steps, in groups of 32 that have six-bit scales under one in half
-    /// precision.
+    /// 256 nibbles that select one of sixteen non-uniform steps, in groups of 32 with six-bit scales under
+    /// one half-precision scale.
     #[serde(rename = "IQ4_XS")]
     Iq4Xs,
-    /// 256 three-bit values, offset by 4, in sixteens that have six-bit scales under one in half precision.
+    /// 256 three-bit values, offset by 4, in groups of 16 with six-bit scales under one half-precision scale.
     #[serde(rename = "Q3_K")]
     Q3K,
-    /// 256 values, of which each four are a point of a grid of 512, with their signs; groups of 32 have four-bit scales.
+    /// 256 values: every four are a point of a grid of 512 and four signs. Groups of 32 have four-bit scales.
     #[serde(rename = "IQ3_S")]
     Iq3S,
-    /// 256 values, of which each four are a point of a grid of 256, with seven signs of eight; groups of 32 have four-bit
-    /// scales.
+    /// 256 values: every four are a point of a grid of 256. Every eight have seven stored signs. Groups of 32
+    /// have four-bit scales.
     #[serde(rename = "IQ3_XXS")]
     Iq3Xxs,
-    /// 256 two-bit values, in sixteens that have four-bit scales and minima under two in half precision.
+    /// 256 two-bit values, in groups of 16 with four-bit scales and minima under two in half precision.
     #[serde(rename = "Q2_K")]
     Q2K,
-    /// 256 values, of which each eight are a point of a grid of 1024, with their signs; sixteens have four-bit scales.
+    /// 256 values: every eight are a point of a grid of 1024 and eight signs. Groups of 16 have four-bit
+    /// scales.
     #[serde(rename = "IQ2_S")]
     Iq2S,
-    /// 256 values, of which each eight are a point of a grid of 512, with seven signs; sixteens have four-bit scales.
+    /// 256 values: every eight are a point of a grid of 512 and seven stored signs. Groups of 16 have
+    /// four-bit scales.
     #[serde(rename = "IQ2_XS")]
     Iq2Xs,
     /// 64 two-bit values, offset by 1, under one half-precision scale.
     #[serde(rename = "Q2_0")]
     Q2_0,
-    /// 256 of three values, in two bits each, under one half-precision scale.
+    /// 256 ternary values, in two bits each, under one half-precision scale.
     #[serde(rename = "TQ2_0")]
     Tq2_0,
-    /// 256 values, of which each eight are a point of a grid of 256, with seven signs; groups of 32 have four-bit scales.
+    /// 256 values: every eight are a point of a grid of 256 and seven stored signs. Groups of 32 have
+    /// four-bit scales.
     #[serde(rename = "IQ2_XXS")]
     Iq2Xxs,
-    /// 256 values; each eight are a point of a grid of 2048 and a shift. Sixteens have three-bit scales.
+    /// 256 values: every eight are a point of a grid of 2048 and a shift. Groups of 16 have three-bit scales.
     #[serde(rename = "IQ1_M")]
     Iq1M,
-    /// 256 of three values, five in a byte, under one half-precision scale.
+    /// 256 ternary values, five to a byte, under one half-precision scale.
     #[serde(rename = "TQ1_0")]
     Tq1_0,
-    /// 256 values; each eight are a point of a grid of 2048. Groups of 32 have three-bit scales and a shift.
+    /// 256 values: every eight are a point of a grid of 2048. Groups of 32 have three-bit scales and a shift.
     #[serde(rename = "IQ1_S")]
     Iq1S,
     /// 128 signs under one half-precision scale.
@@ -98,7 +103,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Every format, in the order of decreasing size; of two of one size, what holds values worse comes first.
+    /// Every format, by decreasing size; of two equal sizes, the less accurate one comes first.
     pub const ALL: [Self; 29] = [
         Self::F32,
         Self::F16,
@@ -166,7 +171,7 @@ impl Format {
         }
     }
 
-    /// ggml's number of the format, which GGUF files have; none for our own.
+    /// ggml's number of the format in GGUF files; `None` for flashplan's own formats.
     pub const fn ggml_type(self) -> Option<u32> {
         match self {
             Self::F32 => Some(0),
@@ -201,12 +206,12 @@ impl Format {
         }
     }
 
-    /// The format of ggml's number.
+    /// The format with this ggml number.
     pub fn of_ggml_type(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.ggml_type() == Some(number))
     }
 
-    /// Values in one block; a row's length is a multiple of it.
+    /// Values in one block; row lengths are multiples of it.
     pub const fn block_values(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
@@ -248,18 +253,19 @@ impl Format {
         }
     }
 
-    /// Whether values come in blocks under a scale: whole numbers, which vectors of 8 bits can meet.
+    /// Whether values come in blocks of integers under a scale, which can be multiplied with vectors of 8
+    /// bits.
     pub const fn has_blocks(self) -> bool {
         self.block_values() > 1
     }
 
-    /// Whether blocks are of 256 values, in groups with scales of their own.
+    /// Whether blocks have 256 values, in groups with scales of their own.
     pub const fn is_k(self) -> bool {
         self.block_values() == 256
     }
 
-    /// Whether the kernels of every instruction set unpack it, 32 values at a time, with one loop for all such formats; others have
-    /// kernels of their own in each.
+    /// Whether the generic block loop of every instruction set unpacks this format, 32 values at a time. The
+    /// other formats have kernels of their own.
     pub const fn is_unpacked(self) -> bool {
         match self {
             Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q6K => false,
@@ -273,8 +279,8 @@ impl Format {
         }
     }
 
-    /// Whether [`quantise`](crate::quantise) writes it; others are read only. Formats of few bits need to know which
-    /// values matter, and a search.
+    /// Whether [`quantise`](crate::quantise) supports the format; others can only be read. Writing formats of
+    /// few bits needs importance data and a search.
     pub const fn is_written(self) -> bool {
         match self {
             Self::F32 | Self::F16 | Self::BF16 | Self::Q8_0 | Self::Q6K | Self::Q5_1 | Self::Q5_0 => true,
@@ -290,9 +296,9 @@ impl Format {
     /// Bytes of a row of `values` values.
     ///
     /// # Panics
-    /// If `values` is not a multiple of [`Format::block_values`]: readers check that at the door.
+    /// If `values` is not a multiple of [`Format::block_values`]; readers check this when they open a file.
     pub const fn row_bytes(self, values: usize) -> usize {
-        // kernels need this for every row, and a division takes a tenth of the time of a row
+        // kernels call this for every row, and a division takes a tenth of the row's time
         let block = self.block_values();
         debug_assert!(block.is_power_of_two(), "a division by it is a shift");
         assert!(values & (block - 1) == 0, "a row is whole blocks");

@@ -6,8 +6,8 @@
 //! Q4_0x4 | d0 d1 d2 d3: f16      | q0[16] q1[16] q2[16] q3[16]          |
 //! ```
 //!
-//! A group has the bits of four `Q4_0` blocks in another order; nothing is lost. A register of 64 bytes
-//! takes the nibbles of all four blocks as they lie.
+//! A group holds the bits of four `Q4_0` blocks in another order, without loss. A register of 64 bytes loads
+//! the nibbles of all four blocks at once.
 
 use super::block::{read_q4_0, write_q4_0};
 
@@ -19,13 +19,13 @@ pub(super) const VALUES: usize = 32 * BLOCKS;
 /// An interleaved group: four blocks of `Q4_0`, their scales first.
 pub(super) type Interleaved = [u8; 72];
 
-/// Groups that are prefetched ahead where sixteen rows are added side by side: so much of sixteen rows stays in a
-/// first-level cache beside the sums, and a whole row's length does not.
+/// Prefetch distance in groups where sixteen rows are summed side by side. That much of sixteen rows fits the
+/// L1 cache beside the sums; whole rows do not.
 #[cfg(target_arch = "x86_64")]
 const EARLY: usize = 12;
 
-/// Bytes from group `at` of a row of `length` groups to the group that is prefetched there: one of the row's own or,
-/// at its end, of the row that begins `ahead` bytes behind it.
+/// Distance in bytes from group `at` of a row of `length` groups to the group to prefetch. The target is in
+/// the same row or, near its end, in the row that begins `ahead` bytes further on.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn early(at: usize, length: usize, ahead: usize) -> usize {
@@ -44,7 +44,7 @@ pub(super) fn part(four: &Interleaved, block: usize) -> ([u8; 2], &[u8; 16]) {
     (scales.as_chunks().0[block], &nibbles.as_chunks().0[block])
 }
 
-/// Block `at` of a row, as `Q4_0` has it.
+/// Block `at` of a row, in the layout of `Q4_0`.
 #[inline(always)]
 pub(super) fn block(row: &[u8], at: usize) -> [u8; 18] {
     let ([d0, d1], q) = part(&row.as_chunks().0[at / BLOCKS], at % BLOCKS);
@@ -54,7 +54,7 @@ pub(super) fn block(row: &[u8], at: usize) -> [u8; 18] {
     block
 }
 
-/// Rows of `Q4_0` in place, each of whole groups.
+/// Repacks rows of `Q4_0` in place; every row must be whole groups.
 ///
 /// # Panics
 /// If the bytes are not whole groups.

@@ -1,4 +1,5 @@
-//! `Q4_K` and `Q6_K`, by definition: blocks of 256 values whose groups have scales of few bits under one of the block.
+//! Definitions of `Q4_K` and `Q6_K`: blocks of 256 values in groups, whose few-bit scales are multiplied by
+//! one scale of the block.
 //!
 //! ```text
 //!        0      2         4                  16                                    144 bytes
@@ -13,22 +14,23 @@
 //!        w = d * s[2 k + j / 16] * (q - 32)
 //! ```
 //!
-//! Of the twelve bytes of six-bit numbers, the first four hold `s[0..4]`, the next four `m[0..4]`, both under two bits of
-//! `s[4..8]` and `m[4..8]`, whose other four bits are halves of the last four bytes.
+//! Of the twelve bytes of six-bit numbers, the first four hold `s[0..4]` and the next four `m[0..4]`. Their
+//! upper two bits belong to `s[4..8]` and `m[4..8]`, whose lower four bits are nibbles of the last four
+//! bytes.
 //!
-//! A scale times a whole number is exact in `f32`, as is the product of a scale and its group's; so a value of `Q4_K` is
-//! rounded once, by its subtraction, and one of `Q6_K` not at all.
+//! A scale times an integer is exact in `f32`, and so is the product of a block's and a group's scale. So a
+//! value of `Q4_K` is rounded once, by its subtraction, and a value of `Q6_K` not at all.
 //!
 //! *Source*: ggml, `ggml-quants.c`, `dequantize_row_q4_K`, `dequantize_row_q6_K` and the functions that they invert.
-//! *Differs*: where ggml tries 21 (19) scales for a group, [`Q4K::write`] tries five and [`Q6K::write`] one. Of normal numbers the
-//! first loses one in a hundred more (root mean square).
+//! *Differs*: ggml tries 21 (19) scales for a group, [`Q4K::write`] tries five and [`Q6K::write`] one. For
+//! normally distributed values the root mean square error of `Q4_K` is 1 % larger.
 
 use bytemuck::{Pod, Zeroable};
 use half::f16;
 
 /// Values of a block.
 pub(super) const VALUES: usize = 256;
-/// Thirty-twos of a block.
+/// Parts of a block: groups of 32 values.
 pub(super) const PARTS: usize = VALUES / 32;
 
 /// A block of `Q4_K`.
@@ -54,22 +56,22 @@ pub(super) struct Q6K {
 const _: () = assert!(size_of::<Q4K>() == 144 && align_of::<Q4K>() == 1, "the byte ruler");
 const _: () = assert!(size_of::<Q6K>() == 210 && align_of::<Q6K>() == 1, "the byte ruler");
 
-/// A row's values.
+/// Unpacks the values of a row.
 pub(super) fn read<B: Pod>(row: &[u8], out: &mut [f32], value: impl Fn(&B, &mut [f32; VALUES])) {
     for (block, values) in bytemuck::cast_slice(row).iter().zip(out.as_chunks_mut().0) {
         value(block, values);
     }
 }
 
-/// The inverse.
+/// The inverse of [`read`].
 pub(super) fn write<B: Pod>(values: &[f32], row: &mut [u8], block: impl Fn(&[f32; VALUES]) -> B) {
     for (to, values) in bytemuck::cast_slice_mut(row).iter_mut().zip(values.as_chunks().0) {
         *to = block(values);
     }
 }
 
-/// Thirty-twos `first..first + count` of a row, for each instruction set: `part(0, weights), part(1, weights), ...`, with
-/// what `begin` makes of their block and `weights(block, begun, k)` of the block's part `k`.
+/// Calls `part(0, weights), part(1, weights), ...` for parts `first..first + count` of a row (groups of 32
+/// values). `begin` prepares a block; `weights(block, begun, k)` unpacks its part `k`.
 #[inline(always)]
 pub(super) fn each_part<B: Pod, S, W>(
     row: &[u8],
@@ -84,7 +86,7 @@ pub(super) fn each_part<B: Pod, S, W>(
         let begun = begin(block);
         let end = PARTS.min(k + count - at);
         if end - k == PARTS {
-            // a loop of constant length, hence of constant shifts
+            // a loop of constant length has constant shifts
             for k in 0..PARTS {
                 part(at + k, weights(block, &begun, k));
             }
@@ -98,7 +100,7 @@ pub(super) fn each_part<B: Pod, S, W>(
     }
 }
 
-/// Scales and minima of the eight groups, before their factors.
+/// Six-bit scales and minima of the eight groups.
 #[inline(always)]
 pub(super) fn six_bits(packed: &[u8; 12]) -> [[u8; 8]; 2] {
     let [a, b, c, d, e, f, g, h, quads @ ..] = *packed;
@@ -121,7 +123,7 @@ fn pack_six_bits([scales, minima]: [[u8; 8]; 2]) -> [u8; 12] {
 }
 
 impl Q4K {
-    /// The whole numbers of group `k`, 0 to 15.
+    /// The integers of group `k`, 0 to 15.
     pub(super) fn steps(&self, k: usize) -> [u8; 32] {
         self.q[k / 2].map(|q| q >> (4 * (k % 2)) & 0xf)
     }
@@ -152,12 +154,12 @@ impl Q4K {
     }
 }
 
-/// Scales and minima of groups, of six bits each.
+/// Six-bit scales and minima of the groups.
 pub(super) struct Lines {
     pub(super) d: [u8; 2],
     pub(super) dmin: [u8; 2],
     pub(super) six_bits: [u8; 12],
-    /// Scales by their six bits.
+    /// Scales after rounding to six bits.
     pub(super) scales: [f32; PARTS],
     pub(super) minima: [f32; PARTS],
 }
@@ -184,14 +186,14 @@ impl Lines {
 }
 
 impl Q6K {
-    /// The 32 whole numbers from `32 k` on, 0 to 63.
+    /// The 32 integers from `32 k` on, 0 to 63.
     pub(super) fn steps(&self, k: usize) -> [u8; 32] {
         let (half, quarter) = (k / 4, k % 4);
         let (low, high) = (&self.low[2 * half + quarter % 2], &self.high[half]);
         std::array::from_fn(|j| (low[j] >> (4 * (quarter / 2)) & 0xf) | (high[j] >> (2 * quarter) & 3) << 4)
     }
 
-    /// The scales of the sixteens.
+    /// The scales of the groups of 16.
     pub(super) fn scales(&self) -> [f32; 2 * PARTS] {
         let d = f16::from_le_bytes(self.d).to_f32();
         self.scales.map(|scale| d * f32::from(scale))
@@ -228,13 +230,13 @@ impl Q6K {
     }
 }
 
-/// `value / step`, to a whole number from `least` to `most`; zero if there is no step.
+/// `value / step`, rounded to an integer from `least` to `most`; zero if `step` is zero.
 pub(super) fn nearest(value: f32, step: f32, least: f32, most: f32) -> f32 {
     if step == 0.0 { 0.0_f32.max(least) } else { (value / step).round().clamp(least, most) }
 }
 
-/// Scale and minimum with which `scale * q - minimum`, for whole `q` up to `most`, comes near 32 values: each of five
-/// scales around that of the range says what `q` are, and these what line suits them best.
+/// Fits `scale * q - minimum`, with integer `q` up to `most`, to 32 values; returns scale and minimum. Tries
+/// five scales around the one of the range: each gives `q`, and least squares give scale and minimum.
 fn line_through(values: &[f32; 32], most: f32) -> (f32, f32) {
     let low = values.iter().fold(0.0_f32, |low, v| low.min(*v));
     let range = values.iter().fold(f32::MIN, |high, v| high.max(*v)) - low;
@@ -261,8 +263,8 @@ fn line_through(values: &[f32; 32], most: f32) -> (f32, f32) {
     best
 }
 
-/// The scale with which whole numbers of six bits come near 16 values: that of the whole numbers which it gives if the
-/// value furthest from zero is the last of them.
+/// Fits six-bit integers times a scale to 16 values; returns the scale. The integers come from the scale that
+/// maps the value of largest magnitude to the last integer; least squares then give the scale.
 fn scale_of(values: &[f32; 16]) -> f32 {
     let extreme =
         values.iter().fold(0.0_f32, |extreme, &v| if v.abs() > extreme.abs() { v } else { extreme });

@@ -1,20 +1,20 @@
-//! The arithmetic of a token: rows of stored weights against vectors of `f32`.
+//! The arithmetic of a token: rows of stored weights times vectors of `f32`.
 //!
 //! In reading order:
 //!
-//! * `block`, `interleaved`, `k_block` and `parts` define the storage formats, one value after another;
-//!   `parts` has loops of its own, over what an instruction set does with 32 bytes;
+//! * `block`, `interleaved`, `k_block` and `parts` define the storage formats, one value at a time; `parts`
+//!   also has generic loops over an instruction set's operations on 32 bytes;
 //! * `scalar` defines the kernels, on any processor;
-//! * `packed` lays many vectors side by side, and `plain` defines their products;
-//! * `avx2`, `avx512` and `neon` compute the same results with vectors, behind one trait, and `tiles` cuts products
-//!   into what fits the registers of two of them;
-//! * `norm`, `rope`, `softmax` and `activation` are the steps between the matrices. They are plain Rust, the same on
-//!   every processor, because they touch a vector where the matrices touch megabytes.
+//! * `packed` lays many vectors side by side, and `plain` defines products with them;
+//! * `avx2`, `avx512` and `neon` compute the same results with vector instructions behind one trait; `tiles`
+//!   cuts products into tiles of registers for two of them;
+//! * `norm`, `rope`, `softmax` and `activation` are the steps between the matrices. They are plain Rust, the
+//!   same on every processor, because they touch one vector where the matrices touch megabytes.
 //!
-//! Weights keep the format of their file, or another order of the same bytes that a processor takes faster
-//! ([`Kernels::stored`]), and are unpacked to `f32` in registers, or to bytes where many vectors have
-//! been rounded to 8 bits. Nothing here knows of threads, neurons or files: callers loop.
-//! `docs/internals.md` says what each optimisation brought.
+//! Weights keep the format of their file, or the order that [`Kernels::stored`] names: the same bytes, but
+//! faster to read. Kernels unpack them to `f32` in registers, or to bytes if many vectors have been rounded
+//! to 8 bits. Nothing here knows of threads, neurons or files: callers loop. `docs/internals.md` says what
+//! each optimisation brought.
 
 mod activation;
 mod block;
@@ -66,38 +66,38 @@ pub use plans::engine::{ADDED, SHARING, sum_words};
 
 pub use format::Format;
 
-/// Bytes by which weights in order are prefetched ahead of their use. Less leaves bandwidth unused; more gains nothing, and
-/// evicts what is being read.
+/// Prefetch distance in bytes for weights in order. Less leaves bandwidth unused; more gains nothing and
+/// evicts the bytes being read.
 const AHEAD_BYTES: usize = 4096;
 
-/// A row of weights: its format and its bytes, which need no alignment.
+/// A row of weights: its format and its bytes, of any alignment.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     /// Storage format of the values.
     pub format: Format,
     /// Whole blocks, back to back.
     pub bytes: &'a [u8],
-    /// The bytes that will be read next. A kernel prefetches them line by line while it reads `bytes`; the result
-    /// does not depend on them. A processor's own prefetching follows rows that lie in order, and cannot know a list
-    /// of neurons.
+    /// The bytes to be read next. A kernel prefetches them line by line while it reads `bytes`; the result
+    /// does not depend on them. Hardware prefetching follows consecutive rows, but cannot know a list of
+    /// neurons.
     pub next: &'a [u8],
 }
 
 impl<'a> Row<'a> {
-    /// A row after which nothing is known.
+    /// A row without a known successor.
     #[inline]
     pub fn new(format: Format, bytes: &'a [u8]) -> Self {
         Self { format, bytes, next: bytes }
     }
 
-    /// This row with `next` as the bytes that are read after it.
+    /// This row, with `next` as the bytes read after it.
     #[inline]
     #[must_use]
     pub fn before(self, next: &'a [u8]) -> Self {
         Self { next, ..self }
     }
 
-    /// The row at `bytes[start..start + count]`, with what lies a little behind it prefetched.
+    /// The row at `bytes[start..start + count]`, with the bytes a little behind it as `next`.
     #[inline]
     pub fn in_order(format: Format, bytes: &'a [u8], start: usize, count: usize) -> Self {
         let next = bytes.get(start + AHEAD_BYTES..).unwrap_or(&bytes[start..]);
@@ -110,19 +110,20 @@ impl<'a> Row<'a> {
         self.bytes.len() / self.format.block_bytes() * self.format.block_values()
     }
 
-    /// Offset in `bytes` of the block that begins with value `index`; for an index inside a block, its proportional place.
+    /// Byte offset of the block that begins with value `index`; for an index inside a block, the proportional
+    /// offset.
     #[inline]
     fn place(&self, index: usize) -> usize {
         index * self.format.block_bytes() / self.format.block_values()
     }
 
-    /// Distance in bytes from the begin of `bytes` to the begin of `next`.
+    /// Distance in bytes from the start of `bytes` to the start of `next`.
     #[inline]
     fn ahead(&self) -> usize {
         self.next.as_ptr().addr().wrapping_sub(self.bytes.as_ptr().addr())
     }
 
-    /// Stops the programmer who pairs a row with a vector of another length.
+    /// Panics if the row has another length than the vector.
     #[inline]
     fn assert_values(&self, count: usize) {
         assert_eq!(
@@ -140,9 +141,9 @@ impl<'a> Row<'a> {
 pub struct Matrix<'a> {
     /// Storage format of the values.
     pub format: Format,
-    /// Rows: the length of its output.
+    /// Rows: the length of the output.
     pub rows: usize,
-    /// Columns: the length of its input, a multiple of the format's block.
+    /// Columns: the length of the input, a multiple of the format's block.
     pub columns: usize,
     /// `rows` rows of [`Format::row_bytes`]`(columns)`, back to back.
     pub bytes: &'a [u8],
@@ -163,10 +164,10 @@ impl<'a> Matrix<'a> {
 
 /// The kernels of one instruction set.
 ///
-/// A call runs on the calling thread, allocates nothing, and gives the same bits for the same arguments every time.
-/// Between instruction sets `dot` differs by rounding, for sums are taken in another order.
+/// A call runs on the calling thread, allocates nothing, and returns the same bits for the same arguments.
+/// Across instruction sets `dot` differs by rounding, because the order of its sum differs.
 pub trait Kernels: Sync + fmt::Debug {
-    /// The instruction set that the processor must have.
+    /// The instruction set that the kernels need.
     fn instruction_set(&self) -> InstructionSet;
 
     /// `sum over i of w[i] * x[i]`.
@@ -177,8 +178,8 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn dot(&self, w: Row<'_>, x: &[f32]) -> f32;
 
-    /// [`Kernels::dot`] with rows in order, to the bit: `out[i] = w[start + i] . x`. A short row is over before a call has
-    /// begun.
+    /// [`Kernels::dot`] for rows in order, bit for bit: `out[i] = w[start + i] . x`. Avoids a call per row,
+    /// which takes longer than a short row.
     ///
     /// *Shapes*: `w: [rows, n]`, `x: [n]`.
     ///
@@ -190,11 +191,12 @@ pub trait Kernels: Sync + fmt::Debug {
         }
     }
 
-    /// Rows in order with few vectors, a row unpacked once for some of them: `out[t][r] = w[rows.start + r] . x[t]`.
-    /// Each sum is taken in one order, not always that of [`Kernels::dot`], whatever rows and vectors stand beside
-    /// it.
+    /// Rows in order times few vectors, unpacking a row once for several: `out[t][r] = w[rows.start + r] .
+    /// x[t]`. The order of each sum is fixed, whatever other rows and vectors a call has, but may differ from
+    /// [`Kernels::dot`].
     ///
-    /// *Shapes*: `w: [.., n]`, `x: [count, n]`, `out: [count, places]`, of which the first `rows.len()` are written.
+    /// *Shapes*: `w: [.., n]`, `x: [count, n]`, `out: [count, places]`; the first `rows.len()` of each
+    /// vector's places are written.
     ///
     /// # Panics
     /// If lengths disagree.
@@ -204,8 +206,8 @@ pub trait Kernels: Sync + fmt::Debug {
 
     /// `y[i] += a * w[i]`.
     ///
-    /// Each `y[i]` depends on `a`, `w[i]` and `y[i]` alone, so columns may be split between threads at any multiple of
-    /// the format's block without changing a bit of the result.
+    /// Each `y[i]` depends on `a`, `w[i]` and `y[i]` alone. So columns may be split between threads at any
+    /// multiple of the format's block without changing a bit of the result.
     ///
     /// *Shapes*: `w: [n]`, `y: [n]`.
     ///
@@ -213,8 +215,8 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ.
     fn axpy(&self, a: f32, w: Row<'_>, y: &mut [f32]);
 
-    /// [`Kernels::dot`] with a vector of 8 bits, for rows of blocks. Of values under one scale the sum is one of whole
-    /// numbers, hence exact.
+    /// [`Kernels::dot`] with a vector of 8 bits, for rows of blocks. The sum of values under one scale is an
+    /// integer sum, hence exact.
     ///
     /// *Shapes*: `w: [n]`, `x: [n]`.
     ///
@@ -222,8 +224,8 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If the lengths differ, or the row has no blocks.
     fn dot_rounded(&self, w: Row<'_>, x: Rounded<'_>) -> f32;
 
-    /// [`Kernels::dot_rounded`] with rows in order, to the bit: `out[i] = w[start + i] . x`. Rows of a few blocks are
-    /// over before a call has begun.
+    /// [`Kernels::dot_rounded`] for rows in order, bit for bit: `out[i] = w[start + i] . x`. Avoids a call
+    /// per row, which takes longer than a row of few blocks.
     ///
     /// *Shapes*: `w: [rows, n]`, `x: [n]`.
     ///
@@ -237,8 +239,8 @@ pub trait Kernels: Sync + fmt::Debug {
 
     /// Rows times many vectors: `out[r][t] = sum over i of w[r][i] * x[t][i]`.
     ///
-    /// Each sum is taken in one order, whatever rows and vectors stand beside it. [`Form::Q8`] meets the formats of
-    /// blocks; of values under one scale the sum is one of whole numbers, hence exact.
+    /// The order of each sum is fixed, whatever other rows and vectors a call has. [`Form::Q8`] supports the
+    /// formats of blocks; the sum of values under one scale is an integer sum, hence exact.
     ///
     /// *Shapes*: `w: [rows]` of `[x.columns]`, one format; `out: [rows, x.count]`.
     ///
@@ -246,20 +248,21 @@ pub trait Kernels: Sync + fmt::Debug {
     /// If lengths or formats disagree.
     fn products(&self, w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]);
 
-    /// Many times [`Kernels::axpy`]: `y[t][i] += sum over k of a[k][t] * w[k][i]`, `k` ascending, to the bit of `axpy`
-    /// one after another. Weights must be finite.
+    /// [`Kernels::axpy`] many times: `y[t][i] += sum over k of a[k][t] * w[k][i]`, with `k` ascending. Every
+    /// bit is as with `axpy` row after row. Weights must be finite.
     ///
-    /// *Shapes*: `a: [w.len(), count]`, of which vectors `vectors` are used, `w: [w.len()]` of `[columns]`, one format,
-    /// `y: [vectors.len(), columns]`.
+    /// *Shapes*: `a: [w.len(), count]`, read at the columns `vectors`; `w: [w.len()]` of `[columns]`, one
+    /// format; `y: [vectors.len(), columns]`.
     ///
     /// # Panics
     /// If lengths or formats disagree.
     fn add_products(&self, a: &[f32], count: usize, vectors: Range<usize>, w: &[Row<'_>], y: &mut [f32]);
 
-    /// [`Kernels::add_products`] of rows in order for few vectors, to the bit, where few factors are zero:
+    /// [`Kernels::add_products`] of rows in order for few vectors, bit for bit, where few factors are zero:
     /// `y[t] += sum over r of a[t][r] * w[rows.start + r]`.
     ///
-    /// *Shapes*: `a: [count, places]`, of which the first `rows.len()` are used, `w: [.., n]`, `y: [count, n]`.
+    /// *Shapes*: `a: [count, places]`, with the first `rows.len()` of each vector used; `w: [.., n]`, `y:
+    /// [count, n]`.
     ///
     /// # Panics
     /// If lengths disagree.
@@ -267,7 +270,7 @@ pub trait Kernels: Sync + fmt::Debug {
         add_some_at_a_time(self, a, w, rows, y);
     }
 
-    /// How these kernels add up rows of down.
+    /// The strategy for summing rows of down.
     fn down(&self) -> &dyn Down;
 
     /// `x[i] = exp(x[i] - largest)`, by [`exp`].
@@ -275,29 +278,29 @@ pub trait Kernels: Sync + fmt::Debug {
         softmax::exponentials(x, largest);
     }
 
-    /// `values[i] = activation.apply(gates[i], ups[i])`, to the bit, of as many as there are of all three.
+    /// `values[i] = activation.apply(gates[i], ups[i])`, bit for bit, up to the shortest of the three slices.
     fn activate(&self, activation: Activation, gates: &[f32], ups: &[f32], values: &mut [f32]) {
         activation::activate(activation, gates, ups, values);
     }
 
     /// Number of bits that differ between two vectors of signs.
     ///
-    /// *Shapes*: `a: [n / 64]`, `b: [n / 64]`, one bit a sign.
+    /// *Shapes*: `a: [n / 64]`, `b: [n / 64]`, one bit per sign.
     ///
     /// # Panics
     /// If the lengths differ.
     fn sign_mismatch(&self, a: &[u64], b: &[u64]) -> u32;
 
-    /// The format in which these kernels read rows of `columns` values of `format` fastest: the same
-    /// values in the same number of bytes.
+    /// The format that these kernels read fastest for rows of `columns` values of `format`: the same values
+    /// in the same number of bytes.
     fn stored(&self, format: Format, _columns: usize) -> Format {
         format
     }
 
-    /// Reads a row and does next to nothing with it: all its words of eight bytes, taken together by exclusive or, the last
-    /// one filled with zeros. Its speed is the most that memory gives a kernel.
+    /// Reads a row with almost no computation: the exclusive or of its words of eight bytes, the last one
+    /// padded with zeros. Measures the read bandwidth that bounds every kernel.
     fn read(&self, w: Row<'_>) -> u64 {
-        // in lanes, so that they do not wait for each other
+        // in lanes, which are independent
         let mut lanes = [0_u64; 16];
         let (chunks, rest) = w.bytes.as_chunks::<128>();
         for chunk in chunks.iter().chain([&padded(rest)]) {
@@ -308,17 +311,17 @@ pub trait Kernels: Sync + fmt::Debug {
     }
 }
 
-/// Every kernel set this processor can run, the reference first and the fastest last.
+/// Every kernel set that this processor supports: the reference first, the fastest last.
 pub fn available() -> Vec<&'static dyn Kernels> {
     InstructionSet::ALL.into_iter().filter_map(by_name).collect()
 }
 
-/// The fastest kernels this processor can run.
+/// The fastest kernels that this processor supports.
 pub fn best() -> &'static dyn Kernels {
     InstructionSet::ALL.into_iter().rev().find_map(by_name).unwrap_or(&scalar::Scalar)
 }
 
-/// The kernels of `instruction_set`, if this processor can run them.
+/// The kernels of `instruction_set`, if this processor supports it.
 pub fn by_name(instruction_set: InstructionSet) -> Option<&'static dyn Kernels> {
     match instruction_set {
         InstructionSet::Scalar => Some(&scalar::Scalar),
@@ -330,7 +333,7 @@ pub fn by_name(instruction_set: InstructionSet) -> Option<&'static dyn Kernels> 
         InstructionSet::Neon | InstructionSet::Dotprod | InstructionSet::I8mm => {
             neon::Neon::detect(instruction_set).map(|kernels| kernels as &dyn Kernels)
         }
-        // of another processor
+        // the instruction sets of another architecture
         #[cfg(not(target_arch = "x86_64"))]
         InstructionSet::Avx2 | InstructionSet::Avx512 => None,
         #[cfg(not(target_arch = "aarch64"))]
@@ -338,17 +341,17 @@ pub fn by_name(instruction_set: InstructionSet) -> Option<&'static dyn Kernels> 
     }
 }
 
-/// [`Kernels::stored`] where registers take nibbles as they lie.
+/// [`Kernels::stored`] for kernels that load interleaved nibbles.
 #[cfg(target_arch = "x86_64")]
 fn stored_interleaved(format: Format, columns: usize) -> Format {
     let groups = columns.is_multiple_of(Format::Q4_0X4.block_values());
     if format == Format::Q4_0 && groups { Format::Q4_0X4 } else { format }
 }
 
-/// Rows of `format` as [`Kernels::stored`] wants them, in place.
+/// Repacks rows of `format` as `stored`, a format returned by [`Kernels::stored`], in place.
 ///
 /// # Panics
-/// If no kernels store one as the other, or a row is not whole blocks of both.
+/// If no kernels store one format as the other, or a row is not whole blocks of both.
 pub fn repack(format: Format, stored: Format, rows: &mut [u8]) {
     match (format, stored) {
         (Format::Q4_0, Format::Q4_0X4) => interleaved::repack(rows),
@@ -356,14 +359,14 @@ pub fn repack(format: Format, stored: Format, rows: &mut [u8]) {
     }
 }
 
-/// `values`, then zeros.
+/// `values`, padded with zeros.
 fn padded<T: Default + Copy, const N: usize>(values: &[T]) -> [T; N] {
     let mut padded = [T::default(); N];
     padded[..values.len()].copy_from_slice(values);
     padded
 }
 
-/// [`Kernels::add_products`] by definition.
+/// The definition of [`Kernels::add_products`].
 fn add_one_by_one(
     kernels: &dyn Kernels,
     a: &[f32],
@@ -382,7 +385,7 @@ fn add_one_by_one(
     }
 }
 
-/// Stops the programmer whose outputs are not those of rows, or whose rows are not as long as the vector.
+/// Panics if there is no row for an output, or a row differs from the vector in length.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn assert_rows(w: Matrix<'_>, start: usize, x: &[f32], out: &[f32]) {
     assert!(start + out.len() <= w.rows, "a row for each output");
@@ -391,8 +394,8 @@ fn assert_rows(w: Matrix<'_>, start: usize, x: &[f32], out: &[f32]) {
     }
 }
 
-/// Stops the programmer whose rows, vectors and numbers (one a vector and row) do not meet; says how many numbers there is
-/// room for in each vector's.
+/// Panics if the shapes of rows, vectors and numbers (one per vector and row) do not match. Returns the
+/// number of places of each vector.
 fn assert_few(w: Matrix<'_>, rows: &Range<usize>, vectors: &[f32], numbers: &[f32]) -> usize {
     let count = vectors.len() / w.columns;
     let places = numbers.len() / count.max(1);
@@ -403,7 +406,7 @@ fn assert_few(w: Matrix<'_>, rows: &Range<usize>, vectors: &[f32], numbers: &[f3
     places
 }
 
-/// [`Kernels::dots`], a row and a vector at a time.
+/// [`Kernels::dots`], one row and one vector at a time.
 fn dots_one_by_one(
     w: Matrix<'_>,
     rows: Range<usize>,
@@ -419,7 +422,7 @@ fn dots_one_by_one(
     }
 }
 
-/// [`Kernels::add_few`] by [`Kernels::add_products`], whose factors lie row by row.
+/// [`Kernels::add_few`] by [`Kernels::add_products`], which takes factors row by row.
 fn add_some_at_a_time<K: Kernels + ?Sized>(
     kernels: &K,
     a: &[f32],
@@ -445,7 +448,7 @@ fn add_some_at_a_time<K: Kernels + ?Sized>(
     }
 }
 
-/// Stops the programmer whose rows are not of one format and length.
+/// Panics unless the rows have one format and length.
 fn assert_alike(w: &[Row<'_>], columns: usize) {
     let Some(first) = w.first() else { return };
     first.assert_values(columns);
@@ -453,7 +456,7 @@ fn assert_alike(w: &[Row<'_>], columns: usize) {
     assert!(w.iter().all(alike), "rows of one format and length");
 }
 
-/// Stops the programmer whose shapes disagree; says how many columns there are.
+/// Panics if the shapes do not match; returns the number of columns.
 fn assert_sums(a: &[f32], count: usize, vectors: &Range<usize>, w: &[Row<'_>], y: &[f32]) -> usize {
     assert_eq!(a.len(), w.len() * count, "add_products: one factor a row and vector");
     assert!(vectors.end <= count, "add_products: vectors {vectors:?} of {count}");
@@ -463,7 +466,7 @@ fn assert_sums(a: &[f32], count: usize, vectors: &Range<usize>, w: &[Row<'_>], y
     columns
 }
 
-/// A set of vector instructions that some kernels are written in.
+/// An instruction set that has kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InstructionSet {
     /// Plain Rust: the reference, on any processor.
@@ -481,7 +484,7 @@ pub enum InstructionSet {
 }
 
 impl InstructionSet {
-    /// Every instruction set, the slowest of a processor first.
+    /// Every instruction set; for each architecture, the slowest first.
     pub const ALL: [Self; 6] =
         [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon, Self::Dotprod, Self::I8mm];
 
@@ -515,7 +518,7 @@ impl FromStr for InstructionSet {
     }
 }
 
-/// A name that is no [`InstructionSet`]'s.
+/// A name that no [`InstructionSet`] has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no kernels are written for the instruction set `{0}`: choose one of {names}", names = InstructionSet::ALL.map(InstructionSet::name).join(", "))]
 pub struct UnknownInstructionSet(String);

@@ -1,4 +1,5 @@
-//! NEON: thirty-two weights at a time, in eight registers; bytes as the processor can multiply them.
+//! NEON: 32 weights at a time, in eight registers; products of bytes by the fastest instruction of the
+//! processor.
 //!
 //! ```text
 //! for 32 weights w, stored in BYTES bytes:
@@ -7,16 +8,17 @@
 //!     axpy:  y0 += a * w0    ... y7 += a * w7
 //! ```
 //!
-//! 1. A format is one function from its bytes to eight registers of `f32`; the loops are written once, over that function.
-//! 2. A remainder shorter than 32, which only the formats without blocks have, is padded with zeros and takes the same
-//!    path, so a value's result does not depend on where a row is cut.
+//! 1. A format is one function from its bytes to eight registers of `f32`; the loops are written once, over
+//!    that function.
+//! 2. Only formats without blocks can leave a remainder shorter than 32. It is padded with zeros and takes
+//!    the same path, so a result does not depend on where a row is cut.
 //! 3. Weights are prefetched a little ahead, as `avx2` explains.
-//! 4. Three instruction sets share these loops: they differ in how four or eight bytes are multiplied and added
-//!    (`neon/bytes.rs`). Whole numbers are exact, hence all three give the same bits.
+//! 4. Three instruction sets share these loops. They differ in how four or eight bytes are multiplied and
+//!    summed (`neon/bytes.rs`). Integers are exact, so all three return the same bits.
 //!
-//! Formats without kernels of their own here have those of [`super::parts`].
+//! Formats without kernels of their own here use the shared loops of [`super::parts`].
 //!
-//! A scale times a quantised value has at most 19 significant bits, hence is exact in `f32`.
+//! A scale times a quantised value has at most 19 significant bits, so the product is exact in `f32`.
 #![expect(unsafe_code, reason = "vector loads and stores, and entering a target_feature context")]
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
@@ -45,7 +47,7 @@ mod transposed;
 /// Thirty-two floats.
 type Registers = [float32x4_t; 8];
 
-/// Proof that the processor has NEON and multiplies bytes so; only [`Neon::detect`] makes one.
+/// Proof that the processor has NEON and this multiplication of bytes; only [`Neon::detect`] makes one.
 #[derive(Debug)]
 pub(super) struct Neon {
     bytes: Bytes,
@@ -54,16 +56,16 @@ pub(super) struct Neon {
 /// The instructions that multiply bytes.
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
-    /// Products of 16 bits, added to 32 (`smull`).
+    /// Products in 16 bits, summed in 32 (`smull`).
     Widened,
-    /// Group products of bytes in one instruction (`sdot`).
+    /// Four products of bytes summed by one instruction (`sdot`).
     Dot,
-    /// Two by eight times eight by two (`smmla`); a single vector as [`Bytes::Dot`].
+    /// A 2x8 times an 8x2 matrix of bytes (`smmla`); a single vector uses [`Bytes::Dot`].
     Matrix,
 }
 
 impl Neon {
-    /// The token of this instruction set, if the processor has it.
+    /// The proof for this instruction set, if the processor has it.
     pub(super) fn detect(instruction_set: InstructionSet) -> Option<&'static Self> {
         let neon = is_aarch64_feature_detected!("neon");
         let dotprod = neon && is_aarch64_feature_detected!("dotprod");
@@ -128,7 +130,7 @@ impl Kernels for Neon {
         match self.bytes {
             // SAFETY: `self` exists, so `detect` has seen NEON.
             Bytes::Widened => unsafe { bytes::dot_widened(w, x) },
-            // SAFETY: both are made only where `detect` has seen `dotprod`.
+            // SAFETY: both variants exist only where `detect` has seen `dotprod`.
             Bytes::Dot | Bytes::Matrix => unsafe { bytes::dot_dotprod(w, x) },
         }
     }
@@ -139,9 +141,9 @@ impl Kernels for Neon {
             (Form::F32, _) => unsafe { products::products(w, x, out) },
             // SAFETY: as above.
             (Form::Q8, Bytes::Widened) => unsafe { bytes::products_widened(w, x, out) },
-            // SAFETY: it is made only where `detect` has seen `dotprod`.
+            // SAFETY: the variant exists only where `detect` has seen `dotprod`.
             (Form::Q8, Bytes::Dot) => unsafe { bytes::products_dotprod(w, x, out) },
-            // SAFETY: it is made only where `detect` has seen `i8mm`.
+            // SAFETY: the variant exists only where `detect` has seen `i8mm`.
             (Form::Q8, Bytes::Matrix) => unsafe { bytes::products_i8mm(w, x, out) },
         }
     }
@@ -184,15 +186,15 @@ impl Down for Neon {
         match self.bytes {
             // SAFETY: `self` exists, so `detect` has seen NEON.
             Bytes::Widened => unsafe { transposed::add_widened(w, start, x, out) },
-            // SAFETY: it is made only where `detect` has seen `dotprod`.
+            // SAFETY: the variant exists only where `detect` has seen `dotprod`.
             Bytes::Dot => unsafe { transposed::add_dotprod(w, start, x, out) },
-            // SAFETY: it is made only where `detect` has seen `i8mm`.
+            // SAFETY: the variant exists only where `detect` has seen `i8mm`.
             Bytes::Matrix => unsafe { transposed::add_i8mm(w, start, x, out) },
         }
     }
 }
 
-/// Rows in order, without a call for each.
+/// Rows in order, without a function call for each.
 #[target_feature(enable = "neon")]
 fn rows(w: Matrix<'_>, start: usize, x: &[f32], out: &mut [f32]) {
     for (at, out) in (start..).zip(out) {
@@ -214,7 +216,7 @@ fn dot(w: Row<'_>, x: &[f32]) -> f32 {
     }
 }
 
-/// `R` times axpy, one after another for each value.
+/// `R` times axpy, in order for each value.
 #[target_feature(enable = "neon")]
 fn axpy<const R: usize>(a: [f32; R], w: [Row<'_>; R], y: &mut [f32]) {
     match w[0].format {
@@ -275,7 +277,7 @@ fn dot_with<const BYTES: usize>(row: Row<'_>, x: &[f32], weights: impl Fn(&[u8; 
     vaddvq_f32(vaddq_f32(vaddq_f32(pair(0), pair(2)), vaddq_f32(pair(4), pair(6))))
 }
 
-/// `y[i] += a[k] * w[k][i]` for one `k` after another, each rounded once: what is added to stays in registers.
+/// `y[i] += a[k] * w[k][i]` for ascending `k`, each rounded once; `y` stays in registers.
 #[inline]
 #[target_feature(enable = "neon")]
 fn axpy_with<const BYTES: usize, const R: usize>(
@@ -335,7 +337,7 @@ fn unpack_with<const BYTES: usize>(
     }
 }
 
-// ---- thirty-two weights of each format ----
+// ---- 32 weights of each format ----
 
 #[inline]
 #[target_feature(enable = "neon")]
@@ -377,14 +379,14 @@ fn q4_0_weights(block: &[u8; 18]) -> Registers {
     scaled([scale([block[0], block[1]]); 2], q4_0_steps(block))
 }
 
-/// The whole numbers of a block.
+/// The integers of a block.
 #[inline]
 #[target_feature(enable = "neon")]
 fn q8_0_steps([_, _, q @ ..]: &[u8; 34]) -> [int8x16_t; 2] {
     cast_ref::<_, [[u8; 16]; 2]>(q).each_ref().map(|q| vreinterpretq_s8_u8(load_16(q)))
 }
 
-/// The whole numbers of a block, in the order of their values.
+/// The integers of a block, in the order of their values.
 #[inline]
 #[target_feature(enable = "neon")]
 fn q4_0_steps([_, _, q @ ..]: &[u8; 18]) -> [int8x16_t; 2] {
@@ -393,7 +395,7 @@ fn q4_0_steps([_, _, q @ ..]: &[u8; 18]) -> [int8x16_t; 2] {
     [signed(vandq_u8(q, vdupq_n_u8(0xf))), signed(vshrq_n_u8::<4>(q))]
 }
 
-/// Values of a block: whole numbers times the scale of their half.
+/// Values of a block: integers times the scale of their half.
 #[inline]
 #[target_feature(enable = "neon")]
 fn scaled([d0, d1]: [float32x4_t; 2], steps: [int8x16_t; 2]) -> Registers {
@@ -448,7 +450,7 @@ fn store_4(y: &mut [f32; 4], new: float32x4_t) {
     unsafe { vst1q_f32(y.as_mut_ptr(), new) }
 }
 
-/// Group whole numbers.
+/// Four integers.
 #[inline]
 #[target_feature(enable = "neon")]
 fn whole_numbers(numbers: int32x4_t) -> [i32; 4] {

@@ -2,7 +2,7 @@
 
 /// `out[i] = x[i] / sqrt(mean of x[j]^2 + epsilon) * weight[i]`.
 ///
-/// The squares are added in eight interleaved sums, in the same order on every processor.
+/// The squares are summed in eight interleaved sums, in the same order on every processor.
 ///
 /// *Shapes*: `x: [n]`, `weight: [n]`, `out: [n]`.
 ///

@@ -1,4 +1,5 @@
-//! Many vectors side by side, as a product with a matrix wants them: a register holds one value of sixteen vectors.
+//! Many vectors side by side, the layout for products with matrices: a register holds one column of sixteen
+//! vectors.
 //!
 //! ```text
 //! group of g <= 16 vectors, one group after another:
@@ -6,9 +7,9 @@
 //! Q8    [block of 32 columns] [g scales : f32] [g sums : i32] [8][g] [4 : i8]
 //! ```
 //!
-//! In `Q8` a vector's block is 32 whole numbers in -127..127 under a scale, the largest value over 127; its sum is that
-//! of the whole numbers, which takes the offset of stored weights away again. Both forms take at most the room of the
-//! vectors themselves, since a word of `Q8` holds four values.
+//! In `Q8`, a vector's block is 32 integers in -127..127 and a scale: the largest magnitude over 127. The
+//! stored sum of the integers corrects for the offset of stored weights. Both forms fit in the space of the
+//! unpacked vectors, since a word of `Q8` holds four values.
 
 use std::ops::Range;
 
@@ -27,32 +28,32 @@ const _: () = assert!(
     "plans turn one block of neurons"
 );
 
-/// The form in which packed vectors hold their values.
+/// The number format of packed vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Values as `f32`.
     F32,
-    /// Rounded to 8 bits under a scale for each 32 columns.
+    /// Rounded to 8 bits, with a scale for every 32 columns.
     Q8,
 }
 
-/// A piece of a group: how many vectors it has, and its words, one register after another.
+/// A piece of a group: the number of vectors, and its words, register by register.
 pub(super) type PackedVectors<'a> = (usize, &'a [[f32; LANES]]);
 
 /// `[count, columns]` values in groups of [`LANES`] vectors.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a> {
-    /// The form of the values.
+    /// The number format of the values.
     pub form: Form,
-    /// Values of a vector; for [`Form::Q8`] a multiple of 32.
+    /// Values per vector; for [`Form::Q8`], a multiple of 32.
     pub columns: usize,
-    /// Vectors.
+    /// Number of vectors.
     pub count: usize,
     words: &'a [f32],
 }
 
 impl<'a> Packed<'a> {
-    /// Vectors that [`pack`] has written to the front of `words`.
+    /// Views vectors that [`pack`] has written to the start of `words`.
     ///
     /// # Panics
     /// If there are too few words.
@@ -60,10 +61,10 @@ impl<'a> Packed<'a> {
         Self { form, columns, count, words: &words[..count * form.vector_words(columns)] }
     }
 
-    /// Vectors `start..start + count`, `start` being the first of a group.
+    /// Vectors `start..start + count`; `start` must be the first vector of a group.
     ///
     /// # Panics
-    /// If it is not, or there are too few vectors.
+    /// If `start` is not the first of a group, or there are too few vectors.
     #[must_use]
     pub fn part(self, start: usize, count: usize) -> Self {
         assert!(start.is_multiple_of(LANES), "vector {start} is inside a group");
@@ -72,17 +73,17 @@ impl<'a> Packed<'a> {
         Self { count, words: &self.words[start * vector..][..count * vector], ..self }
     }
 
-    /// The words of each group, with its number of vectors.
+    /// The number of vectors and the words of each group.
     pub(super) fn groups(self) -> impl Iterator<Item = (usize, &'a [f32])> {
         let vector = self.form.vector_words(self.columns);
         self.words.chunks(LANES * vector).map(move |words| (words.len() / vector, words))
     }
 
-    /// Words `piece` of the vectors of each group. The last group may have fewer than sixteen: it is filled up with zeros,
-    /// in the front of `filled`, so that every register is a whole one.
+    /// Words `piece` of the vectors of each group. If the last group has fewer than sixteen vectors, it is
+    /// padded with zeros at the start of `filled`, so that every register is full.
     ///
     /// # Panics
-    /// If the last group is not whole, and `filled` shorter than the piece.
+    /// If the last group is not full and `filled` is shorter than the piece.
     pub(super) fn whole_groups<'b>(
         self,
         piece: Range<usize>,
@@ -122,7 +123,7 @@ impl<'a> Packed<'a> {
 }
 
 impl Form {
-    /// Words of one vector.
+    /// Words per vector.
     pub const fn vector_words(self, columns: usize) -> usize {
         match self {
             Self::F32 => columns,
@@ -131,12 +132,12 @@ impl Form {
     }
 }
 
-/// Packs vectors; a call for some whole groups writes what a call for all would write there.
+/// Packs vectors. A call for some whole groups writes the same words as a call for all vectors.
 ///
 /// *Shapes*: `rows: [count, columns]`, `words: [count * form.vector_words(columns)]`.
 ///
 /// # Panics
-/// If the lengths disagree, or [`Form::Q8`] meets part of a block.
+/// If the lengths disagree, or [`Form::Q8`] would split a block.
 pub fn pack(form: Form, columns: usize, rows: &[f32], words: &mut [f32]) {
     assert_eq!(
         words.len() * columns,
@@ -146,12 +147,12 @@ pub fn pack(form: Form, columns: usize, rows: &[f32], words: &mut [f32]) {
     pack_some(form, columns, |vector| &rows[vector * columns..][..columns], words);
 }
 
-/// [`pack`] of vectors that stand anywhere: as many as there are words for.
+/// [`pack`] for vectors at any address: as many as `words` has space for.
 ///
 /// *Shapes*: `row(vector): [columns]`, `words: [count * form.vector_words(columns)]`.
 ///
 /// # Panics
-/// Those of [`pack`].
+/// The panics of [`pack`].
 pub fn pack_some<'r>(form: Form, columns: usize, row: impl Fn(usize) -> &'r [f32], words: &mut [f32]) {
     let vector = form.vector_words(columns);
     assert!(
@@ -181,14 +182,14 @@ pub fn pack_some<'r>(form: Form, columns: usize, row: impl Fn(usize) -> &'r [f32
     }
 }
 
-/// Packs vectors that stand side by side, in whole groups from vector `first` on: as many as there are words for. As bytes,
-/// values that are missing from the last block are zero.
+/// Packs vectors that lie side by side, in whole groups from vector `first` on: as many as `words` has space
+/// for. As bytes, values missing from the last block are zero.
 ///
-/// *Shapes*: `values: [columns, count]`, `words: [some * form.vector_words(columns)]`, `columns` of [`Form::Q8`] rounded up to
-/// whole blocks.
+/// *Shapes*: `values: [columns, count]`, `words: [some * form.vector_words(columns)]`; for [`Form::Q8`],
+/// `columns` is rounded up to whole blocks.
 ///
 /// # Panics
-/// If `first` is inside a group, or there are more words than vectors.
+/// If `first` is inside a group, or `words` has space for more vectors than there are.
 pub fn pack_transposed(form: Form, values: &[f32], count: usize, first: usize, words: &mut [f32]) {
     let columns = values.len() / count;
     let vector = match form {
@@ -219,7 +220,7 @@ pub fn pack_transposed(form: Form, values: &[f32], count: usize, first: usize, w
     }
 }
 
-/// One block of vector `lane` of `g`.
+/// Packs one block of vector `lane` of `g`.
 fn pack_block(values: &[f32; BLOCK], lane: usize, g: usize, words: &mut [f32]) {
     let mut rounded = [0_i8; BLOCK];
     words[lane] = round_block(values, &mut rounded);
@@ -230,18 +231,18 @@ fn pack_block(values: &[f32; BLOCK], lane: usize, g: usize, words: &mut [f32]) {
     }
 }
 
-/// A block whose largest value is smaller is taken as zero: the inverse of its scale would be infinite.
+/// A block with a smaller largest magnitude is rounded to zero: the inverse of its scale would be infinite.
 pub(super) const LEAST: f32 = 1e-35;
 
-/// Rounds a block to whole numbers of at most 127; gives their scale.
+/// Rounds a block to integers of at most 127; returns their scale.
 pub(super) fn round_block<const N: usize>(values: &[f32; N], rounded: &mut [i8; N]) -> f32 {
     round_block_to(127.0, values, rounded)
 }
 
-/// Rounds a block to whole numbers of at most `most`; gives their scale.
+/// Rounds a block to integers of at most `most`; returns their scale.
 #[inline]
 pub(super) fn round_block_to<const N: usize>(most: f32, values: &[f32; N], rounded: &mut [i8; N]) -> f32 {
-    // in lanes, which do not wait for each other; what is not a number is passed over
+    // in independent lanes; NaNs are skipped
     let larger = |largest: f32, v: f32| if v > largest { v } else { largest };
     let (eights, rest) = values.as_chunks::<8>();
     let mut lanes = [0.0_f32; 8];
@@ -256,7 +257,7 @@ pub(super) fn round_block_to<const N: usize>(most: f32, values: &[f32; N], round
     scale
 }
 
-/// Rounds to the nearest whole number, halves to even, by adding a number whose last place is one.
+/// Rounds to the nearest integer, halves to even, by adding a number whose last bit is worth one.
 fn round(value: f32) -> i8 {
     const BASE: f32 = 12_582_912.0; // 1.5 * 2^23
     (value + BASE).to_bits() as i8

@@ -1,18 +1,19 @@
-//! Formats of blocks that need no kernel of their own: a *part* is 32 values of a block as whole numbers of a byte, with a
-//! scale and a minimum for each sixteen of them.
+//! Block formats without kernels of their own. A *part* is 32 values of a block as integers of a byte, with a
+//! scale and a minimum for every sixteen of them.
 //!
 //! ```text
 //! w[j] = scale[j / 16] * step[j] - minimum[j / 16]
 //! ```
 //!
-//! Three things are written once each, and meet here:
+//! Three things are written once each and combined here:
 //!
-//! * a format says how a part comes out of its bytes ([`Block`]; `blocks` has the definitions);
-//! * an instruction set says what it does with 32 bytes ([`Unpack`]) and 32 floats ([`Multiply`]);
+//! * a format defines how a part is unpacked from its bytes ([`Block`]; `blocks` has the definitions);
+//! * an instruction set defines operations on 32 bytes ([`Unpack`]) and 32 floats ([`Multiply`]);
 //! * the loops below.
 //!
-//! A scale times a step is exact in `f32`, as is a minimum; so a value is rounded once, by the subtraction, and not at all
-//! where there are no minima. [`Plain`] is the instruction set of any processor: with it these are the definitions.
+//! A scale times a step is exact in `f32`, and so is a minimum. So a value is rounded once, by the
+//! subtraction, and not at all without minima. [`Plain`] is an instruction set for any processor: with it,
+//! these loops are the definitions.
 
 use std::ops::Range;
 
@@ -32,33 +33,35 @@ pub(super) use write::{write_mxfp4, write_q4_1, write_q5_0, write_q5_1, write_q5
 /// Values of a part.
 const PART: usize = 32;
 
-/// How an instruction set unpacks 32 bytes. A value of it is the proof that the processor has the instructions.
+/// The operations of an instruction set for unpacking 32 bytes. A value of such a type proves that the
+/// processor has the instructions.
 pub(super) trait Unpack: Copy {
     /// Thirty-two bytes.
     type Bytes: Copy;
-    /// A float for each half of them.
+    /// A float for each half of the 32 values.
     type Pair: Copy;
 
-    /// Bytes from memory.
+    /// Loads bytes.
     fn load(self, bytes: &[u8; PART]) -> Self::Bytes;
-    /// Bytes to memory.
+    /// Stores bytes.
     fn store(self, bytes: Self::Bytes) -> [u8; PART];
-    /// The low halves of sixteen bytes, then their high halves.
+    /// The low nibbles of sixteen bytes, then their high nibbles.
     fn nibbles(self, bytes: &[u8; PART / 2]) -> Self::Bytes;
-    /// The bits of `mask` of each byte after it has been moved down, or up where `down` is negative.
+    /// Shifts each byte down (or up, if `down` is negative) and applies `mask`.
     fn shifted(self, bytes: Self::Bytes, down: i32, mask: u8) -> Self::Bytes;
-    /// `value` for each bit that is one, from the lowest of the first byte on; zero for the others.
+    /// `value` for each bit that is set, zero for each that is not; starts at the lowest bit of the first
+    /// byte.
     fn spread(self, bits: [u8; 4], value: u8) -> Self::Bytes;
-    /// The bits of either.
+    /// Bitwise or.
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
-    /// Each byte less `by`.
+    /// Each byte minus `by`.
     fn less(self, bytes: Self::Bytes, by: u8) -> Self::Bytes;
-    /// Each byte, negative where that of `signs` is all ones and not where it is zero.
+    /// Negates each byte whose byte of `signs` is all ones; a byte of zero keeps it.
     fn negated(self, bytes: Self::Bytes, signs: Self::Bytes) -> Self::Bytes;
-    /// The number of `table` at each byte, of four bits.
+    /// Looks up each byte, an index of four bits, in `table`.
     fn look_up(self, table: &[i8; 16], at: Self::Bytes) -> Self::Bytes;
 
-    /// A number of half precision for both halves.
+    /// A half-precision number for both halves.
     fn half(self, bits: [u8; 2]) -> Self::Pair;
     /// A float for each half.
     fn pair(self, floats: [f32; 2]) -> Self::Pair;
@@ -70,37 +73,38 @@ pub(super) trait Unpack: Copy {
     fn floats(self, pair: Self::Pair) -> [f32; 2];
 }
 
-/// How an instruction set multiplies 32 values.
+/// The operations of an instruction set for multiplying 32 values.
 pub(super) trait Multiply: Unpack {
     /// Thirty-two floats.
     type Floats: Copy;
-    /// Sums of whole numbers by their worth.
+    /// Partial sums of integer products times their scales.
     type Sums: Copy;
 
-    /// Prefetches what lies `ahead` of these weights.
+    /// Prefetches `ahead` bytes ahead of these weights.
     fn prefetch<W>(self, weights: &W, ahead: usize);
 
-    /// Floats from memory.
+    /// Loads floats.
     fn load_floats(self, from: &[f32; PART]) -> Self::Floats;
-    /// Floats to memory.
+    /// Stores floats.
     fn store_floats(self, floats: Self::Floats, to: &mut [f32; PART]);
-    /// The values of a part; `minima` says whether they have any, `halves` whether its halves differ in them.
+    /// The values of a part. `minima`: the format has minima. `halves`: the halves differ in scale and
+    /// minimum.
     fn values(self, part: Values32<Self>, halves: bool, minima: bool) -> Self::Floats;
-    /// `a * b + c` of each, rounded once.
+    /// `a * b + c` elementwise, rounded once.
     fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
-    /// `a * w + y` of each, rounded once.
+    /// `a * w + y` elementwise, rounded once.
     fn add_scaled(self, a: f32, w: Self::Floats, y: Self::Floats) -> Self::Floats;
-    /// The sum of all.
+    /// The sum of all values.
     fn total(self, floats: Self::Floats) -> f32;
 
-    /// `a * b` of each half.
+    /// `a * b` for each half.
     fn times(self, a: Self::Pair, b: Self::Pair) -> Self::Pair;
-    /// `a * b + c` of each half, rounded once.
+    /// `a * b + c` for each half, rounded once.
     fn pair_add(self, a: Self::Pair, b: Self::Pair, c: Self::Pair) -> Self::Pair;
-    /// Sums of nothing.
+    /// Empty sums.
     fn no_sums(self) -> Self::Sums;
-    /// Adds the products of `steps`, below zero or not (`signed`), and the whole numbers `x`, times what they are worth,
-    /// which differs between the halves or not (`halves`).
+    /// Adds the products of `steps` and the integers `x`, times a scale. `signed`: steps may be negative.
+    /// `halves`: the halves differ in their scale.
     fn add_whole(
         self,
         sums: Self::Sums,
@@ -110,35 +114,35 @@ pub(super) trait Multiply: Unpack {
         signed: bool,
         halves: bool,
     ) -> Self::Sums;
-    /// The sum of all.
+    /// The sum of all partial sums.
     fn total_sums(self, sums: Self::Sums) -> f32;
 }
 
 /// Thirty-two values in the registers of an instruction set.
 #[derive(Clone, Copy)]
 pub(super) struct Values32<U: Unpack> {
-    /// The whole numbers.
+    /// The integers.
     pub(super) steps: U::Bytes,
     /// The scale of each half.
     pub(super) scale: U::Pair,
-    /// The minimum of each half; zero in formats without.
+    /// The minimum of each half; zero in formats without minima.
     pub(super) minimum: U::Pair,
 }
 
-/// A block of a format, as its file has it.
+/// A block of a format, in the layout of the file.
 pub(super) trait Block: bytemuck::Pod {
     /// Parts of a block.
     const PARTS: usize;
-    /// Traits of the format.
+    /// The traits of the format.
     const TRAITS: Traits;
-    /// A block's scales and minima, before its parts are unpacked.
+    /// A block's unpacked scales and minima, the state for unpacking its parts.
     type Begun<U: Unpack>: Copy;
 
-    /// A block's scales and minima.
+    /// Unpacks a block's scales and minima.
     fn begin<U: Unpack>(&self, unpack: U) -> Self::Begun<U>;
     /// The scales of part `k`.
     fn scales<U: Unpack>(begun: &Self::Begun<U>, unpack: U, k: usize) -> [U::Pair; 2];
-    /// The whole numbers of part `k`.
+    /// The integers of part `k`.
     fn steps<U: Unpack>(&self, unpack: U, k: usize) -> U::Bytes;
 
     /// Part `k`.
@@ -152,24 +156,24 @@ pub(super) trait Block: bytemuck::Pod {
 /// Traits of a format: its steps, scales and minima.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traits {
-    /// Whether steps are below zero, too; else they are of `bits` bits.
+    /// Whether steps may be negative; otherwise they are unsigned, of `bits` bits.
     pub(super) signed: bool,
-    /// Bits of a step that is not below zero.
+    /// Bits of an unsigned step.
     pub(super) bits: u32,
-    /// Whether the sixteens of a part have scales of their own.
+    /// Whether the halves of a part have scales of their own.
     pub(super) halves: bool,
-    /// Whether there are minima.
+    /// Whether the format has minima.
     pub(super) minima: bool,
 }
 
-/// Work on rows of one format.
+/// A loop over rows of one format.
 trait RowKernel {
     type Result;
 
     fn with<B: Block>(self) -> Self::Result;
 }
 
-/// Does it, with the blocks of `format`.
+/// Runs `work` with the block type of `format`.
 #[inline(always)]
 fn with_blocks<W: RowKernel>(format: Format, work: W) -> W::Result {
     match format {
@@ -215,7 +219,7 @@ pub(super) fn traits(format: Format) -> Traits {
     with_blocks(format, Ask)
 }
 
-/// `sum of w[i] * x[i]`, thirty-two sums in flight.
+/// `sum of w[i] * x[i]`, 32 sums in flight.
 #[inline(always)]
 pub(super) fn dot<M: Multiply>(multiply: M, row: Row<'_>, x: &[f32]) -> f32 {
     struct Dot<'a, M>(M, Row<'a>, &'a [f32]);
@@ -270,7 +274,7 @@ pub(super) fn axpy<M: Multiply>(multiply: M, a: f32, row: Row<'_>, y: &mut [f32]
     with_blocks(row.format, Axpy(multiply, a, row, y));
 }
 
-/// Values `start..start + out.len()` of a row, whole parts.
+/// Values `start..start + out.len()` of a row, in whole parts.
 #[inline(always)]
 pub(super) fn unpack<M: Multiply>(multiply: M, row: &Row<'_>, start: usize, out: &mut [f32]) {
     struct Values<'a, M>(M, &'a [u8], usize, &'a mut [f32]);
@@ -299,15 +303,17 @@ pub(super) fn unpack<M: Multiply>(multiply: M, row: &Row<'_>, start: usize, out:
     with_blocks(row.format, Values(multiply, row.bytes, start, out));
 }
 
-/// Sums of a row's parts, one part to these and the next to those: a part waits for the sum before the last.
+/// Partial sums of a row's parts. Parts alternate between two sums, so that a part never waits for its
+/// predecessor's sum.
 struct Sums<M: Multiply> {
     whole: [M::Sums; 2],
-    /// Sums of the vector's values times the minima.
+    /// Partial sums of the vector's values times the minima.
     less: [M::Pair; 2],
 }
 
 impl<M: Multiply> Sums<M> {
-    /// Adds the products of a block with the vector's parts from `place` on, the first to sums `to`.
+    /// Adds the products of a block with the vector's parts from `place` on; the first part is added to sums
+    /// `to`.
     #[inline(always)]
     fn add<B: Block>(&mut self, m: M, block: &B, ahead: usize, x: Rounded<'_>, [place, to]: [usize; 2]) {
         let Traits { signed, halves, minima, .. } = B::TRAITS;
@@ -320,7 +326,7 @@ impl<M: Multiply> Sums<M> {
             let worth = m.times(scale, m.both(scales[k]));
             self.whole[to] = m.add_whole(self.whole[to], steps, &values[k], worth, signed, halves);
             if minima && halves {
-                // the vector's sums are of whole parts
+                // the vector has sums of whole parts only
                 let (ones, worth) = (m.load(&[1; PART]), m.times(minimum, m.both(-scales[k])));
                 self.whole[to] = m.add_whole(self.whole[to], ones, &values[k], worth, false, true);
             } else if minima {
@@ -330,7 +336,7 @@ impl<M: Multiply> Sums<M> {
     }
 }
 
-/// [`super::Kernels::dot_rounded`]; lengths and format have been checked.
+/// [`super::Kernels::dot_rounded`]; the caller has checked lengths and format.
 #[inline(always)]
 pub(super) fn dot_rounded<M: Multiply>(multiply: M, row: Row<'_>, x: Rounded<'_>) -> f32 {
     struct DotRounded<'a, M>(M, Row<'a>, Rounded<'a>);
@@ -357,7 +363,7 @@ pub(super) fn dot_rounded<M: Multiply>(multiply: M, row: Row<'_>, x: Rounded<'_>
     with_blocks(row.format, DotRounded(multiply, row, x))
 }
 
-/// Some parts of a row, in order: `each` gets its place among them.
+/// Calls `each` for some parts of a row, in order, with their index among them.
 #[inline(always)]
 pub(super) fn for_parts<U: Unpack>(
     unpack: U,
@@ -391,16 +397,16 @@ pub(super) fn for_parts<U: Unpack>(
 
 /// A part in memory.
 pub(super) struct Stored {
-    /// The whole numbers.
+    /// The integers.
     pub(super) steps: [i8; PART],
     /// The scale of each half.
     pub(super) scales: [f32; 2],
-    /// The minimum of each half; zero in formats without.
+    /// The minimum of each half; zero in formats without minima.
     pub(super) minima: [f32; 2],
 }
 
 impl<U: Unpack> Values32<U> {
-    /// To memory.
+    /// Stores the part to memory.
     #[inline(always)]
     pub(super) fn stored(self, unpack: U) -> Stored {
         Stored {
@@ -428,7 +434,7 @@ pub(super) fn stored<U: Unpack>(unpack: U, format: Format, row: &[u8], at: usize
     with_blocks(format, Store(unpack, row, at))
 }
 
-/// A row's values, by definition.
+/// The values of a row, by definition.
 pub(super) fn read(format: Format, row: &[u8], out: &mut [f32]) {
     for (at, out) in out.as_chunks_mut::<PART>().0.iter_mut().enumerate() {
         let Stored { steps, scales, minima } = stored(Plain, format, row, at);

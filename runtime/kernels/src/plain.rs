@@ -1,4 +1,5 @@
-//! Products with packed vectors in plain Rust: the definition, and, compiled for an instruction set, its vectors.
+//! Products with packed vectors in plain Rust: the definition, vectorised by the compiler for any instruction
+//! set.
 //!
 //! ```text
 //! for 4 rows, for 256 columns: unpack them once
@@ -11,14 +12,14 @@ use super::parts::{self, Plain};
 use super::{ADDED, Rounded, Row, TRANSPOSED_MOST, assert_added, assert_transposed, dequantise, interleaved};
 use crate::format::Format;
 
-/// Rows whose sums are in flight together.
+/// Rows with sums in flight.
 const ROWS: usize = 4;
 /// Columns unpacked at a time: whole blocks of every format.
 const COLUMNS: usize = 256;
-/// The fewest values that share a scale.
+/// The smallest number of values under one scale.
 const SIXTEEN: usize = 16;
 
-/// Stops the programmer who pairs rows with vectors of another length, or blocks that do not meet.
+/// Panics if rows and vectors differ in length, or if their blocks do not match.
 pub(super) fn assert_shapes(w: &[Row<'_>], x: Packed<'_>, out: &[f32]) {
     assert_eq!(out.len(), w.len() * x.count, "products: one output a row and vector");
     for row in w {
@@ -126,7 +127,7 @@ pub(super) fn dot_rounded(
     sum
 }
 
-/// [`super::Kernels::add_rounded`] by definition.
+/// The definition of [`super::Kernels::add_rounded`].
 pub(super) fn add_rounded(a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
     assert_added(a, w, y);
     for (at, y) in y.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
@@ -145,7 +146,7 @@ pub(super) fn add_rounded(a: &[f32], w: &[Row<'_>], y: &mut [f32]) {
     }
 }
 
-/// [`super::Kernels::add_transposed`] by definition.
+/// The definition of [`super::Kernels::add_transposed`].
 pub(super) fn add_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &mut [f32]) {
     assert_transposed(w, start, x, out);
     for (column, out) in (start..).zip(out.chunks_exact_mut(x.count)) {
@@ -169,7 +170,7 @@ pub(super) fn add_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &m
     }
 }
 
-/// Values that share a scale.
+/// Number of values under one scale.
 fn group_values(format: Format) -> usize {
     match format {
         Format::Q6K => SIXTEEN,
@@ -179,13 +180,13 @@ fn group_values(format: Format) -> usize {
     }
 }
 
-/// The values of 32 whole numbers: `scale * step - minimum`, with a scale and a minimum for each half.
+/// How 32 integers become values: `scale * step - minimum`, with a scale and a minimum for each half.
 struct Scales {
     scales: [f32; 2],
     minima: [f32; 2],
 }
 
-/// The whole numbers `32 at` on of a row of blocks.
+/// Unpacks the integers of a row of blocks from `32 at` on.
 fn unpack_block(format: Format, row: &[u8], at: usize, steps: &mut [i8; BLOCK]) -> Scales {
     let per_block = format.block_values() / BLOCK;
     let bytes = &row[at / per_block * format.block_bytes()..][..format.block_bytes()];
@@ -237,7 +238,7 @@ struct Panel {
 }
 
 impl Panel {
-    /// Unpacks a row's blocks into whole numbers and scales.
+    /// Unpacks a row's blocks into integers and scales.
     fn unpack(&mut self, at: usize, format: Format, bytes: &[u8]) {
         let blocks = bytes.len() / format.block_bytes() * format.block_values() / BLOCK;
         for (block, steps) in self.steps[at].as_chunks_mut().0.iter_mut().enumerate().take(blocks) {

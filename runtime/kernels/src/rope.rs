@@ -1,9 +1,9 @@
 //! Rotary position embedding, over pairs of a head's values.
 //!
-//! Llama files in GGUF keep the two values of a pair side by side (ggml calls this NORM); most others keep them half of the
-//! rotated width apart (NEOX).
+//! In llama's GGUF files the two values of a pair are neighbours (ggml calls this NORM). In most other files
+//! they are half of the rotated width apart (NEOX).
 
-/// Cosine and sine of the angle by which a pair of values of a head is rotated.
+/// Cosine and sine of the rotation of one pair of a head's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct Rotation {
@@ -13,11 +13,11 @@ pub struct Rotation {
     pub sin: f32,
 }
 
-/// The rotations of every pair at `position`: pair `i` is rotated by `position * frequencies[i]`, and multiplied by
-/// `magnitude`.
+/// Fills in the rotation of every pair at `position`: pair `i` is rotated by `position * frequencies[i]` and
+/// multiplied by `magnitude`.
 ///
-/// All heads of all layers share them, so they are computed once a token, and can afford double precision: a single
-/// precision angle is off by 1e-4 at position 2000.
+/// All heads of all layers share the rotations, so they are computed once per token and can afford double
+/// precision. A single-precision angle is off by 1e-4 at position 2000.
 ///
 /// *Shapes*: `frequencies: [dimensions / 2]`, `out: [dimensions / 2]`.
 ///
@@ -35,12 +35,13 @@ pub fn rope_frequency(base: f32, i: usize, pairs: usize) -> f64 {
     f64::from(base).powf(-(i as f64) / pairs as f64)
 }
 
-/// Rotates pair `(i, i + dimensions / 2)` of every head by rotation `i`. The dimensions of a head beyond the rotations stay.
+/// Rotates pair `(i, i + dimensions / 2)` of every head by rotation `i`. Dimensions beyond the rotations are
+/// unchanged.
 ///
-/// *Shapes*: those of [`rope`].
+/// *Shapes*: as in [`rope`].
 ///
 /// # Panics
-/// If `heads` is not whole heads, or there are more rotations than a head has pairs.
+/// If `heads` is not a whole number of heads, or a head has fewer pairs than there are rotations.
 pub fn rope_halves(heads: &mut [f32], head_dim: usize, rotations: &[Rotation]) {
     assert!(heads.len().is_multiple_of(head_dim), "rope: {} values are not heads of {head_dim}", heads.len());
     assert!(2 * rotations.len() <= head_dim, "rope: {} rotations in a head of {head_dim}", rotations.len());
@@ -52,12 +53,13 @@ pub fn rope_halves(heads: &mut [f32], head_dim: usize, rotations: &[Rotation]) {
     }
 }
 
-/// Rotates pair `(2 i, 2 i + 1)` of every head by rotation `i`. The dimensions of a head beyond the rotations stay.
+/// Rotates pair `(2 i, 2 i + 1)` of every head by rotation `i`. Dimensions beyond the rotations are
+/// unchanged.
 ///
 /// *Shapes*: `heads: [number of heads, head_dim]`, `rotations: [dimensions / 2]` with `dimensions <= head_dim`.
 ///
 /// # Panics
-/// If `heads` is not whole heads, or there are more rotations than a head has pairs.
+/// If `heads` is not a whole number of heads, or a head has fewer pairs than there are rotations.
 pub fn rope(heads: &mut [f32], head_dim: usize, rotations: &[Rotation]) {
     assert!(heads.len().is_multiple_of(head_dim), "rope: {} values are not heads of {head_dim}", heads.len());
     assert!(2 * rotations.len() <= head_dim, "rope: {} rotations in a head of {head_dim}", rotations.len());

@@ -4,11 +4,11 @@
 //! [scales: f32 a block] [sums: f32 a block] [values: i8] [halves: i8]
 //! ```
 //!
-//! A block's 32 values are whole numbers in -127..127 under a scale, the largest of them over 127; its sum is that of the
-//! whole numbers, which takes the offset of stored weights away again. The numbers are those of [`super::Packed`].
+//! A block is 32 integers in -127..127 and a scale: the largest magnitude over 127. The stored sum of the
+//! integers corrects for the offset of stored weights. [`super::Packed`] holds equal numbers.
 //!
-//! The halves are the values of each four blocks again, in the order in which sixty-four bytes of `Q4_0` hold theirs:
-//! the first sixteen of each block, then the second sixteen of each.
+//! The halves repeat the values of every four blocks in the order of the nibbles in 64 bytes of `Q4_0`. These
+//! are the first sixteen of each block, then the second sixteen of each.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use plans::engine::rounded_words;
@@ -21,11 +21,11 @@ use super::{Kernels, Matrix, Row};
 pub struct Rounded<'a> {
     /// The scale of each block.
     pub(super) scales: &'a [f32],
-    /// The sum of each block's whole numbers.
+    /// The sum of each block's integers.
     pub(super) sums: &'a [f32],
-    /// The whole numbers.
+    /// The integers.
     pub(super) values: &'a [i8],
-    /// The whole numbers of whole groups of blocks, by halves of blocks.
+    /// The integers of whole groups of four blocks, by halves of blocks.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(dead_code, reason = "no kernel there takes four blocks at once")
@@ -37,12 +37,12 @@ pub struct Rounded<'a> {
 pub(super) const HALVES: usize = 4 * BLOCK;
 
 impl<'a> Rounded<'a> {
-    /// Words that a vector takes.
+    /// Words that a rounded vector occupies.
     pub const fn words(values: usize) -> usize {
         rounded_words(values)
     }
 
-    /// `x`, rounded, in the front of `words`.
+    /// Rounds `x` into the start of `words`.
     ///
     /// # Panics
     /// If `x` is not whole blocks, or there are too few words.
@@ -70,7 +70,7 @@ impl<'a> Rounded<'a> {
         Self { scales, sums, values, halves }
     }
 
-    /// A vector of so many values that [`Rounded::new`] has written to the front of `words`.
+    /// Views a vector of `values` values that [`Rounded::new`] has written to the start of `words`.
     ///
     /// # Panics
     /// If there are too few words.
@@ -83,7 +83,7 @@ impl<'a> Rounded<'a> {
         Self { scales, sums, values: cast_slice(whole), halves: cast_slice(halves) }
     }
 
-    /// Stops the programmer who pairs it with a row of another length, or one without blocks.
+    /// Panics if the row has another length or no blocks.
     #[inline]
     pub(super) fn assert_meets(&self, w: Row<'_>) {
         assert!(w.format.has_blocks(), "rows of {} meet floats", w.format);
@@ -91,7 +91,7 @@ impl<'a> Rounded<'a> {
     }
 }
 
-/// Rounds a vector to what [`Rounded`] holds of it; whole blocks of it, the rest stays.
+/// Replaces whole blocks of a vector by their rounded values; a remainder is unchanged.
 pub fn round_in_place(x: &mut [f32]) {
     for block in x.as_chunks_mut::<BLOCK>().0 {
         let mut rounded = [0; BLOCK];
@@ -100,7 +100,8 @@ pub fn round_in_place(x: &mut [f32]) {
     }
 }
 
-/// A vector as the plan lets it meet weights: its floats, and what they are rounded to where it says so.
+/// A vector as the plan multiplies it with weights: floats, with their rounded form if the plan rounds
+/// vectors.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     plain: &'a [f32],
@@ -113,7 +114,8 @@ impl<'a> Input<'a> {
         Self { plain, rounded: None }
     }
 
-    /// The floats and, if `round` and they are whole blocks, what they are rounded to, in the front of `words`.
+    /// The floats and, if `round` is set and they are whole blocks, their rounded form in the start of
+    /// `words`.
     ///
     /// # Panics
     /// If there are too few words.
@@ -122,7 +124,7 @@ impl<'a> Input<'a> {
         Self { plain, rounded: round.then(|| Rounded::new(plain, words)) }
     }
 
-    /// The floats and, where there are words, the rounded vector that [`Rounded::new`] has made of them there.
+    /// The floats and, if there are `words`, the rounded vector that [`Rounded::new`] has written there.
     ///
     /// # Panics
     /// If there are too few words.
@@ -135,7 +137,7 @@ impl<'a> Input<'a> {
         self.plain
     }
 
-    /// `w . x`: rows in blocks meet the rounded vector, if there is one.
+    /// `w . x`: rows of blocks use the rounded vector, if there is one.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -146,7 +148,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// [`Input::dot`] with rows in order: `out[i] = w[start + i] . x`.
+    /// [`Input::dot`] for rows in order: `out[i] = w[start + i] . x`.
     ///
     /// # Panics
     /// If the lengths differ, or there are not as many rows as outputs.

@@ -1,6 +1,6 @@
-//! The kernels by definition: dequantise, then add in the order of the indices, in single precision.
+//! The kernels by definition: dequantise, then sum in the order of the indices, in single precision.
 //!
-//! The reference for the vector kernels, and what runs where there are none.
+//! The reference for the vector kernels, and the kernels of processors without any.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::format::Format;
 
-/// Plain Rust. Needs nothing of the processor.
+/// Plain Rust; needs no processor feature.
 #[derive(Debug)]
 pub(super) struct Scalar;
 

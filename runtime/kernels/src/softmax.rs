@@ -1,9 +1,9 @@
-//! Scores to probabilities.
+//! Converts scores to probabilities.
 
 /// `x[i] = exp(x[i]) / sum of exp(x[j])`, in place.
 ///
-/// The largest score is subtracted first, so no exponential overflows; a score of minus infinity becomes zero, if
-/// another is finite. No scores give no probabilities.
+/// The largest score is subtracted first, so no exponential overflows. A score of minus infinity becomes zero
+/// if another score is finite. An empty slice stays empty.
 ///
 /// *Shapes*: `x: [n]`.
 pub fn softmax(x: &mut [f32]) {
@@ -18,10 +18,12 @@ pub fn softmax(x: &mut [f32]) {
     }
 }
 
-/// `e^x` for `x` of at most 0, to four parts in `2^24`; below -87 its value at -87, some 1e-38. Straight arithmetic, so that a
-/// loop of it becomes vectors on any processor: a call of the system's takes longer than the score that it is for.
+/// `e^x` for `x <= 0`, to four parts in `2^24`; below -87 it returns its value at -87, about 1e-38. The
+/// branch-free arithmetic vectorises on any processor; a call of the C library would take longer than
+/// computing the score.
 ///
-/// `e^x = 2^n e^r`, `n` whole, `|r| <= ln 2 / 2`. *Source*: Moshier, Cephes, `expf.c`: the polynomial, and `ln 2` in two parts.
+/// `e^x = 2^n e^r`, with integer `n` and `|r| <= ln 2 / 2`. *Source*: Moshier, Cephes, `expf.c`: the
+/// polynomial, and `ln 2` in two parts.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const BASE: f32 = 12_582_912.0; // 1.5 * 2^23: the lowest bits of `BASE + n` are those of `n`
@@ -38,7 +40,7 @@ pub fn exp(x: f32) -> f32 {
     (p * r * r + r + 1.0) * f32::from_bits(based.to_bits().wrapping_add(127) << 23)
 }
 
-/// `x[i] = exp(x[i] - largest)`, in vectors of whatever function this is compiled into.
+/// `x[i] = exp(x[i] - largest)`, vectorised for the instruction set of the caller it is inlined into.
 #[inline(always)]
 pub(super) fn exponentials(x: &mut [f32], largest: f32) {
     x.iter_mut().for_each(|x| *x = exp(*x - largest));

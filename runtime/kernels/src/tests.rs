@@ -1,4 +1,4 @@
-//! One suite over every instruction set, and the formats against values that are not ours.
+//! One suite over every instruction set; formats are compared with values from ggml.
 
 use proptest::prelude::*;
 
@@ -7,15 +7,15 @@ use super::*;
 /// The unit roundoff of `f32`: one rounding changes a number by at most this share of it.
 const ROUNDOFF: f64 = f32::EPSILON as f64 / 2.0;
 
-/// Roundings that a term of a vector kernel's sum passes through, beyond one for every 32 values: vector kernels hold at
-/// least 32 partial sums, so a term meets `n / 32` additions, then at most 6 that join the lanes, one for a remainder,
-/// and one product.
+/// Roundings that a term of a vector kernel's sum passes through, beyond one for every 32 values. Vector
+/// kernels hold at least 32 partial sums, so a term passes `n / 32` additions. At most 6 more join the lanes,
+/// one adds a remainder, and one rounds the product.
 const ROUNDINGS_MAX: f64 = 8.0;
 
-/// Rows from tests start at this byte, so loads are unaligned.
+/// Rows of tests start at this byte, so loads are unaligned.
 const MISALIGNMENT: usize = 1;
 
-/// Stored weights, with what they are by definition.
+/// Stored weights with their values by definition.
 #[derive(Debug)]
 struct Weights {
     format: Format,
@@ -24,8 +24,7 @@ struct Weights {
 }
 
 impl Weights {
-    /// `values` as `format` can hold them; of a format that is read only, as many other values in -1..1 that follow from
-    /// them.
+    /// `values` in `format`. For a read-only format, as many other values in -1..1, derived from `values`.
     fn new(format: Format, values: &[f32]) -> Self {
         if !format.is_written() {
             let seed = values.iter().fold(1_u64, |seed, v| seed.rotate_left(5) ^ u64::from(v.to_bits()));
@@ -51,7 +50,7 @@ impl Weights {
         Row::new(self.format, &self.misaligned[MISALIGNMENT..])
     }
 
-    /// Values `range` of the row, which are whole blocks.
+    /// Values `range` of the row, in whole blocks.
     fn part(&self, range: Range<usize>) -> Row<'_> {
         let bytes = self.format.row_bytes(range.start)..self.format.row_bytes(range.end);
         Row::new(self.format, &self.row().bytes[bytes])
@@ -72,7 +71,7 @@ fn noise(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| ((next() >> 40) as f32 / (1 << 23) as f32) - 1.0).collect()
 }
 
-/// Lengths around every unrolling, of whole blocks.
+/// Lengths around every unrolling, in whole blocks.
 fn ragged_lengths(format: Format) -> Vec<usize> {
     match format.block_values() {
         1 => (0..=130).chain([255, 256, 257, 1000, 4096, 4097]).collect(),
@@ -81,12 +80,12 @@ fn ragged_lengths(format: Format) -> Vec<usize> {
     }
 }
 
-/// About `columns`: whole blocks, or ragged where there are none.
+/// About `columns`: whole blocks, or a ragged length for formats without blocks.
 fn columns_of(format: Format, columns: usize) -> usize {
     if format.has_blocks() { columns.next_multiple_of(format.block_values()) } else { columns - 3 }
 }
 
-/// A scale under which no value of a format that is read only is beyond one.
+/// A scale under which no value of a read-only format exceeds one.
 fn largest_scale(format: Format) -> f32 {
     1.0 / match format {
         Format::Iq4Nl => 127.0,
@@ -103,8 +102,8 @@ fn largest_scale(format: Format) -> f32 {
     }
 }
 
-/// Largest size of the two terms of a weight, the whole number's and the offset's or minimum's, for
-/// each value of a row of blocks.
+/// Largest size of the two terms of a weight (the integer's, and the offset's or minimum's) for each value of
+/// a row of blocks.
 fn reach(weights: &Weights) -> Vec<f64> {
     let half = |bytes: [u8; 2]| half::f16::from_le_bytes(bytes).to_f32();
     let row = weights.row().bytes;
@@ -144,7 +143,7 @@ fn check_dot(kernels: &dyn Kernels, weights: &Weights, x: &[f32]) {
         InstructionSet::Scalar => n + 1.0, // one sum, in order
         _ => n / 32.0 + ROUNDINGS_MAX,
     };
-    // below the normal range a rounding errs by half the smallest denormal
+    // below the normal range a rounding errs by half the smallest subnormal
     let tolerance = magnitude * roundings * ROUNDOFF + n * f64::from(f32::from_bits(1));
     let dot = f64::from(kernels.dot(weights.row(), x));
     assert!(
@@ -162,7 +161,7 @@ fn axpy(kernels: &dyn Kernels, a: f32, row: Row<'_>, y: &[f32]) -> Vec<f32> {
     y
 }
 
-/// Compares `kernels.axpy` with double precision: two roundings at most, of the product and of the sum.
+/// Compares `kernels.axpy` with double precision: at most two roundings, of the product and of the sum.
 fn check_axpy(kernels: &dyn Kernels, a: f32, weights: &Weights, y: &[f32]) {
     let actual = axpy(kernels, a, weights.row(), y);
     for i in 0..y.len() {
@@ -180,14 +179,15 @@ fn check_axpy(kernels: &dyn Kernels, a: f32, weights: &Weights, y: &[f32]) {
     }
 }
 
-/// Every kernel set that this processor can run, the reference first. The test is skipped for the other sets.
+/// Every kernel set that this processor supports, the reference first. The test is skipped for the other
+/// sets.
 fn available() -> Vec<&'static dyn Kernels> {
     let available = super::available();
     skipped::absent_instruction_sets(available.iter().map(|kernels| kernels.instruction_set().name()));
     available
 }
 
-/// Every instruction set here with every format.
+/// Every instruction set of this processor with every format.
 fn pairs() -> impl Iterator<Item = (&'static dyn Kernels, Format)> {
     available().into_iter().flat_map(|kernels| Format::ALL.map(|format| (kernels, format)))
 }
@@ -203,8 +203,9 @@ fn dot_and_axpy_agree_with_double_precision_at_ragged_lengths() {
     }
 }
 
-/// Compares `kernels.dot_rounded` with the sum in double precision over the rounded values. What makes terms larger is
-/// taken away at the end; whole numbers under one scale are summed exactly before.
+/// Compares `kernels.dot_rounded` with the sum in double precision over the rounded values. Integers under
+/// one scale are summed exactly; only the offsets and minima, subtracted at the end, enlarge the rounding
+/// error.
 fn check_dot_rounded(kernels: &dyn Kernels, weights: &Weights, x: &[f32]) {
     let mut words = vec![0.0; Rounded::words(x.len())];
     let rounded = Rounded::new(x, &mut words);
@@ -275,7 +276,7 @@ fn reading_takes_every_word_once() {
 
 #[test]
 fn four_rows_at_once_are_four_axpys_to_the_bit() {
-    // but where a set keeps sums its own way, whose values the next test compares
+    // except sets with a private layout of sums, whose values the next test compares
     let own = |kernels: &dyn Kernels, format| {
         kernels.instruction_set() == InstructionSet::Avx2 && format == Format::Q4_0X4
     };
@@ -303,7 +304,7 @@ fn a_settled_sum_is_the_rows_times_their_factors() {
                 (0..ROWS).map(|seed| Weights::new(format, &noise(seed as u64, n))).collect();
             let a = noise(99, ROWS);
             let sum = settled(kernels, format, n, &summed(kernels, &a, &weights, 4));
-            // a kernel may add up a byte of two nibbles: 255 steps of a scale, where a value of the row has eight
+            // a kernel may sum bytes of two nibbles: 255 steps of a scale, where a value of the row has eight
             let largest = |w: &Weights| compare::largest(&w.values);
             let most: f32 = a.iter().zip(&weights).map(|(a, w)| a.abs() * largest(w) * 32.0).sum();
             let bound = f64::from(most) * f64::from(f32::EPSILON) * 2.0;
@@ -404,7 +405,7 @@ fn transposed_rows_are_the_definition_and_go_on_from_call_to_call() {
                 vec![0.0; count * Form::Q8.vector_words(rows.len().next_multiple_of(packed::BLOCK))];
             let values = &values[rows.start * count..rows.end * count];
             pack_transposed(Form::Q8, values, count, 0, &mut words);
-            // by groups, as threads do
+            // in groups, as threads do
             let mut by_groups = vec![0.0; words.len()];
             let group = LANES * (words.len() / count);
             for (at, words) in by_groups.chunks_mut(group).enumerate() {
@@ -431,17 +432,17 @@ fn transposed_rows_are_the_definition_and_go_on_from_call_to_call() {
             let mut whole = begin.clone();
             add(kernels, 0, COLUMNS, rows, &mut whole);
             for (i, (out, expected)) in whole.iter().zip(&by_definition).enumerate() {
-                // whole numbers are exact: a rounding for each 32 rows, fused or not
+                // integers are exact: one rounding for each 32 rows, fused or not
                 let bound = rows.div_ceil(32) as f32 * 4.0 * f32::EPSILON * (out.abs() + 8.0);
                 assert!((out - expected).abs() <= bound, "{name}: {out} instead of {expected}");
                 let (column, t) = (i / count, i % count);
                 let products = (0..rows).map(|k| weights[k].values[column] * values[k * count + t]);
                 let exact = begin[i] + products.sum::<f32>();
-                // half a step of 31, and half a step of 127, of the largest of each
+                // half a step of 31 and half a step of 127, for the largest of each
                 let rounding = rows as f32 * (1.0 / 62.0 + 1.0 / 254.0);
                 assert!((out - exact).abs() <= bound + rounding, "{name}: {out}, not near {exact}");
             }
-            // in two calls, and by some columns
+            // in two calls, and by column ranges
             let mut parts = begin.clone();
             let cut = rows / 64 * 32;
             for (at, out) in parts.chunks_mut(64 * count).enumerate() {
@@ -452,7 +453,7 @@ fn transposed_rows_are_the_definition_and_go_on_from_call_to_call() {
     }
 }
 
-/// A sum of rows, `together` in a call; the missing ones of its four have a factor of zero.
+/// A sum of rows, `together` per call; missing rows of a group of four have a factor of zero.
 fn summed(kernels: &dyn Kernels, a: &[f32], weights: &[Weights], together: usize) -> Vec<f32> {
     let mut sum = vec![0.0; sum_words(weights[0].values.len())];
     for (a, weights) in a.chunks(together).zip(weights.chunks(together)) {
@@ -476,14 +477,14 @@ fn settled(kernels: &dyn Kernels, format: Format, n: usize, sum: &[f32]) -> Vec<
 
 #[test]
 fn every_value_is_unpacked_to_the_bit_of_its_definition() {
-    // all exponents of a format that has nothing else, the first two of which are below the normal numbers
+    // every exponent of a format without mantissa; the first two are subnormal
     let exponents: Vec<u8> = (0..=255).flat_map(|e| noise_bytes_of(Format::Mxfp4, 1, e, Some(1.0))).collect();
     let exponents: Vec<u8> = exponents
         .chunks(Format::Mxfp4.block_bytes())
         .enumerate()
         .flat_map(|(e, block)| [&[e as u8], &block[1..]].concat())
         .collect();
-    // added to zero, one times a weight is the weight
+    // axpy with factor one, added to zero, returns the weight
     for (kernels, format) in pairs() {
         let third =
             if format == Format::Mxfp4 { exponents.clone() } else { noise_bytes_of(format, 40, 5, None) };
@@ -500,7 +501,7 @@ fn noise_bytes(format: Format, blocks: usize) -> Vec<u8> {
     noise_bytes_of(format, blocks, 3, None)
 }
 
-/// Arbitrary blocks with finite scales, or with this one.
+/// Arbitrary blocks with finite scales, or with the given scale.
 fn noise_bytes_of(format: Format, blocks: usize, seed: u64, scale: Option<f32>) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         noise(seed, blocks * format.block_bytes()).iter().map(|v| (v * 128.0) as i8 as u8).collect();
@@ -529,7 +530,7 @@ fn noise_bytes_of(format: Format, blocks: usize, seed: u64, scale: Option<f32>) 
     bytes
 }
 
-/// Puts a scale where `IQ1_M` has its quarters.
+/// Writes a scale into its four places in an `IQ1_M` block.
 fn set_scale_of_iq1_m(block: &mut [u8], scale: u16) {
     for quarter in 0..4 {
         let byte = &mut block[49 + 2 * quarter];
@@ -537,7 +538,8 @@ fn set_scale_of_iq1_m(block: &mut [u8], scale: u16) {
     }
 }
 
-/// Offsets of what can be infinite in a block: the scales, or of a value without blocks its upper half.
+/// Offsets of the parts of a block that can be infinite: its scales or, without blocks, the upper half of a
+/// value.
 fn scale_places(format: Format) -> &'static [usize] {
     match format {
         Format::F32 => &[2],
@@ -546,7 +548,7 @@ fn scale_places(format: Format) -> &'static [usize] {
     }
 }
 
-/// Blocks (or values) over the range of the scale: denormal, smallest, largest, either sign.
+/// Blocks (or values) over the range of the scale: subnormal, smallest, largest, both signs.
 fn every_scale(format: Format) -> Vec<u8> {
     let mut bytes = Vec::new();
     let scales = [0x0000_u16, 0x8000, 0x0001, 0x83ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0xfbff];
@@ -586,11 +588,11 @@ fn extreme_scales_keep_their_precision() {
 fn denormal_vectors_are_not_flushed_to_zero() {
     let denormal = f32::from_bits(3);
     for (kernels, format) in pairs().filter(|(_, format)| format.is_written()) {
-        // every format that is written holds 127, four-bit floats 96,
+        // every written format can store 127, and four-bit floats 96,
         let held: u16 = if format == Format::Mxfp4 { 96 } else { 127 };
         let mut weights = Weights::new(format, &[f32::from(held); 256]);
         if matches!(format, Format::Q4K | Format::Q5K) {
-            // these not as the quantiser has it: 9 * 15 - 8
+            // different from the quantiser's scales: 9 * 15 - 8
             let six_bits = [9, 9, 9, 9, 8, 8, 8, 8, 0x89, 0x89, 0x89, 0x89];
             let fifth: &[u8] = if format == Format::Q5K { &[0; 32] } else { &[] };
             let bytes = [&[0, 0x3c, 0, 0x3c], &six_bits[..], fifth, &[0xff; 128]].concat();
@@ -704,10 +706,10 @@ fn dots_and_sums_of_few_vectors_are_those_of_one_and_know_no_neighbours() {
             let weights = Weights::new(format, &noise(31, ROWS * columns));
             let w = Matrix { format, rows: ROWS, columns, bytes: weights.row().bytes };
             let x = noise(32, 17 * columns);
-            // a tree of its own
+            // vector kernels sum in a tree
             let in_a_tree = kernels.instruction_set() != InstructionSet::Scalar
                 && matches!(format, Format::F16 | Format::F32 | Format::Q8_0 | Format::Q4_0);
-            // what is beyond the last row's place stays as it is
+            // words beyond the last row's place are unchanged
             for (rows, count, beyond) in [0..0, 0..1, 3..5, 1..4, 2..6, 5..10, 0..7, 4..12, 3..ROWS]
                 .into_iter()
                 .flat_map(|rows| (0..10).chain([17]).map(move |count| (rows.clone(), count, count % 3)))
@@ -754,12 +756,12 @@ fn dots_and_sums_of_few_vectors_are_those_of_one_and_know_no_neighbours() {
 /// Numbers of vectors around every group and pair of groups.
 const COUNTS: [usize; 9] = [1, 2, 15, 16, 17, 31, 33, 48, 70];
 
-/// Every form of vectors that a format meets.
+/// Every form of vectors that a format supports.
 fn forms(format: Format) -> &'static [Form] {
     if format.has_blocks() { &[Form::F32, Form::Q8] } else { &[Form::F32] }
 }
 
-/// `vectors` packed, and what they are by definition.
+/// `vectors`, packed, and their values by definition.
 fn packed(form: Form, columns: usize, vectors: &[f32]) -> (Vec<f32>, Vec<f32>) {
     let count = vectors.len() / columns;
     let mut words = vec![0.0; count * form.vector_words(columns)];
@@ -769,9 +771,10 @@ fn packed(form: Form, columns: usize, vectors: &[f32]) -> (Vec<f32>, Vec<f32>) {
     (words, values)
 }
 
-/// Compares `kernels.products` with double precision over what the vectors are once packed.
+/// Compares `kernels.products` with double precision over the packed vectors' values.
 ///
-/// A sum passes one rounding a column or, in whole numbers, three a block (its conversion is exact, below 2^24).
+/// A sum passes one rounding per column or, in integers, three per block (its conversion is exact, below
+/// 2^24).
 fn check_products(kernels: &dyn Kernels, form: Form, weights: &Weights, rows: usize, vectors: &[f32]) {
     let columns = weights.values.len() / rows;
     let count = vectors.len() / columns;
@@ -779,7 +782,7 @@ fn check_products(kernels: &dyn Kernels, form: Form, weights: &Weights, rows: us
     let w: Vec<Row<'_>> = (0..rows).map(|row| weights.part(row * columns..(row + 1) * columns)).collect();
     let mut out = vec![f32::NAN; rows * count];
     kernels.products(&w, Packed::new(form, columns, count, &words), &mut out);
-    // floats meet the weights themselves
+    // floats are multiplied with the weights themselves
     let magnitudes = match form {
         Form::Q8 => reach(weights),
         Form::F32 => weights.values.iter().map(|w| f64::from(w.abs())).collect(),
@@ -921,7 +924,7 @@ fn added_products_have_the_bits_of_axpy_one_after_another() {
             let w: Vec<Row<'_>> =
                 (0..rows).map(|row| weights.part(row * columns..(row + 1) * columns)).collect();
             let before = noise(30, vectors.len() * columns);
-            // all factors, half of them, few
+            // every factor, half of them, few
             for above in [f32::NEG_INFINITY, 0.0, 0.8] {
                 let a = noise(29, rows * count);
                 let a: Vec<f32> = a.iter().map(|&a| if a > above { a } else { 0.0 }).collect();
@@ -959,7 +962,7 @@ fn a_row_beyond_a_matrix_is_refused() {
 
 #[test]
 fn any_bytes_are_weights_of_some_kind() {
-    // scales that are infinite or no numbers give sums like them, and stop nothing
+    // scales that are infinite or NaN propagate to the sums without a panic
     for (kernels, format) in pairs() {
         let columns = 2 * columns_of(format, 64);
         for seed in 0..40 {
@@ -1034,7 +1037,7 @@ proptest! {
     fn any_rows_and_vectors_agree_with_double_precision(seed: u64, blocks in 0..70_usize, exponent in -30..30_i32) {
         for (kernels, format) in pairs() {
             let n = columns_of(format, 3 + 32 * blocks);
-            // a weight now and then outgrows the others a hundredfold
+            // an occasional weight exceeds the others a hundredfold
             let outgrow = |(i, w): (usize, f32)| if i % 37 == 5 { w * 100.0 } else { w };
             let values: Vec<f32> = noise(seed, n).into_iter().enumerate().map(outgrow).collect();
             let x: Vec<f32> = noise(!seed, n).iter().map(|x| x * (f64::from(exponent).exp2() as f32)).collect();
@@ -1070,13 +1073,13 @@ proptest! {
 
     #[test]
     fn stored_values_are_stored_again_unchanged(seed: u64, blocks in 0..9_usize) {
-        // the scales of groups are quantised, too, and not stored again as they were
+        // the scales of groups are quantised as well, and rewriting does not reproduce them
         for format in Format::ALL.into_iter().filter(|format| format.is_written() && !format.is_k()) {
             let stored = Weights::new(format, &noise(seed, blocks * format.block_values()));
             let mut again = vec![0; stored.row().bytes.len()];
             quantise(format, &stored.values, &mut again);
             let again = Weights::from_bytes(format, &again);
-            // a block's scale may move by a rounding; its values, by no more
+            // the scale of a block may move by one rounding, and its values by no more
             for (a, b) in stored.values.iter().zip(&again.values) {
                 prop_assert!((a - b).abs() <= a.abs() * 2.0_f32.powi(-10), "{format}: {a} became {b}");
             }
@@ -1086,14 +1089,14 @@ proptest! {
 
 #[test]
 fn fewer_bits_hold_values_worse_and_groups_hold_them_better() {
-    // sums of uniform numbers are nearly normal
+    // sums of uniform numbers are nearly normally distributed
     let values: Vec<f32> =
         noise(33, 12 * 4096).chunks(12).map(|some| some.iter().sum::<f32>() / 2.0).collect();
     let error = |format: Format| {
         let stored = Weights::new(format, &values).values;
         (stored.iter().zip(&values).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / 4096.0).sqrt()
     };
-    // of a deviation of one; ggml's own search reaches 0.0705 with Q4_K
+    // relative to a standard deviation of one; ggml's own search reaches 0.0705 with Q4_K
     for (format, most) in
         [(Format::Q8_0, 0.006), (Format::Q6K, 0.019), (Format::Q4K, 0.074), (Format::Q4_0, 0.09)]
     {
@@ -1120,7 +1123,7 @@ mod golden {
         formats: std::collections::BTreeMap<String, Vec<Case>>,
     }
 
-    /// Hexadecimal, little-endian; without `values`, only decoding is meant.
+    /// Hexadecimal, little-endian; without `values`, only decoding is checked.
     #[derive(serde::Deserialize)]
     struct Case {
         name: String,

@@ -1,4 +1,5 @@
-//! Products with many vectors, cut into tiles that fit the registers; an instruction set brings what happens in one.
+//! Products with many vectors, cut into tiles that fit the registers; an instruction set supplies the loop
+//! inside a tile.
 //!
 //! ```text
 //! products      for 24 rows, for a piece of the columns: unpack it into tiles of some rows
@@ -7,33 +8,35 @@
 //!                   for each vector: add the rows whose factor is not zero                         64 sums
 //! ```
 //!
-//! 1. A weight is unpacked once for all vectors; a panel and a group stay in the first-level cache while they meet.
-//! 2. Sums wait in `out` (or `y`) between two pieces, which rounds nothing: a sum is taken in one order, whatever is
-//!    computed beside it.
-//! 3. What is ragged is filled up with zeros here, so that the innermost loops have constant lengths and no checks.
+//! 1. A weight is unpacked once for all vectors; a panel and a group of vectors stay in the L1 cache
+//!    meanwhile.
+//! 2. Between two pieces, sums wait in `out` (or `y`), which rounds nothing. The order of a sum does not
+//!    depend on what is computed beside it.
+//! 3. Ragged ends are padded with zeros here, so that the innermost loops have constant lengths and no
+//!    checks.
 //!
-//! `avx512` has loops of its own: it keeps two groups in registers, and masks.
+//! `avx512` has loops of its own: it keeps two groups in registers and uses masks.
 
 use std::ops::Range;
 
 use super::packed::{BLOCK, BLOCK_WORDS, LANES, Packed};
 use super::{Row, padded, plain};
 
-/// Columns of floats unpacked at a time: 12 KiB for 24 rows, and 8 of vectors.
+/// Columns of floats unpacked at a time: 12 KiB for 24 rows, and 8 KiB of vectors.
 pub(super) const COLUMNS: usize = 128;
-/// Words of a piece of one vector, at most: 512 columns as bytes.
+/// The most words of a piece of one vector: 512 columns as bytes.
 const PIECE_WORDS: usize = 512 / BLOCK * BLOCK_WORDS;
 /// Rows and columns of a panel of [`add_products`]: 16 KiB.
 pub(super) const PANEL: usize = 64;
 
-/// A value on the boundary of a cache line: a register that crosses one takes two reads.
+/// A value aligned to a cache line: a register load across a line boundary takes two reads.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(super) struct Lined<T>(pub(super) T);
 
-/// [`super::Kernels::products`], by `TILES` tiles of `ROWS` rows and `columns` columns.
+/// [`super::Kernels::products`], with `TILES` tiles of `ROWS` rows and `columns` columns.
 ///
-/// `unpack(rows, columns, tile)` fills a tile; it may have fewer rows, the others are not looked at.
+/// `unpack(rows, columns, tile)` fills a tile; if it gets fewer rows, the other rows of the tile are ignored.
 /// `multiply(tile, words, sums)` adds the products of a tile with a group of vectors.
 #[inline(always)]
 pub(super) fn products<T: Copy, const ROWS: usize, const TILES: usize>(
@@ -72,19 +75,20 @@ pub(super) fn products<T: Copy, const ROWS: usize, const TILES: usize>(
     }
 }
 
-/// Vectors whose marks are made, and factors transposed, together.
+/// Vectors whose marks and transposed factors are made together.
 const PASS: usize = 192;
-/// Vectors of a small pass, such as the heads of one token: a large pass takes longer to begin than they take.
+/// Vectors of a small pass, such as the heads of one token: a large pass takes longer to set up than the work
+/// itself.
 const SMALL_PASS: usize = 16;
-/// Three vectors are taken at once if more than this many times a panel's rows have factors that are not zero, of
-/// three times as many.
+/// Takes three vectors at once if together they have more than this many nonzero factors for each row of a
+/// panel (of three).
 const MOST_OF_THREE: u32 = 2;
 
 /// [`super::Kernels::add_products`] for vectors from `first` on.
 ///
-/// `unpack(row, start, values)` gives values of a row from `start` on. `add(panel, mark, factors, sums)` adds, for one
-/// vector, the rows that `mark` has a bit of times their factors, ascending. `add_three(panel, factors, sums)` adds
-/// every row for three vectors, which is faster where most factors count.
+/// `unpack(row, start, values)` returns values of a row from `start` on. For one vector, `add(panel, mark,
+/// factors, sums)` adds the rows marked in `mark` times their factors, ascending. `add_three(panel, factors,
+/// sums)` adds every row for three vectors, which is faster if most factors are not zero.
 #[inline(always)]
 pub(super) fn add_products(
     a: &[f32],
@@ -155,13 +159,13 @@ fn add_in_passes<const PASS: usize>(
     }
 }
 
-/// Columns of a panel from `start` on of three vectors; nothing if there are fewer of either.
+/// Columns of a panel from `start` on, for three vectors; `None` if there are fewer of either.
 fn three_of(y: &mut [f32], columns: usize, start: usize) -> Option<[&mut [f32; PANEL]; 3]> {
     let mut vectors = y.chunks_exact_mut(columns).map(|y| y[start..].first_chunk_mut());
     Some([vectors.next()??, vectors.next()??, vectors.next()??])
 }
 
-/// Marks the factors that are not zero, for each vector from `first` on: a bit for each row of `a: [rows, count]`.
+/// Marks the nonzero factors of each vector from `first` on: one bit for each row of `a: [rows, count]`.
 pub(super) fn mark(a: &[f32], count: usize, first: usize, marks: &mut [u64]) {
     marks.fill(0);
     for (k, a) in a.chunks_exact(count).enumerate() {
@@ -171,7 +175,8 @@ pub(super) fn mark(a: &[f32], count: usize, first: usize, marks: &mut [u64]) {
     }
 }
 
-/// The factors of each vector from `first` on side by side, which in `a: [rows, count]` lie a cache line or more apart.
+/// Copies the factors of each vector from `first` on side by side; in `a: [rows, count]` they lie a cache
+/// line or more apart.
 fn turn(a: &[f32], count: usize, first: usize, factors: &mut [[f32; PANEL]]) {
     for (k, a) in a.chunks_exact(count).enumerate() {
         for (factors, a) in factors.iter_mut().zip(&a[first..]) {
@@ -180,7 +185,7 @@ fn turn(a: &[f32], count: usize, first: usize, factors: &mut [[f32; PANEL]]) {
     }
 }
 
-/// The rows of a mark, ascending.
+/// The rows marked in `mark`, ascending.
 pub(super) fn rows_of(mut mark: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let row = mark.trailing_zeros() as usize;
@@ -189,7 +194,7 @@ pub(super) fn rows_of(mut mark: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Copies the values that both have; a whole array in one piece.
+/// Copies as many values as both have; a whole array in one copy.
 #[inline(always)]
 pub(super) fn copy<const N: usize>(from: &[f32], to: &mut [f32]) {
     if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut::<N>()) {

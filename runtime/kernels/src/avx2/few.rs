@@ -1,4 +1,4 @@
-//! [`super::super::few`] by registers of 8 lanes, for two vectors at once: 8 sums.
+//! [`super::super::few`] with registers of 8 lanes and two vectors at once: 8 sums.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
@@ -14,17 +14,17 @@ use crate::format::Format;
 const LANES: usize = 8;
 /// Vectors that share an unpacked row.
 const VECTORS: usize = 2;
-/// Registers of columns that are added to together.
+/// Registers of columns summed together.
 const REGISTERS: usize = 4;
 /// Registers of a block.
 const BLOCK: usize = 32 / LANES;
 
-/// Whether these rows are met here.
+/// Whether these kernels take such rows.
 pub(super) fn takes(w: Matrix<'_>) -> bool {
     few::takes(w, LANES)
 }
 
-/// [`super::super::Kernels::dots`], with room for so many numbers of each vector.
+/// [`super::super::Kernels::dots`], with `places` outputs for each vector.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn dots(w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32], places: usize) {
     let halves = |bytes: &_| [_mm256_cvtph_ps(load_16(bytes))];
@@ -48,7 +48,7 @@ pub(super) fn dots(w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]
     }
 }
 
-/// [`super::super::Kernels::add_few`], with so many numbers of each vector.
+/// [`super::super::Kernels::add_few`], with `places` factors for each vector.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn add(a: &[f32], places: usize, w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
     let halves = |bytes: &_| [_mm256_cvtph_ps(load_16(bytes))];
@@ -79,7 +79,7 @@ pub(super) fn add(a: &[f32], places: usize, w: Matrix<'_>, rows: Range<usize>, y
     }
 }
 
-/// The lanes of each.
+/// The sum of the lanes of each register.
 #[inline]
 #[target_feature(enable = "avx")]
 fn add_up([s0, s1, s2, s3]: [__m256; few::ROWS]) -> [f32; few::ROWS] {

@@ -1,4 +1,5 @@
-//! Interleaved `Q4_0`: thirty-two bytes of nibbles are a register, two blocks' low nibbles and two blocks' high ones.
+//! Interleaved `Q4_0`: 32 bytes of nibbles fill a register, the low nibbles of two blocks and the high ones
+//! of two.
 //!
 //! ```text
 //! for 8 blocks:       s[8] = d[8] * scale[8]                               two loads of four scales
@@ -37,7 +38,7 @@ pub(super) fn dot(row: Row<'_>, x: &[f32]) -> f32 {
     sum_lanes(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])))
 }
 
-/// Each `y[i]` rounded once.
+/// `y[i] += a * w[i]`, rounded once.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn axpy(a: f32, row: Row<'_>, y: &mut [f32]) {
     let ahead = row.ahead();
@@ -54,8 +55,8 @@ pub(super) fn axpy(a: f32, row: Row<'_>, y: &mut [f32]) {
     }
 }
 
-/// [`super::super::Kernels::add_four`]. Whole bytes are added up, and low nibbles: of an unsigned nibble less its offset,
-/// `16 * high` is the difference, and what all of a block lose is added up once.
+/// [`super::super::Kernels::add_four`]. Sums whole bytes and low nibbles: their difference is `16 * high`.
+/// The offset of 8 is summed once per block and subtracted at the end.
 ///
 /// ```text
 /// for each row, of a block under ad = a * d:
@@ -106,8 +107,8 @@ pub(super) fn add_four(a: [f32; 4], rows: [Row<'_>; 4], sum: &mut [f32], shared:
     }
 }
 
-/// [`super::super::Kernels::add_rounded`]. The bytes of two rows are interleaved, so that a pair of nibbles of one
-/// column meets the pair of its factors; an odd last row is there twice, once by a factor of zero.
+/// [`super::super::Kernels::add_rounded`]. The bytes of two rows are interleaved, so that the two nibbles of
+/// a column meet the pair of their factors. An odd last row is repeated with a factor of zero.
 ///
 /// ```text
 /// for 8 blocks:       round the factors of the next 8                      nothing here waits for that
@@ -116,7 +117,7 @@ pub(super) fn add_four(a: [f32; 4], rows: [Row<'_>; 4], sum: &mut [f32], shared:
 ///                     y += s * pairs
 /// ```
 ///
-/// The sum of a column is at most `16 * 127 * 8`: what runs over in between comes back.
+/// The sum of a column is at most `16 * 127 * 8`; intermediate overflow wraps around and cancels.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [f32]) {
     let (pairs, length) = (rows.len().div_ceil(2), y.len() / VALUES);
@@ -129,7 +130,8 @@ pub(in super::super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [
         (w[k], aheads[k / 2][k % 2]) = (&row.bytes.as_chunks().0[..length], row.ahead());
     }
     let w = &w.as_chunks::<2>().0[..pairs];
-    // the lower two bytes of a block's word, all over its lane; the compiler would take three instructions for each
+    // broadcasts the lower two bytes of a block's word over its lane; the compiler would use three
+    // instructions for each
     let first = [_mm_set1_epi16(0x0100), _mm_set1_epi16(0x0908)];
     let second = [_mm_set1_epi16(0x0504), _mm_set1_epi16(0x0d0c)];
     let picks =
@@ -179,19 +181,19 @@ pub(in super::super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [
     }
 }
 
-/// The factors of some rows for eight blocks, rounded.
+/// The rounded factors of some rows for eight blocks.
 #[derive(Clone, Copy)]
 struct Factors {
     /// The scale of each block.
     scales: [[f32; BLOCKS]; PAIR],
-    /// The offset of all nibbles of each block, in the lower half of a word.
+    /// The sum of the nibble offsets of each block, in the lower half of a word.
     offsets: [__m128i; PAIR],
-    /// Two factors of 8 bits for each pair of rows and each block, in the lower half of a word.
+    /// Two 8-bit factors for each pair of rows and each block, in the lower half of a word.
     pairs: [[__m128i; ADDED / 2]; PAIR],
 }
 
 impl Factors {
-    /// Rounds the factors for groups `at` and after it; the last group stands for missing ones.
+    /// Rounds the factors for groups `at` and `at + 1`; past the end, the last group is repeated.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn rounded(a: &[f32; ADDED], w: &[[&[Interleaved]; 2]], at: usize) -> Self {
@@ -221,16 +223,16 @@ impl Factors {
     }
 }
 
-/// A register that the compiler cannot see through.
+/// A register whose contents are hidden from the optimiser.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn opaque(mut x: __m256i) -> __m256i {
-    // SAFETY: no instruction at all.
+    // SAFETY: emits no instruction.
     unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) x, options(pure, nomem, nostack, preserves_flags)) };
     x
 }
 
-/// [`super::super::Kernels::settle`] of what [`add_four`] added up.
+/// [`super::super::Kernels::settle`] for the sums of [`add_four`].
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn settle(shared: &[f32], sum: &mut [f32]) {
     for (shared, sum) in shared.iter().zip(sum.as_chunks_mut().0) {
@@ -241,7 +243,7 @@ pub(super) fn settle(shared: &[f32], sum: &mut [f32]) {
     }
 }
 
-/// [`super::super::Kernels::dot_rounded`] of rows of one length, each to the bit as if it were alone.
+/// [`super::super::Kernels::dot_rounded`] for rows of equal length; each result has the same bits as alone.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; R] {
@@ -283,7 +285,8 @@ pub(super) fn dots<const R: usize>(rows: [Row<'_>; R], x: Rounded<'_>) -> [f32; 
     out
 }
 
-/// Adds the products of an interleaved group with a vector. The scales of its two halves begin in lanes `lanes` of `s`.
+/// Adds the products of an interleaved group with a vector. The scales of its two halves begin at `lanes` of
+/// `s`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn add_products(
@@ -304,8 +307,8 @@ fn add_products(
     sums
 }
 
-/// The sums of two blocks' nibbles times the vector's whole numbers, four lanes for each block. Pairs stay below
-/// `2 * 2 * 15 * 127`.
+/// The sums of two blocks' nibbles times the vector's integers, four lanes per block. Pairs stay below `2 * 2
+/// * 15 * 127`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn whole(nibbles: &[u8; 32], first: &[u8; 32], second: &[u8; 32]) -> __m256i {
@@ -323,7 +326,7 @@ fn nibbles_of(four: &Interleaved) -> &[[u8; 32]; 2] {
     cast_ref(&four[2 * BLOCKS..].as_chunks::<64>().0[0])
 }
 
-/// The four scales of an interleaved group, as they lie in memory.
+/// The four scales of an interleaved group, as stored.
 #[inline]
 fn scales_of(four: &Interleaved) -> i64 {
     i64::from_le_bytes(four.as_chunks().0[0])
@@ -335,7 +338,7 @@ fn first_lanes(&[a, b, c, d]: &[f32; BLOCKS]) -> __m256 {
     _mm256_setr_ps(a, b, c, d, 0.0, 0.0, 0.0, 0.0)
 }
 
-/// Values `start..start + out.len()` of a row, whole thirty-twos.
+/// Values `start..start + out.len()` of a row, in whole groups of 32.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {

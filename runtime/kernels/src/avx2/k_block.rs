@@ -1,4 +1,4 @@
-//! Blocks of 256 weights: a block's scales are unpacked once, then its weights thirty-two at a time.
+//! Blocks of 256 weights: the scales of a block are unpacked once, then its weights 32 at a time.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
@@ -38,7 +38,7 @@ pub(super) fn axpy(a: f32, row: Row<'_>, y: &mut [f32]) {
     });
 }
 
-/// Values `start..start + out.len()` of a row, whole thirty-twos.
+/// Values `start..start + out.len()` of a row, in whole groups of 32.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
@@ -46,7 +46,7 @@ pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
     each_part(*row, start / 32, out.len(), |at, [w0, w1, w2, w3]| store(&mut out[at], [w0, w1], [w2, w3]));
 }
 
-/// Thirty-twos `first..first + count` of a row, counted from zero.
+/// Parts `first..first + count` of a row: groups of 32 values, counted from zero.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn each_part(row: Row<'_>, first: usize, count: usize, part: impl FnMut(usize, [__m256; 4])) {
@@ -66,9 +66,9 @@ fn each_part(row: Row<'_>, first: usize, count: usize, part: impl FnMut(usize, [
     }
 }
 
-// ---- thirty-two weights ----
+// ---- 32 weights ----
 
-/// Scales and minima of the groups.
+/// The scales and minima of the groups.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) fn q4_k_scales(block: &Q4K) -> [[f32; PARTS]; 2] {
@@ -92,7 +92,7 @@ fn q4_k_weights(block: &Q4K, [scales, minima]: &[[f32; PARTS]; 2], k: usize) -> 
     weights
 }
 
-/// Part `k` of a `Q4_K` block as whole numbers, 0 to 15.
+/// Part `k` of a `Q4_K` block as integers, 0 to 15.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in super::super) fn q4_k_steps(block: &Q4K, k: usize) -> __m256i {
@@ -100,7 +100,7 @@ pub(in super::super) fn q4_k_steps(block: &Q4K, k: usize) -> __m256i {
     _mm256_and_si256(shifted(q, 4 * (k % 2)), _mm256_set1_epi8(0xf))
 }
 
-/// The scales of the sixteens.
+/// The scales of the groups of 16.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) fn q6_k_scales(block: &Q6K) -> [f32; 2 * PARTS] {
@@ -123,7 +123,7 @@ fn q6_k_weights(block: &Q6K, scales: &[f32; 2 * PARTS], k: usize) -> [__m256; 4]
     weights
 }
 
-/// Part `k` of a `Q6_K` block as whole numbers, 0 to 63.
+/// Part `k` of a `Q6_K` block as integers, 0 to 63.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in super::super) fn q6_k_steps(block: &Q6K, k: usize) -> __m256i {
@@ -134,14 +134,14 @@ pub(in super::super) fn q6_k_steps(block: &Q6K, k: usize) -> __m256i {
     _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(0xf)), high)
 }
 
-/// Bits of pairs of bytes, moved down; the upper ones of a byte then hold some of its neighbour.
+/// Shifts pairs of bytes down; the upper bits of a byte then hold bits of its neighbour.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn shifted(bytes: __m256i, bits: usize) -> __m256i {
     _mm256_srl_epi16(bytes, _mm_cvtsi32_si128(bits as i32))
 }
 
-/// Signed bytes as floats.
+/// Signed bytes converted to floats.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn wide(bytes: __m256i) -> [__m256; 4] {
@@ -162,11 +162,11 @@ pub(super) fn load_32_bytes(bytes: &[u8; 32]) -> __m256i {
 
 // ---- a vector of 8 bits ----
 
-/// A byte in each of eight, times a number below 256.
+/// One in each of eight bytes; times a number below 256, it broadcasts the number.
 const EIGHT_BYTES: i64 = 0x0101_0101_0101_0101;
 
-/// Eight sums of a part's products in a register. A group's scale, a whole number, multiplies sums of pairs, which stay
-/// in 16 bits: at most `2 * 32 * 127` in `Q6_K`, less in `Q4_K`.
+/// Eight partial sums of a part's products in a register. The integer scale of a group multiplies sums of
+/// pairs, which stay in 16 bits: at most `2 * 32 * 127` in `Q6_K`, less in `Q4_K`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
     let ahead = row.ahead();
@@ -216,7 +216,7 @@ fn load_eight(values: &[f32; PARTS]) -> __m256 {
     load_32(cast_ref(values))
 }
 
-/// The value of one step in each part: the block's scale times the part's.
+/// The value of one step in each part: the block's scale times the part's scale.
 #[inline]
 #[target_feature(enable = "avx")]
 fn worths(d: __m256, scales: __m256) -> [f32; PARTS] {

@@ -1,10 +1,10 @@
-//! Many vectors at once, in the sixteen registers: tiles of 6 rows and 16 vectors, twelve registers of sums; of bytes
-//! 3 rows, six registers of pairs and six of sums.
+//! Many vectors at once, in sixteen registers. Float tiles have 6 rows and 16 vectors, with twelve registers
+//! of sums. Byte tiles have 3 rows, with six registers of pairs and six of sums.
 //!
-//! Bytes are multiplied without VNNI, and exactly. `vpmaddubsw` multiplies unsigned by signed bytes and adds two products
-//! in 16 bits, where full bytes may saturate; four bits cannot: a block's eight sums of two products stay below
-//! `8 * 2 * 15 * 127 = 30480`. So weights are made unsigned by an offset, as in `avx512`, and cut into *planes* of four
-//! bits, one for `Q4_0` and `Q4_K`, two for `Q8_0` and `Q6_K`:
+//! Byte products are exact without VNNI. `vpmaddubsw` multiplies unsigned by signed bytes and adds two
+//! products in 16 bits, where full bytes may saturate. Four-bit values cannot: the eight sums of two products
+//! in a block stay below `8 * 2 * 15 * 127 = 30480`. So an offset makes weights unsigned, as in `avx512`, and
+//! they are cut into *planes* of four bits: one plane for `Q4_0` and `Q4_K`, two for `Q8_0` and `Q6_K`:
 //!
 //! ```text
 //! w + 8   = low                     Q4_0
@@ -14,7 +14,8 @@
 //! whole   = sum of low * x + 16 * sum of high * x - offset * sum of x
 //! ```
 //!
-//! The pairs of the last plane begin with what its share of the offset takes away, eight times the sum of `x` at most.
+//! The pair sums of the last plane start at minus its share of the offset, at most eight times the sum of
+//! `x`.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
@@ -40,7 +41,7 @@ const ROWS: usize = 6;
 /// Tiles of a panel: 24 rows.
 const TILES: usize = 4;
 
-/// Sixteen floats, and sixteen whole numbers.
+/// Sixteen floats or sixteen integers.
 pub(super) type Sixteen = [__m256; 2];
 pub(super) type Whole = [__m256i; 2];
 
@@ -64,7 +65,8 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     );
 }
 
-/// Prefetches a row's next piece, which is short and far from the next row's: a processor does not foresee it.
+/// Prefetches the next piece of a row. The piece is short and far from the next row's, so hardware
+/// prefetching misses it.
 #[inline]
 #[target_feature(enable = "sse")]
 fn prefetch_piece(row: &Row<'_>, start: usize, columns: usize) {
@@ -161,7 +163,7 @@ pub(super) fn add_products(
     );
 }
 
-/// One vector: its sixty-four columns stay in registers.
+/// One vector: its 64 columns stay in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32; PANEL], out: &mut [f32; PANEL]) {
@@ -181,7 +183,8 @@ fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32; PANEL], out: &m
     }
 }
 
-/// Three vectors, half of the columns after the other: of twelve sums in flight none waits, and a weight is loaded once.
+/// Three vectors, each half of the columns in turn: twelve sums in flight hide the latency, and each weight
+/// is loaded once.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_three(
@@ -197,8 +200,8 @@ fn add_three(
             let (w, _) = w.as_chunks::<8>();
             let a = [factors0[row], factors1[row], factors2[row]];
             let a = [_mm256_set1_ps(a[0]), _mm256_set1_ps(a[1]), _mm256_set1_ps(a[2])];
-            // three factors and one weight beside the sums are sixteen registers; with three weights and one factor
-            // they are not
+            // the sums, three factors and one weight fill sixteen registers; three weights and one factor
+            // would spill
             for i in 0..4 {
                 let w = load_32(cast_ref(&w[4 * half + i]));
                 for t in 0..3 {
@@ -215,9 +218,9 @@ fn add_three(
 
 // ---- bytes ----
 
-/// Rows of a tile of bytes: six registers of pairs, six of sums, and what they are made of.
+/// Rows of a byte tile: six registers of pair sums, six of sums, and their operands.
 const BYTE_ROWS: usize = 3;
-/// Tiles of a panel: 24 rows, too.
+/// Tiles of a panel: also 24 rows.
 const BYTE_TILES: usize = 8;
 /// Blocks of a tile: 3 KiB in two planes.
 const BLOCKS: usize = 16;
@@ -225,17 +228,17 @@ const BLOCKS: usize = 16;
 /// One plane of a block: four columns of each row, then the next four columns.
 type Plane = [[[u8; 4]; BYTE_ROWS]; BLOCK / 4];
 
-/// A piece of some rows: planes of four bits, and what they are worth.
+/// A piece of some rows: planes of four bits, with scales and minima.
 #[derive(Clone, Copy)]
 struct Tile<const PLANES: usize> {
     planes: [[Plane; PLANES]; BLOCKS],
-    /// The scales of the halves of each block.
+    /// The scale of each half of each block.
     scales: [[[f32; BYTE_ROWS]; 2]; BLOCKS],
-    /// The minima of the halves of each block, for formats that have them.
+    /// The minimum of each half of each block, for formats with minima.
     minima: [[[f32; BYTE_ROWS]; 2]; BLOCKS],
 }
 
-/// A row's block, as a tile takes it.
+/// A row's block in the layout of a tile.
 struct Block<const PLANES: usize> {
     planes: [[u8; BLOCK]; PLANES],
     scales: [f32; 2],
@@ -298,21 +301,21 @@ fn nibbles(q: &[u8; 16]) -> [u8; BLOCK] {
     cast(steps_of_nibbles(q))
 }
 
-/// Steps of four bits.
+/// Steps of at most four bits: one plane.
 #[inline]
 fn low(Stored { steps, scales, minima }: Stored) -> Block<1> {
     Block { planes: [steps.map(i8::cast_unsigned)], scales, minima }
 }
 
-/// Steps of more bits, to which the last plane's offset has been added where it flips their sign.
+/// Steps of more than four bits: two planes. `sign` adds the last plane's offset by flipping the sign bit.
 #[inline]
 fn both(Stored { steps, scales, minima }: Stored, sign: u8) -> Block<2> {
     let steps = steps.map(|step| step.cast_unsigned() ^ sign);
     Block { planes: [steps.map(|q| q & 0xf), steps.map(|q| q >> 4)], scales, minima }
 }
 
-/// Products with a row's blocks, whose last plane `OFFSET` makes unsigned, of which `GROUPS` groups of four share a
-/// scale and, where there are `MINIMA`, a minimum.
+/// Products with rows of blocks. `OFFSET` makes the last plane unsigned. `GROUPS` groups of four values share
+/// a scale and, with `MINIMA`, a minimum.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn byte_products_of<const PLANES: usize, const GROUPS: usize, const OFFSET: i32, const MINIMA: bool>(
@@ -339,7 +342,7 @@ fn byte_products_of<const PLANES: usize, const GROUPS: usize, const OFFSET: i32,
     );
 }
 
-/// [`byte_products_of`] of formats of [`parts`].
+/// [`byte_products_of`] for the formats of [`parts`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn byte_products_of_parts<const PLANES: usize, const GROUPS: usize, const OFFSET: i32, const MINIMA: bool>(
@@ -389,7 +392,7 @@ impl<const PLANES: usize> Tile<PLANES> {
     }
 }
 
-/// [`multiply`] with whole numbers under each scale; sums stay in registers.
+/// [`multiply`] with integers under each scale; the sums stay in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply_bytes<const PLANES: usize, const GROUPS: usize, const OFFSET: i32, const MINIMA: bool>(
@@ -408,7 +411,7 @@ fn multiply_bytes<const PLANES: usize, const GROUPS: usize, const OFFSET: i32, c
         let [scale, sum, x @ ..] = block;
         let scale = load_sixteen(scale);
         for (part, x) in x.as_chunks::<GROUPS>().0.iter().enumerate() {
-            // the sum is that of the block
+            // the scale covers the whole block, and so does its sum
             let offset = if GROUPS < BLOCK / 4 { offset_of::<OFFSET>(x) } else { offset_in::<OFFSET>(sum) };
             let mut whole = [[_mm256_setzero_si256(); 2]; BYTE_ROWS];
             for (at, plane) in planes.iter().enumerate() {
@@ -447,8 +450,8 @@ fn multiply_bytes<const PLANES: usize, const GROUPS: usize, const OFFSET: i32, c
     }
 }
 
-/// The share of an offset of at most 8 in the pairs of a block: all of it is taken from one of two, which then stays above
-/// `-8 * 32 * 127 = -32512`, as the weights less their offset are at most 8, too.
+/// The share of an offset of at most 8 in the pair sums of a block. All of it is subtracted from one of the
+/// two sums. That sum stays above `-8 * 32 * 127 = -32512`, since a weight less its offset is at most 8.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn offset_in<const OFFSET: i32>(sum: &[f32; LANES]) -> Whole {
@@ -479,8 +482,8 @@ fn sum_of(x: &[[f32; LANES]]) -> Whole {
     offset_of::<1>(x).map(|pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(-1)))
 }
 
-/// A plane, or half of it, times a block of vectors: sums of pairs, from `begin` on. Sums may overflow on the way, and
-/// come back.
+/// A plane, or half of it, times a block of vectors: pair sums that start at `begin`. Intermediate overflow
+/// wraps around and cancels.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply_plane(plane: &[[[u8; 4]; BYTE_ROWS]], x: &[[f32; LANES]], begin: Whole) -> [Whole; BYTE_ROWS] {
@@ -497,7 +500,7 @@ fn multiply_plane(plane: &[[[u8; 4]; BYTE_ROWS]], x: &[[f32; LANES]], begin: Who
     pairs
 }
 
-// ---- sixteen values ----
+// ---- 16 values ----
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]

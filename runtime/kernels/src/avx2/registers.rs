@@ -1,5 +1,5 @@
-//! AVX2 for the shared kernels: 32 bytes in a register and 32 floats in four ([`super::super::parts`]). With VNNI, which
-//! AVX-512 brings, products of bytes are one instruction.
+//! The operations of [`super::super::parts`] in AVX2: 32 bytes in a register and 32 floats in four. With VNNI,
+//! which AVX-512 adds, one instruction multiplies and sums bytes.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
@@ -8,13 +8,13 @@ use super::super::parts::{Multiply, Unpack, Values32};
 use super::k_block::{load_32_bytes, wide};
 use super::{load, load_16, load_bytes, scale, steps_of_nibbles, store, sum_lanes};
 
-/// Registers of 32 bytes, `VNNI` or not. A value of it is the proof that the processor has AVX2, FMA and F16C, and VNNI if
-/// it says so.
+/// Registers of 32 bytes, with or without `VNNI`. A value of this type proves that the processor has AVX2,
+/// FMA and F16C, and VNNI if the parameter is true.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Registers<const VNNI: bool>(());
 
 impl Registers<false> {
-    /// The proof: it takes the features to call this.
+    /// The proof: only code with these target features can call this.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(in super::super) fn here() -> Self {
@@ -23,7 +23,7 @@ impl Registers<false> {
 }
 
 impl Registers<true> {
-    /// The proof: it takes the features to call this.
+    /// The proof: only code with these target features can call this.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512vl,avx512vnni")]
     pub(in super::super) fn here() -> Self {
@@ -200,7 +200,7 @@ impl<const VNNI: bool> Multiply for Registers<VNNI> {
     }
 }
 
-/// Bits that leave their byte come from or go to its neighbour: no mask holds them.
+/// Shifts pairs of bytes and applies `mask`, which must exclude the bits that cross a byte boundary.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn shifted(bytes: __m256i, down: i32, mask: u8) -> __m256i {
@@ -212,7 +212,7 @@ fn shifted(bytes: __m256i, down: i32, mask: u8) -> __m256i {
     _mm256_and_si256(moved, _mm256_set1_epi8(mask.cast_signed()))
 }
 
-/// Each of four bytes in eight places, of which each keeps another bit.
+/// Each of four bytes repeated in eight bytes, each keeping a different bit.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn spread(bits: [u8; 4], value: u8) -> __m256i {
@@ -276,7 +276,7 @@ fn total([f0, f1, f2, f3]: [__m256; 4]) -> f32 {
     sum_lanes(_mm256_add_ps(_mm256_add_ps(f0, f1), _mm256_add_ps(f2, f3)))
 }
 
-/// Bytes that are not below zero, and those that they meet, to which signs have gone over.
+/// Unsigned bytes, and the vector's bytes with the signs moved onto them.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn unsigned(steps: __m256i, x: __m256i, signed: bool) -> [__m256i; 2] {

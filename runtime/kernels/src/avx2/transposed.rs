@@ -1,12 +1,12 @@
-//! Transposed rows times many vectors of bytes: a prompt's down projection, whose sum goes over neurons.
+//! Transposed rows times many vectors of bytes: the down projection of a prompt, summed over neurons.
 //!
 //! ```text
 //! for 96 columns, for 128 rows: transpose into a panel       32 rows at a time, under a scale for each column
 //!     for each group of 16 vectors, for 3 columns:           six registers of whole numbers
 //! ```
 //!
-//! A weight of six bits is unsigned by an offset of 32, and four products of it with a byte fit 16 bits:
-//! `4 * 63 * 127 = 32004`. So two registers of pairs are added up before they are widened.
+//! An offset of 32 makes a six-bit weight unsigned. Four products with a byte fit 16 bits: `4 * 63 * 127 =
+//! 32004`. So two registers of pairs are added before they are widened.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
@@ -22,7 +22,7 @@ use super::interleaved::weights;
 use super::products::{load_sixteen, load_whole, store_sixteen};
 use super::{load, store};
 
-/// Columns of a panel: whole blocks, and whole tiles.
+/// Columns of a panel: whole blocks and whole tiles.
 const COLUMNS: usize = TRANSPOSED_COLUMNS;
 /// Columns of a tile.
 const TILE: usize = 3;
@@ -75,7 +75,7 @@ pub(in super::super) fn add_transposed(w: &[Row<'_>], start: usize, x: Packed<'_
     }
 }
 
-/// A block of rows, some of which may not be there, and block `at` of their columns.
+/// Block `at` of the columns of up to 32 rows; missing rows are zero.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn turn(
@@ -127,7 +127,7 @@ fn multiply(panel: &Panel, column: usize, words: &[[f32; LANES]], out: &mut [[f3
         let [scale, sum, x @ ..] = block;
         let offset = load_whole(sum).map(|sum| _mm256_mullo_epi32(sum, _mm256_set1_epi32(-OFFSET)));
         let mut whole = [offset; TILE];
-        // unrolled, it would not stay in registers
+        // without the black box the loop is unrolled and spills its registers
         let (x, groups): (&[_], &[_]) = black_box((x.as_chunks::<2>().0, groups.as_chunks::<2>().0));
         for (x, groups) in x.iter().zip(groups) {
             let (x0, x1) = (load_whole(&x[0]), load_whole(&x[1]));

@@ -1,5 +1,5 @@
-//! Rows of nibbles by rounded factors, added to a vector: the bytes of four rows are interleaved, so that `dpbusd`
-//! adds a column's four products.
+//! Adds rows of nibbles with rounded factors to a vector. The bytes of four rows are interleaved, so that
+//! `dpbusd` adds the four products of a column.
 //!
 //! ```text
 //! for 16 blocks:       round the factors: four rows' bytes are a word of each block
@@ -23,8 +23,8 @@ const GROUPS: usize = 4;
 /// Rows whose bytes are interleaved.
 const QUAD: usize = 4;
 
-/// [`super::super::Kernels::add_rounded`]; of a number of rows that is no multiple of four the last stands for those
-/// that are not there, by a factor of zero.
+/// [`super::super::Kernels::add_rounded`]. If the number of rows is no multiple of four, the last row is
+/// repeated with a factor of zero.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [f32]) {
     let Some(last) = rows.last() else { return };
@@ -68,18 +68,18 @@ pub(super) fn add_rounded(a: [f32; ADDED], rows: &[Row<'_>], y: &mut [f32]) {
     }
 }
 
-/// The factors of some rows for sixteen blocks, rounded.
+/// The rounded factors of some rows for sixteen blocks.
 struct Factors {
     /// The scale of each block.
     scales: __m512,
-    /// The sum of all nibbles' offsets of eight, for each block.
+    /// The sum of the nibble offsets of eight, for each block.
     offsets: __m512i,
-    /// Group factors of 8 bits for each four rows and each block.
+    /// Four 8-bit factors for each quad of rows and each block.
     words: [__m512i; ADDED / QUAD],
 }
 
 impl Factors {
-    /// Rounds the factors for groups `at` and after it; the last group stands for missing ones.
+    /// Rounds the factors for groups `at` and the following; past the end, the last group is repeated.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
     fn rounded(a: &[f32; ADDED], w: &[[&[Interleaved]; QUAD]], at: usize) -> Self {
@@ -104,14 +104,14 @@ impl Factors {
                 let byte = _mm512_and_si512(q, _mm512_set1_epi32(0xff));
                 *word = _mm512_or_si512(*word, _mm512_sllv_epi32(byte, _mm512_set1_epi32(8 * k as i32)));
             }
-            // sums of four bytes, eight times, less
+            // minus eight times the sum of four factors
             offsets = _mm512_dpbusd_epi32(offsets, _mm512_set1_epi8(8), *word);
         }
         Self { scales, offsets: _mm512_sub_epi32(_mm512_setzero_si512(), offsets), words }
     }
 }
 
-/// Bytes `4 k..4 k + 4` of each block of four rows: `[k]` has in lane `block` what is `[column][row]`.
+/// Bytes `4 k..4 k + 4` of each block of four rows: lane `block` of `[k]` holds `[column][row]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn interleave(groups: [&Interleaved; QUAD]) -> [__m512i; 4] {

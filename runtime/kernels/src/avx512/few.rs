@@ -1,4 +1,4 @@
-//! [`super::super::few`] by registers of 16 lanes, for four vectors at once: 16 sums.
+//! [`super::super::few`] with registers of 16 lanes and four vectors at once: 16 sums.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
@@ -14,17 +14,17 @@ use crate::format::Format;
 const LANES: usize = 16;
 /// Vectors that share an unpacked row.
 const VECTORS: usize = 4;
-/// Registers of columns that are added to together.
+/// Registers of columns summed together.
 const REGISTERS: usize = 4;
 /// Registers of a block.
 const BLOCK: usize = 32 / LANES;
 
-/// Whether these rows are met here.
+/// Whether these kernels take such rows.
 pub(super) fn takes(w: Matrix<'_>) -> bool {
     few::takes(w, LANES)
 }
 
-/// [`super::super::Kernels::dots`], with room for so many numbers of each vector.
+/// [`super::super::Kernels::dots`], with `places` outputs for each vector.
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,f16c")]
 pub(super) fn dots(w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32], places: usize) {
     let halves = |bytes: &_| [_mm512_cvtph_ps(load_32(bytes))];
@@ -48,7 +48,7 @@ pub(super) fn dots(w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]
     }
 }
 
-/// [`super::super::Kernels::add_few`], with so many numbers of each vector.
+/// [`super::super::Kernels::add_few`], with `places` factors for each vector.
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,f16c")]
 pub(super) fn add(a: &[f32], places: usize, w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
     let halves = |bytes: &_| [_mm512_cvtph_ps(load_32(bytes))];
@@ -79,7 +79,7 @@ pub(super) fn add(a: &[f32], places: usize, w: Matrix<'_>, rows: Range<usize>, y
     }
 }
 
-/// The lanes of each.
+/// The sum of the lanes of each register.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl")]
 fn add_up([s0, s1, s2, s3]: [__m512; few::ROWS]) -> [f32; few::ROWS] {
@@ -91,7 +91,7 @@ fn add_up([s0, s1, s2, s3]: [__m512; few::ROWS]) -> [f32; few::ROWS] {
     cast(_mm_add_ps(_mm256_castps256_ps128(eights), _mm256_extractf128_ps::<1>(eights)))
 }
 
-/// Sums of neighbouring pairs of lanes, those of `first` and `second` alternating.
+/// Sums of neighbouring pairs of lanes; sums of `first` and `second` alternate.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn in_pairs(first: __m512, second: __m512) -> __m512 {

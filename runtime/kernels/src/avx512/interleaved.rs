@@ -1,4 +1,4 @@
-//! Interleaved `Q4_0`: sixty-four bytes of nibbles are a register, without moving any of them.
+//! Interleaved `Q4_0`: 64 bytes of nibbles fill a register without moving any byte.
 //!
 //! ```text
 //! for 16 blocks:   s[16] = d[16] * scale[16]                        four loads of four scales
@@ -36,7 +36,7 @@ pub(super) fn dot(row: Row<'_>, x: &[f32]) -> f32 {
     _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])))
 }
 
-/// `R` times axpy, one after another for each value: what is added to stays in registers.
+/// `R` times axpy, in order for each value; `y` stays in registers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
 pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32]) {
@@ -82,7 +82,7 @@ pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32
     }
 }
 
-/// Values `start..start + out.len()` of a row, whole thirty-twos.
+/// Values `start..start + out.len()` of a row, in whole groups of 32.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
@@ -99,7 +99,7 @@ pub(super) fn weights(four: &Interleaved, block: usize) -> [__m512; 2] {
     q4_0_scaled(scale(d), q)
 }
 
-/// A row times a vector of 8 bits: sums whose lanes are to be added up. What lies `ahead` of weights is prefetched.
+/// A row times a vector of 8 bits, as sums in lanes. Prefetches `ahead` bytes ahead of the weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn sum(row: &[u8], ahead: usize, x: Rounded<'_>) -> __m512 {
@@ -130,7 +130,7 @@ pub(super) fn sum(row: &[u8], ahead: usize, x: Rounded<'_>) -> __m512 {
     _mm512_fnmadd_ps(_mm512_set1_ps(8.0), offsets, _mm512_add_ps(sums[0], sums[1]))
 }
 
-/// The sums of four blocks' nibbles times the vector's whole numbers, four lanes for each block.
+/// The sums of four blocks' nibbles times the vector's integers, four lanes per block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn whole(four: &Interleaved, halves: &[i8; VALUES]) -> __m512i {
@@ -138,7 +138,7 @@ fn whole(four: &Interleaved, halves: &[i8; VALUES]) -> __m512i {
     multiply(low_and_high(load_64(&nibbles.as_chunks().0[0])), halves)
 }
 
-/// Each of the first four lanes, four times.
+/// Lane indices that repeat each of the first four lanes four times.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn lanes_of_four() -> __m512i {
@@ -170,7 +170,7 @@ fn scales_of_all(groups: &[Interleaved; GROUPS]) -> __m512 {
     _mm512_cvtph_ps(_mm256_setr_epi64x(front(0), front(1), front(2), front(3)))
 }
 
-/// The four scales of an interleaved group, as they lie in memory.
+/// The four scales of an interleaved group, as stored.
 #[inline]
 pub(super) fn scales_of(four: &Interleaved) -> i64 {
     i64::from_le_bytes(four.as_chunks().0[0])

@@ -1,5 +1,5 @@
-//! Blocks of 256 weights, as in `avx2::k_block`, thirty-two in two registers; and with a vector of 8 bits (VNNI),
-//! sixty-four in one.
+//! Blocks of 256 weights, as in `avx2::k_block`: 32 weights in two registers. With a vector of 8 bits (VNNI),
+//! 64 weights in one.
 //!
 //! ```text
 //! Q4_K   parts 2 i, 2 i + 1 are the low and the high halves of 32 bytes, which a register holds twice
@@ -22,7 +22,7 @@ use super::super::{Rounded, Row};
 use super::{load, load_16, load_32, load_64, scale, store};
 use crate::format::Format;
 
-/// `sum of w[i] * x[i]`. Two sums are in flight, which is enough: unpacking takes longer than a multiplication.
+/// `sum of w[i] * x[i]`. Two sums in flight suffice: unpacking takes longer than a multiplication.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn dot(row: Row<'_>, x: &[f32]) -> f32 {
     let x = x.as_chunks::<32>().0;
@@ -35,7 +35,7 @@ pub(super) fn dot(row: Row<'_>, x: &[f32]) -> f32 {
     _mm512_reduce_add_ps(_mm512_add_ps(sum0, sum1))
 }
 
-/// `R` times axpy, one after another for each value: what is added to stays in registers.
+/// `R` times axpy, in order for each value; `y` stays in registers.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32]) {
     if rows[0].format == Format::Q4K {
@@ -75,7 +75,7 @@ fn axpy_with<B: bytemuck::Pod, S: Copy + Default, const R: usize>(
     }
 }
 
-/// Values `start..start + out.len()` of a row, whole thirty-twos.
+/// Values `start..start + out.len()` of a row, in whole groups of 32.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
@@ -83,7 +83,7 @@ pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
     each_part(*row, start / 32, out.len(), |at, w| store(&mut out[at], w));
 }
 
-/// Thirty-twos `first..first + count` of a row, counted from zero.
+/// Parts `first..first + count` of a row: groups of 32 values, counted from zero.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn each_part(row: Row<'_>, first: usize, count: usize, part: impl FnMut(usize, [__m512; 2])) {
@@ -131,7 +131,7 @@ fn q6_k_weights(block: &Q6K, scales: &[f32; 2 * PARTS], k: usize) -> [__m512; 2]
 
 // ---- a vector of 8 bits ----
 
-/// [`super::super::Kernels::dot_rounded`]; lengths and format have been checked.
+/// [`super::super::Kernels::dot_rounded`]; the caller has checked lengths and format.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
     if row.format == Format::Q4K { dot_q4_k(row, x) } else { dot_q6_k(row, x) }
@@ -140,7 +140,7 @@ pub(super) fn dot_rounded(row: Row<'_>, x: Rounded<'_>) -> f32 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn dot_q4_k(row: Row<'_>, x: Rounded<'_>) -> f32 {
-    // lanes of scales and minima, as `six_bits` has them; of the vector's scales and sums
+    // lanes of scales and minima, in the order of `six_bits`, and lanes of the vector's scales and sums
     let factors = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     let of_vector = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
     let shifts = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
@@ -175,7 +175,7 @@ fn dot_q4_k(row: Row<'_>, x: Rounded<'_>) -> f32 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn dot_q6_k(row: Row<'_>, x: Rounded<'_>) -> f32 {
     let of_vector = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    // bits 0-1, 2-3 (4-5, 6-7) of the upper ones become bits 4-5 of a weight
+    // bits 0-1, 2-3 (4-5, 6-7) of the upper bytes become bits 4-5 of a weight
     let (up, down) = (_mm512_setr_epi64(4, 4, 4, 4, 2, 2, 2, 2), _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2));
     let (low_bits, high_bits) = (_mm512_set1_epi8(0xf), _mm512_set1_epi8(0x30));
     let ahead = row.ahead();
@@ -207,14 +207,14 @@ fn dot_q6_k(row: Row<'_>, x: Rounded<'_>) -> f32 {
     _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]))
 }
 
-/// `a` where `a_bits` are, `b` where `b_bits` are.
+/// `a` where `a_bits` is set, `b` where `b_bits` is set.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn joined(a: __m512i, a_bits: __m512i, b: __m512i, b_bits: __m512i) -> __m512i {
     _mm512_or_si512(_mm512_and_si512(a, a_bits), _mm512_and_si512(b, b_bits))
 }
 
-/// Eight floats in the front of a register.
+/// Eight floats in the lower half of a register.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn eight(values: &[f32; PARTS]) -> __m512 {

@@ -10,13 +10,14 @@
 //!                       sums[vector][column] += a[vector] * w[column]                         6 x 4 registers
 //! ```
 //!
-//! 1. Sums wait in `out` (or `y`) between two pieces, which rounds nothing: a sum is taken in one order, whatever is
-//!    computed beside it.
-//! 2. The last group of vectors is filled up with zeros, and loops have constant lengths, so that sums stay in registers
-//!    and no load needs a mask or a check.
-//! 3. A row's next piece is prefetched while this one is computed.
-//! 4. [`super::Form::Q8`]: `vpdpbusd` multiplies unsigned by signed bytes, four columns to a lane. Weights are made unsigned by
-//!    an offset (8, 32 or 128), whose share, the offset times the sum of the vector's values, is what the sum begins with.
+//! 1. Between two pieces, sums wait in `out` (or `y`), which rounds nothing. The order of a sum does not
+//!    depend on what is computed beside it.
+//! 2. The last group of vectors is padded with zeros, and loops have constant lengths. Thus sums stay in
+//!    registers, and no load needs a mask or a check.
+//! 3. The next piece of a row is prefetched during the current one.
+//! 4. [`super::Form::Q8`]: `vpdpbusd` multiplies unsigned by signed bytes, four columns to a lane. An offset
+//!    (8, 32 or 128) makes weights unsigned. Sums start at minus the offset times the sum of the vector's
+//!    values.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
@@ -38,15 +39,15 @@ use super::{
 };
 use crate::format::Format;
 
-/// Rows of a panel: it and two groups of vectors stay in the first-level cache while all its rows meet them.
+/// Rows of a panel: a panel and two groups of vectors stay in the L1 cache while all rows are multiplied.
 const PANEL_ROWS: usize = 24;
-/// Rows whose sums are in flight: 24 with two groups.
+/// Rows with sums in flight: 24 sums with two groups.
 const ROWS: usize = 12;
-/// Columns of a panel of floats: 12 KiB, and 16 of vectors.
+/// Columns of a float panel: 12 KiB, and 16 KiB of vectors.
 const COLUMNS: usize = 128;
-/// Rows of bytes whose sums are in flight: 12 of whole numbers and 12 of floats.
+/// Byte rows with sums in flight: 12 registers of integers and 12 of floats.
 const BYTE_ROWS: usize = 6;
-/// Blocks of a panel of bytes: 14 KiB, and 20 of vectors.
+/// Blocks of a byte panel: 14 KiB, and 20 KiB of vectors.
 const BLOCKS: usize = 16;
 
 /// [`super::Kernels::products`] for [`super::Form::F32`].
@@ -75,8 +76,8 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     }
 }
 
-/// Prefetches a row's next piece, or the bytes after the row. A piece is short and far from the next row's: a processor
-/// does not foresee it.
+/// Prefetches the next piece of a row, or the bytes after the row. The piece is short and far from the next
+/// row's, so hardware prefetching misses it.
 #[inline]
 #[target_feature(enable = "sse")]
 fn ask_for(row: &Row<'_>, start: usize, bytes: usize) {
@@ -87,17 +88,17 @@ fn ask_for(row: &Row<'_>, start: usize, bytes: usize) {
     }
 }
 
-/// Words of a piece, at most.
+/// The most words of a piece.
 const PIECE: usize = if COLUMNS > BLOCKS * BLOCK_WORDS { COLUMNS } else { BLOCKS * BLOCK_WORDS };
 
-/// Calls `each` with the first vector of every pair of groups, and words `piece` of each of their vectors.
+/// Calls `each` with the first vector of every pair of groups and words `piece` of each of their vectors.
 #[inline(always)]
 pub(super) fn for_pairs(
     x: Packed<'_>,
     piece: Range<usize>,
     mut each: impl FnMut(usize, (PackedVectors<'_>, Option<PackedVectors<'_>>)),
 ) {
-    // zeros take as long as a small product
+    // filling with zeros costs as much as a small product
     let mut zeros;
     let filled: &mut [_] = if x.count.is_multiple_of(LANES) {
         &mut []
@@ -113,7 +114,7 @@ pub(super) fn for_pairs(
     }
 }
 
-/// `out[r][first..] += panel[r] * x`, for the rows that `out` has and the vectors of the groups.
+/// `out[r][first..] += panel[r] * x`, for the rows of `out` and the vectors of the groups.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn multiply<const GROUPS: usize>(
@@ -124,7 +125,7 @@ fn multiply<const GROUPS: usize>(
     out: &mut [f32],
 ) {
     let rows = out.len() / count;
-    // loops of constant length: what is indexed by a variable does not stay in registers
+    // loops of constant length: arrays indexed by a variable do not stay in registers
     let mut sums = [[_mm512_setzero_ps(); GROUPS]; ROWS];
     for row in 0..ROWS {
         for group in 0..GROUPS {
@@ -193,13 +194,13 @@ fn unpack_with<const BYTES: usize>(
 
 // ---- bytes ----
 
-/// A row's piece: unsigned bytes, and what they are worth.
+/// A piece of a row: unsigned bytes, with scales and minima.
 #[derive(Clone, Copy)]
 struct Bytes {
     steps: [[u8; 4]; BLOCKS * BLOCK / 4],
-    /// The scales of each block, or of each of its halves.
+    /// The scale of each block, or of each of its halves.
     scales: [f32; 2 * BLOCKS],
-    /// The minima of what has a scale, for formats that have them.
+    /// The minimum for each scale, in formats with minima.
     minima: [f32; 2 * BLOCKS],
 }
 
@@ -229,7 +230,7 @@ pub(super) fn byte_products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     }
 }
 
-/// Products with weights that `offset` makes unsigned, of which `SCALED` groups of four share a scale and, where there are
+/// Products with weights made unsigned by `offset`. `SCALED` groups of four values share a scale and, with
 /// `MINIMA`, a minimum.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
@@ -267,7 +268,7 @@ fn byte_products_of<const SCALED: usize, const MINIMA: bool>(
     }
 }
 
-/// [`multiply`] with whole numbers under each scale.
+/// [`multiply`] with integers under each scale.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn multiply_bytes<const GROUPS: usize, const SCALED: usize, const MINIMA: bool>(
@@ -280,7 +281,7 @@ fn multiply_bytes<const GROUPS: usize, const SCALED: usize, const MINIMA: bool>(
 ) {
     const { assert!((BLOCK / 4).is_multiple_of(SCALED), "a block is whole scales") };
     let rows = out.len() / count;
-    // loops of constant length: what is indexed by a variable does not stay in registers
+    // loops of constant length: arrays indexed by a variable do not stay in registers
     let mut sums = [[_mm512_setzero_ps(); GROUPS]; BYTE_ROWS];
     for row in 0..BYTE_ROWS {
         for group in 0..GROUPS {
@@ -292,7 +293,7 @@ fn multiply_bytes<const GROUPS: usize, const SCALED: usize, const MINIMA: bool>(
     let taken = _mm512_set1_epi32(-i32::from(offset));
     let blocks = x.map(|(_, words)| words.as_chunks::<BLOCK_WORDS>().0);
     for block in 0..blocks[0].len().min(BLOCKS) {
-        // no `map`: its closure would be called, and sums leave their registers for it
+        // no `map`: its closure would not be inlined, and the sums would spill
         let mut words: [&[_; BLOCK_WORDS]; GROUPS] = [&blocks[0][block]; GROUPS];
         for group in 1..GROUPS {
             words[group] = &blocks[group][block];
@@ -304,7 +305,7 @@ fn multiply_bytes<const GROUPS: usize, const SCALED: usize, const MINIMA: bool>(
             for group in 0..GROUPS {
                 let mut begin = _mm512_mullo_epi32(taken, _mm512_castps_si512(word(group, 1)));
                 if SCALED < BLOCK / 4 {
-                    // the sum is that of the block
+                    // the scale covers the whole block, and so does its sum
                     let mut all = _mm512_setzero_si512();
                     for four in part * SCALED..(part + 1) * SCALED {
                         all = _mm512_dpbusd_epi32(
@@ -366,7 +367,7 @@ fn multiply_bytes<const GROUPS: usize, const SCALED: usize, const MINIMA: bool>(
     }
 }
 
-/// The whole numbers of a row's blocks, made unsigned, and what they are worth.
+/// The integers of a row's blocks, made unsigned, with scales and minima.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
 fn unpack_bytes(format: Format, bytes: &[u8], panel: &mut Bytes) {
@@ -452,17 +453,17 @@ fn store_32(bytes: &mut [u8; 32], new: __m256i) {
 
 // ---- sums ----
 
-/// Rows of a panel of [`add_products`]: a bit each in a mark.
+/// Rows of a panel of [`add_products`]: one bit each in a mark.
 const SUM_ROWS: usize = 64;
-/// Columns of one: 32 KiB, what a first-level cache holds.
+/// Columns of a panel of [`add_products`]: 32 KiB, the size of an L1 cache.
 const SUM_COLUMNS: usize = 128;
-/// Panels that vectors meet in one pass: what they add up to waits in the second-level cache meanwhile.
+/// Panels that vectors meet in one pass; the sums stay in the L2 cache meanwhile.
 const SUM_PANELS: usize = 4;
-/// Vectors of a pass: whole sixes.
+/// Vectors of a pass: a multiple of six.
 const PASS: usize = 192;
-/// Vectors whose sums are in flight, where most factors count.
+/// Vectors with sums in flight where most factors are not zero.
 const VECTORS: usize = 6;
-/// Columns of these.
+/// Columns of a step with six vectors.
 const COLUMNS_OF_SIX: usize = 64;
 
 /// [`super::Kernels::add_products`].
@@ -511,7 +512,8 @@ pub(super) fn add_products(
     }
 }
 
-/// If more than `1 / MOST_OF` of the factors count, six vectors at once are faster than skipping zeros.
+/// If more than `1 / MOST_OF` of the factors are not zero, six vectors at once are faster than skipping
+/// zeros.
 const MOST_OF: u32 = 2;
 
 /// `y += sum over the marked k of a[k * count] * panel[k]`.
@@ -582,22 +584,22 @@ fn add_six(
 
 // ---- part of a register ----
 
-/// The first values, sixteen at most; zeros behind.
+/// The first values, sixteen at most, padded with zeros.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn load_lanes(values: &[f32]) -> __m512 {
-    // SAFETY: a lane that the mask leaves out is not read, and the mask has no more lanes than there are values.
+    // SAFETY: a masked lane is not read, and the mask has no more lanes than there are values.
     unsafe { _mm512_maskz_loadu_ps(mask(values.len()), values.as_ptr()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn store_lanes(values: &mut [f32], new: __m512) {
-    // SAFETY: a lane that the mask leaves out is not written, and the mask has no more lanes than there are values.
+    // SAFETY: a masked lane is not written, and the mask has no more lanes than there are values.
     unsafe { _mm512_mask_storeu_ps(values.as_mut_ptr(), mask(values.len()), new) }
 }
 
-/// The first `lanes` of sixteen.
+/// A mask of the first `lanes` of sixteen.
 pub(super) fn mask(lanes: usize) -> __mmask16 {
     ((1_u32 << lanes.min(LANES)) - 1) as __mmask16
 }

@@ -9,12 +9,12 @@
 //!                  sums += float(whole) * [s0 x 8 | s1 x 8]
 //! ```
 //!
-//! `Q4_1` takes its minima for the offset. `IQ4_NL` and `MXFP4` look their sixteen values up, made unsigned in the table;
-//! what that adds is taken away again in whole numbers.
+//! `Q4_1` uses its minima as the offset. `IQ4_NL` and `MXFP4` look their sixteen values up in a table made
+//! unsigned; the added offset is subtracted again as an integer.
 //!
-//! Blocks beyond the last sixteen are taken so, too: the scales of those that are not there are zero, and the last that is
-//! there stands for them. The order of all sums is that of the blocks alone. The port that moves bytes between lanes is what
-//! limits nibbles; of four blocks it sees one permutation.
+//! A last, incomplete group of sixteen blocks takes the same path: missing blocks have a scale of zero and
+//! repeat the last block. The order of all sums depends only on the blocks. Nibbles are limited by the
+//! shuffle port; four blocks need one permutation.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::x86_64::*;
@@ -30,17 +30,17 @@ use crate::format::Format;
 
 /// Blocks whose scales are converted together.
 pub(super) const BLOCKS: usize = 16;
-/// Blocks of nibbles that fill a register with their halves, and those of bytes.
+/// Blocks of nibbles per pair of registers, and blocks of bytes per register.
 const FOUR: usize = 4;
 const TWO: usize = 2;
 
-/// Whether rows of `format` are met here.
+/// Whether these kernels take rows of `format`.
 pub(super) fn takes(format: Format) -> bool {
     use Format::{Iq4Nl, Mxfp4, Q4_0, Q4_0X4, Q4_1, Q8_0};
     matches!(format, Q8_0 | Q4_0X4 | Q4_0 | Q4_1 | Iq4Nl | Mxfp4)
 }
 
-/// [`super::super::Kernels::dot_rounded`]; lengths and format have been checked.
+/// [`super::super::Kernels::dot_rounded`]; the caller has checked lengths and format.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn dot(w: Row<'_>, x: Rounded<'_>) -> f32 {
     let mut out = [0.0];
@@ -48,14 +48,14 @@ pub(super) fn dot(w: Row<'_>, x: Rounded<'_>) -> f32 {
     out[0]
 }
 
-/// [`super::super::Kernels::rows_rounded`]; lengths, format and rows have been checked.
+/// [`super::super::Kernels::rows_rounded`]; the caller has checked lengths, format and rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 pub(super) fn rows(w: Matrix<'_>, start: usize, x: Rounded<'_>, out: &mut [f32]) {
     let row_bytes = w.format.row_bytes(w.columns);
     each(w.format, &w.bytes[start * row_bytes..], row_bytes, AHEAD_BYTES, x, out);
 }
 
-/// A dot product for each of the first rows; what lies `ahead` of their bytes is prefetched.
+/// A dot product for each of the first rows; prefetches `ahead` bytes ahead.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn each(format: Format, rows: &[u8], row_bytes: usize, ahead: usize, x: Rounded<'_>, out: &mut [f32]) {
     let x = Vector::new(format, x);
@@ -69,7 +69,7 @@ fn each(format: Format, rows: &[u8], row_bytes: usize, ahead: usize, x: Rounded<
     }
 }
 
-/// A rounded vector, and its part for a register that blocks fill only in part.
+/// A rounded vector, with a padded copy of its end for a register that blocks fill only partly.
 struct Vector<'a> {
     x: Rounded<'a>,
     last: [i8; HALVES],
@@ -92,7 +92,7 @@ impl<'a> Vector<'a> {
     }
 }
 
-// ---- the sums of a row, whose lanes are to be added up; what lies ahead of its bytes is prefetched ----
+// ---- the sums of a row, in lanes; each prefetches `ahead` bytes ahead ----
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
@@ -137,9 +137,10 @@ fn mxfp4(row: &[u8], ahead: usize, x: &Vector<'_>) -> __m512 {
     sum_with(row, ahead, x.x, (x.x.halves, &x.last), 0.0, scales, whole)
 }
 
-/// A row times a vector of 8 bits, of which `x_steps` has what meets `STEP` blocks, and what meets the last of them, if
-/// they are not all there. `scales` gives the scales of at most sixteen blocks, and of what `offset` times the sum of a
-/// block's values is taken; `whole` multiplies the blocks, `16 / STEP` sums of each in lanes in order.
+/// A row times a vector of 8 bits. `x_steps` holds the vector's values for each `STEP` blocks, and the padded
+/// values for an incomplete last step. `scales` gives the scales of at most sixteen blocks, and the factors
+/// of `offset` times a block's sum. `whole` multiplies `STEP` blocks and returns `16 / STEP` sums for each,
+/// in order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c")]
 fn sum_with<const BYTES: usize, const STEP: usize, const N: usize>(
@@ -153,7 +154,7 @@ fn sum_with<const BYTES: usize, const STEP: usize, const N: usize>(
 ) -> __m512 {
     let (x_scales, scales_rest) = x.scales.as_chunks::<BLOCKS>();
     let (x_sums, sums_rest) = x.sums.as_chunks::<BLOCKS>();
-    // lengths that do not depend on the row: what they decide is decided once for many rows
+    // bounds that do not depend on the row, so their branches are resolved once for many rows
     let (w_groups, w_rest) = row.as_chunks::<BYTES>().0.split_at(BLOCKS * x_scales.len());
     let (w_groups, w_rest) = (w_groups.as_chunks::<BLOCKS>().0, &w_rest[..scales_rest.len()]);
     let (x_groups, x_more) = x_steps.split_at(x_scales.len() * (BLOCKS / STEP));
@@ -199,7 +200,7 @@ fn sum_with<const BYTES: usize, const STEP: usize, const N: usize>(
     _mm512_fmadd_ps(_mm512_set1_ps(offset), offsets, _mm512_add_ps(sums[0], sums[1]))
 }
 
-/// The number of each lane without its last bits: the block that `1 << bits` lanes belong to.
+/// The index of each lane without its last bits: the block that `1 << bits` lanes belong to.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn lanes_of(bits: u32) -> __m512i {
@@ -207,8 +208,8 @@ fn lanes_of(bits: u32) -> __m512i {
     _mm512_srlv_epi32(lane, _mm512_set1_epi32(bits.cast_signed()))
 }
 
-/// Four blocks' first halves times the vector's, and their second ones: four sums of four products for each block and half,
-/// those of both halves together.
+/// The first halves of four blocks times the vector's, plus the second halves: four sums of four products for
+/// each block and half. The sums of both halves are added.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 pub(super) fn multiply([low, high]: [__m512i; 2], x: &[i8; HALVES]) -> __m512i {
@@ -220,7 +221,7 @@ pub(super) fn multiply([low, high]: [__m512i; 2], x: &[i8; HALVES]) -> __m512i {
     )
 }
 
-/// [`multiply`] with the numbers of a table at these places.
+/// [`multiply`] with the table entries at these indices.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn look_up(table: &[i8; 16], [low, high]: [__m512i; 2], x: &[i8; HALVES]) -> __m512i {
@@ -231,19 +232,19 @@ fn look_up(table: &[i8; 16], [low, high]: [__m512i; 2], x: &[i8; HALVES]) -> __m
     _mm512_sub_epi32(unsigned, multiply([above; 2], x))
 }
 
-/// The first bytes of a slice from `at` on, zeros where there are none: a processor takes hundreds of cycles to load nothing
-/// from where no memory is, so that nothing is loaded from the slice's front.
+/// The bytes of a slice from `at` on, padded with zeros. A masked load that touches an unmapped page takes
+/// hundreds of cycles, so an empty load reads from the slice's start.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn bytes_from(bytes: &[u8], at: usize) -> __m512i {
     load_bytes(bytes.get(at..).unwrap_or(&bytes[..0]))
 }
 
-/// The first word of each of sixteen blocks of `WORDS` words, zero for those that are not there.
+/// The first word of each of sixteen blocks of `WORDS` words; zero for missing blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn words<const WORDS: usize>(blocks: &[u8]) -> __m256i {
-    // as many blocks as begin within two registers
+    // the number of blocks that begin within two registers
     let some = if WORDS <= 9 { 8 } else { 4 };
     let places = _mm512_mullo_epi16(lanes_of_words(), _mm512_set1_epi16(WORDS as i16));
     let mut all = _mm512_setzero_si512();
@@ -259,7 +260,7 @@ fn words<const WORDS: usize>(blocks: &[u8]) -> __m256i {
     _mm512_castsi512_si256(all)
 }
 
-/// The number of each lane of a word.
+/// The index of each lane of a word.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn lanes_of_words() -> __m512i {
@@ -269,7 +270,7 @@ fn lanes_of_words() -> __m512i {
     )
 }
 
-/// Numbers of half precision.
+/// Half-precision numbers, widened.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn halves(words: __m256i) -> __m512 {
@@ -295,7 +296,7 @@ fn scales_and_minima(blocks: &[u8]) -> [__m512; 2] {
     [halves(_mm512_cvtepi32_epi16(all)), halves(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(all)))]
 }
 
-/// `2^(e - 128)` for the first byte of each of at most sixteen blocks of `MXFP4`, zero for those that are not there.
+/// `2^(e - 128)` for the first byte of each of at most sixteen blocks of `MXFP4`; zero for missing blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn half_powers(blocks: &[u8]) -> __m512 {
@@ -310,7 +311,7 @@ fn half_powers(blocks: &[u8]) -> __m512 {
         let places = _mm512_srli_epi16::<1>(_mm512_sub_epi16(places, _mm512_set1_epi16(at as i16)));
         all = _mm512_mask_permutexvar_epi16(all, 0xf << first, places, bytes_from(blocks, at));
     }
-    // of every other word it is the upper byte
+    // the exponent of every second block is the upper byte of its word
     let all = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(all));
     let upper = _mm512_set1_epi64(8 << 32);
     let e = _mm512_and_si512(_mm512_srlv_epi32(all, upper), _mm512_set1_epi32(0xff));
@@ -320,14 +321,14 @@ fn half_powers(blocks: &[u8]) -> __m512 {
     _mm512_castsi512_ps(_mm512_maskz_mov_epi32(mask(blocks.len() / BYTES), power))
 }
 
-/// The scales of sixteen blocks that begin with them.
+/// The scales of sixteen blocks that begin with their scale.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn row_scales<const BYTES: usize>(w: &[[u8; BYTES]; BLOCKS]) -> __m512 {
     halves(if BYTES == 18 { words::<9>(w.as_flattened()) } else { words::<17>(w.as_flattened()) })
 }
 
-/// The first halves of four blocks as bytes, and the second ones; nibbles are a block's last bytes.
+/// The low nibbles of four blocks as bytes, and the high ones; nibbles are a block's last bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn four_of_nibbles<const BYTES: usize>(blocks: [&[u8; BYTES]; FOUR]) -> [__m512i; 2] {
@@ -347,7 +348,7 @@ pub(super) fn low_and_high(all: __m512i) -> [__m512i; 2] {
     [_mm512_and_si512(all, low_bits), _mm512_and_si512(_mm512_srli_epi16::<4>(all), low_bits)]
 }
 
-/// 64 signed bytes, 128 added.
+/// 64 signed bytes, plus 128.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn two_of_bytes([[_, _, a @ ..], [_, _, b @ ..]]: [&[u8; 34]; TWO]) -> __m512i {

@@ -1,4 +1,4 @@
-//! Transposed rows times many vectors of bytes: a prompt's down projection, whose sum goes over neurons.
+//! Transposed rows times many vectors of bytes: the down projection of a prompt, summed over neurons.
 //!
 //! ```text
 //! for 96 columns, for 256 rows: transpose into a panel            32 rows at a time, under a scale for each column
@@ -20,7 +20,7 @@ use super::interleaved::weights;
 use super::products::{for_pairs, load_lanes, store_lanes};
 use super::{load, store};
 
-/// Columns of a panel: whole blocks, and whole tiles.
+/// Columns of a panel: whole blocks and whole tiles.
 const COLUMNS: usize = TRANSPOSED_COLUMNS;
 /// Columns of a tile.
 const TILE: usize = 6;
@@ -67,7 +67,7 @@ pub(super) fn add_transposed(w: &[Row<'_>], start: usize, x: Packed<'_>, out: &m
     }
 }
 
-/// A block of rows, some of which may not be there, and block `at` of their columns.
+/// Block `at` of the columns of up to 32 rows; missing rows are zero.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn turn(
@@ -120,13 +120,14 @@ fn multiply<const GROUPS: usize>(
     out: &mut [f32],
 ) {
     let columns = out.len() / count;
-    // loops of constant length: what is indexed by a variable does not stay in registers
+    // loops of constant length: arrays indexed by a variable do not stay in registers
     let mut sums = [[_mm512_setzero_ps(); GROUPS]; TILE];
     for c in 0..TILE {
         for group in 0..GROUPS {
             if c < columns {
                 let out = &out[c * count + first + group * LANES..][..x[group].0];
-                // the next tile's: what is added to comes from afar, in pieces that no processor foresees
+                // prefetches the next tile's sums: they lie far apart, in pieces that hardware prefetching
+                // misses
                 prefetch(&out[0], size_of::<f32>() * TILE * count);
                 sums[c][group] = load_lanes(out);
             }

@@ -1,4 +1,4 @@
-//! Vectors of 8 bits: rows of blocks times one of them, and times many in tiles of 8 rows and 4 vectors.
+//! Vectors of 8 bits: rows of blocks times one vector, and times many in tiles of 8 rows and 4 vectors.
 //!
 //! ```text
 //! dot        for 4 blocks: whole[4] = sums of 32 products;  sums += float(whole) * d[4] * scale[4]
@@ -6,14 +6,16 @@
 //!                                           sums[row] += float(whole[row]) * d[row] * scale[4]
 //! ```
 //!
-//! The instruction sets differ in how `whole` is computed; it is exact in each:
+//! The instruction sets differ in how they compute `whole`, which is exact in each:
 //!
-//! * widened: two products of bytes, of at most 128 * 127 each, are added in 16 bits, then pairs of those in 32;
-//! * `sdot`: four products to a lane; a lane is a vector, the row's four bytes are taken from a register's lane;
-//! * `smmla`: two rows of eight bytes times two vectors of eight. The rows' bytes are interleaved once for all vectors,
-//!   those of the vectors in registers.
+//! * widened: two products of bytes, of at most 128 * 127 each, are added in 16 bits, then pairs of these in
+//!   32;
+//! * `sdot`: four products to a lane. A lane is a vector; the row's four bytes come from a lane of a
+//!   register;
+//! * `smmla`: two rows of eight bytes times two vectors of eight. The rows' bytes are interleaved in memory
+//!   once for all vectors, and the vectors' bytes in registers.
 //!
-//! The standard library's functions for `sdot` and `smmla` are not stable yet, hence the assembly.
+//! The standard library's functions for `sdot` and `smmla` are unstable, hence the assembly.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
@@ -35,7 +37,7 @@ use crate::format::Format;
 
 // ---- one vector ----
 
-/// [`super::Kernels::dot_rounded`]; lengths and format have been checked.
+/// [`super::Kernels::dot_rounded`]; the caller has checked lengths and format.
 #[target_feature(enable = "neon")]
 pub(super) fn dot_widened(row: Row<'_>, x: Rounded<'_>) -> f32 {
     let whole = |[w0, w1]: [int8x16_t; 2], [x0, x1]: [int8x16_t; 2]| {
@@ -57,7 +59,7 @@ pub(super) fn dot_widened(row: Row<'_>, x: Rounded<'_>) -> f32 {
 pub(super) fn dot_dotprod(row: Row<'_>, x: Rounded<'_>) -> f32 {
     let whole = |[w0, w1]: [int8x16_t; 2], [x0, x1]: [int8x16_t; 2]| {
         let mut sums = vdupq_n_s32(0);
-        // SAFETY: the features of this function; two registers are read and one is changed, nothing else.
+        // SAFETY: the function has the target feature; the instruction reads two registers and changes one.
         unsafe {
             asm!(
                 "sdot {0:v}.4s, {1:v}.16b, {2:v}.16b",
@@ -77,8 +79,8 @@ pub(super) fn dot_dotprod(row: Row<'_>, x: Rounded<'_>) -> f32 {
     }
 }
 
-/// A row times one vector. `steps` gives a block's whole numbers, `whole` the sum of their products with the
-/// vector's, in four parts.
+/// A row times one vector. `steps` returns the integers of a block; `whole` returns the sum of their products
+/// with the vector's integers, in four parts.
 #[inline]
 #[target_feature(enable = "neon")]
 fn dot_with<const BYTES: usize>(
@@ -115,25 +117,26 @@ fn dot_with<const BYTES: usize>(
 
 // ---- many vectors ----
 
-/// Rows of a tile: eight registers of whole numbers and eight of floats.
+/// Rows of a tile: eight registers of integers and eight of floats.
 pub(super) const ROWS: usize = 8;
 /// Tiles of a panel: 24 rows.
 const TILES: usize = 3;
 /// Blocks of a tile: 4 KiB.
 pub(super) const BLOCKS: usize = 16;
 
-/// Sixteen whole numbers.
+/// Sixteen integers.
 pub(super) type Steps = [i8; 16];
 
-/// A piece of some rows. A block of two scales, one for each half, is taken twice, each time with zeros for the other half;
-/// one of two minima beside them is taken four times, the last two with ones, which minima below zero are worth.
+/// A piece of some rows. A block with two scales, one for each half, appears twice, each time with zeros for
+/// the other half. A block with two minima as well appears four times: the last two have ones as weights and
+/// negative minima as scales.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
-    /// The halves of each block, one row after another or, for `smmla`, of two rows and eight columns each.
+    /// The halves of each block, row after row or, for `smmla`, in groups of two rows and eight columns.
     pub(super) steps: [[Steps; 2 * ROWS]; BLOCKS],
     /// The rows' scales of each block.
     pub(super) scales: [[f32; ROWS]; BLOCKS],
-    /// The rows' minima of each block, for formats that have them.
+    /// The rows' minima of each block, for formats with minima.
     minima: [[f32; ROWS]; BLOCKS],
 }
 
@@ -143,7 +146,7 @@ pub(super) const EMPTY: Tile = Tile {
     minima: [[0.0; ROWS]; BLOCKS],
 };
 
-/// Number of times that a block of the rows is taken, and the columns of a tile.
+/// How many times a block of the rows appears in a tile, and the columns of a tile.
 fn times_and_columns(w: &[Row<'_>]) -> (usize, usize) {
     let times = match w.first().map(|row| row.format) {
         Some(Format::Q6K) => 2,
@@ -206,7 +209,7 @@ pub(super) fn products_i8mm(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     );
 }
 
-/// Unpacks some rows' blocks into whole numbers and scales.
+/// Unpacks the blocks of some rows into integers and scales.
 #[inline]
 #[target_feature(enable = "neon")]
 fn unpack(rows: &[Row<'_>], columns: Range<usize>, tile: &mut Tile) {
@@ -300,7 +303,7 @@ fn unpack_with<const BYTES: usize>(
     }
 }
 
-/// Eight columns of two rows, one pair of rows after another.
+/// Interleaves each pair of rows: eight columns of one, then of the other.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn interleave(tile: &mut Tile) {
@@ -313,8 +316,8 @@ pub(super) fn interleave(tile: &mut Tile) {
     }
 }
 
-/// A tile times a group of vectors, over the sums of 32 products of a block's rows with four vectors, whose words hold
-/// four columns of each.
+/// A tile times a group of vectors. `whole` returns the sums of 32 products of a block's rows with four
+/// vectors; a word holds four columns of a vector.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn multiply(
@@ -381,7 +384,7 @@ pub(super) fn dotprod(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [
         let [x0, x1, x2, x3] = [x[4 * half], x[4 * half + 1], x[4 * half + 2], x[4 * half + 3]];
         for row in 0..ROWS {
             let w = load_steps(&steps[2 * row + half]);
-            // SAFETY: the features of this function; registers are read and one is changed, nothing else.
+            // SAFETY: the function has the target feature; the instructions read registers and change one.
             unsafe {
                 asm!(
                     "sdot {0:v}.4s, {2:v}.16b, {1:v}.4b[0]",
@@ -400,7 +403,7 @@ pub(super) fn dotprod(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
 pub(super) fn i8mm(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [int32x4_t; ROWS] {
-    // of two rows: with the first two of the vectors, and with the others
+    // for each pair of rows: the products with the first two vectors, and with the other two
     let mut all = [[vdupq_n_s32(0); 2]; ROWS / 2];
     for eight in 0..BLOCK / 8 {
         let (even, odd) = (vreinterpretq_s32_s8(x[2 * eight]), vreinterpretq_s32_s8(x[2 * eight + 1]));
@@ -408,7 +411,7 @@ pub(super) fn i8mm(steps: &[Steps; 2 * ROWS], x: [int8x16_t; BLOCK / 4]) -> [int
         for pair in 0..ROWS / 2 {
             let w = load_steps(&steps[4 * pair + eight]);
             let [whole0, whole1] = &mut all[pair];
-            // SAFETY: the features of this function; registers are read and two are changed, nothing else.
+            // SAFETY: the function has the target feature; the instructions read registers and change two.
             unsafe {
                 asm!(
                     "smmla {0:v}.4s, {2:v}.16b, {3:v}.16b",

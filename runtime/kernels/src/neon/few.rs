@@ -1,4 +1,4 @@
-//! [`super::super::few`] by registers of 4 lanes, for four vectors at once: 16 sums.
+//! [`super::super::few`] with registers of 4 lanes and four vectors at once: 16 sums.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
@@ -14,19 +14,19 @@ use crate::format::Format;
 const LANES: usize = 4;
 /// Vectors that share an unpacked row.
 const VECTORS: usize = 4;
-/// Registers of columns that are added to together.
+/// Registers of columns summed together.
 const REGISTERS: usize = 4;
 /// Registers of a block.
 const BLOCK: usize = 32 / LANES;
-/// Vectors that share an unpacked block where their sums are those of all its columns.
+/// Vectors that share an unpacked block, if every column of the block has a sum of its own.
 const VECTORS_OF_BLOCKS: usize = 2;
 
-/// Whether these rows are met here.
+/// Whether these kernels take such rows.
 pub(super) fn takes(w: Matrix<'_>) -> bool {
     few::takes(w, LANES)
 }
 
-/// [`super::super::Kernels::dots`], with room for so many numbers of each vector.
+/// [`super::super::Kernels::dots`], with `places` outputs for each vector.
 #[target_feature(enable = "neon")]
 pub(super) fn dots(w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32], places: usize) {
     let load = |x: &[f32; LANES]| vreinterpretq_f32_u8(load_16(cast_ref(x)));
@@ -53,7 +53,7 @@ pub(super) fn dots(w: Matrix<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32]
     }
 }
 
-/// [`super::super::Kernels::add_few`], with so many numbers of each vector.
+/// [`super::super::Kernels::add_few`], with `places` factors for each vector.
 #[target_feature(enable = "neon")]
 pub(super) fn add(a: &[f32], places: usize, w: Matrix<'_>, rows: Range<usize>, y: &mut [f32]) {
     let load = |x: &[f32; LANES]| vreinterpretq_f32_u8(load_16(cast_ref(x)));

@@ -1,4 +1,4 @@
-//! Interleaved `Q4_0`: each block as `Q4_0` has it, from other places.
+//! Interleaved `Q4_0`: the kernels of `Q4_0`, with scale and nibbles loaded from their interleaved offsets.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
@@ -30,7 +30,7 @@ pub(super) fn dot(row: Row<'_>, x: &[f32]) -> f32 {
     vaddvq_f32(vaddq_f32(vaddq_f32(pair(0), pair(2)), vaddq_f32(pair(4), pair(6))))
 }
 
-/// `R` times axpy, one after another for each value.
+/// `R` times axpy, in order for each value.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32]) {
@@ -50,7 +50,7 @@ pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32
     }
 }
 
-/// [`super::super::Kernels::add_rounded`]: a sum of 16 bits for each column of a block, at most `16 * 127 * 8`.
+/// [`super::super::Kernels::add_rounded`]: a 16-bit sum for each column of a block, at most `16 * 127 * 8`.
 #[target_feature(enable = "neon")]
 pub(super) fn add_rounded(a: &[f32], rows: &[Row<'_>], y: &mut [f32]) {
     let (mut w, length): ([&[Interleaved]; ADDED], _) = ([&[]; ADDED], y.len() / VALUES);
@@ -97,7 +97,7 @@ pub(super) fn add_rounded(a: &[f32], rows: &[Row<'_>], y: &mut [f32]) {
     }
 }
 
-/// Values `start..start + out.len()` of a row, whole thirty-twos.
+/// Values `start..start + out.len()` of a row, in whole groups of 32.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
@@ -106,7 +106,7 @@ pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
     }
 }
 
-/// A row times one vector. `whole` gives the sum of the products of a block's whole numbers with the vector's, in
+/// A row times one vector. `whole` returns the sum of products of a block's integers with the vector's, in
 /// four parts.
 #[inline]
 #[target_feature(enable = "neon")]

@@ -1,4 +1,4 @@
-//! Blocks of 256 weights: a block's scales are unpacked once, then its weights thirty-two at a time.
+//! Blocks of 256 weights: the scales of a block are unpacked once, then its weights 32 at a time.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
@@ -25,7 +25,7 @@ pub(super) fn dot(row: Row<'_>, x: &[f32]) -> f32 {
     vaddvq_f32(vaddq_f32(vaddq_f32(pair(0), pair(2)), vaddq_f32(pair(4), pair(6))))
 }
 
-/// `R` times axpy, one after another for each value: what is added to stays in registers.
+/// `R` times axpy, in order for each value; `y` stays in registers.
 #[target_feature(enable = "neon")]
 pub(super) fn axpy<const R: usize>(a: [f32; R], rows: [Row<'_>; R], y: &mut [f32]) {
     if rows[0].format == Format::Q4K {
@@ -63,7 +63,7 @@ fn axpy_with<B: Pod, S: Copy + Default, const R: usize>(
     }
 }
 
-/// Values `start..start + out.len()` of a row, whole thirty-twos.
+/// Values `start..start + out.len()` of a row, in whole groups of 32.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
@@ -71,7 +71,7 @@ pub(super) fn unpack(row: &Row<'_>, start: usize, out: &mut [f32]) {
     each_part(*row, start / 32, out.len(), |at, w| store(&mut out[at], w));
 }
 
-/// Thirty-twos `first..first + count` of a row, counted from zero.
+/// Parts `first..first + count` of a row: groups of 32 values, counted from zero.
 #[inline]
 #[target_feature(enable = "neon")]
 fn each_part(row: Row<'_>, first: usize, count: usize, part: impl FnMut(usize, Registers)) {
@@ -101,7 +101,7 @@ fn q4_k_weights(block: &Q4K, [scales, minima]: &[[f32; PARTS]; 2], k: usize) -> 
     weights
 }
 
-/// Part of a `Q4_K` block as whole numbers, 0 to 15.
+/// Part `k` of a `Q4_K` block as integers, 0 to 15.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn q4_k_steps(block: &Q4K, k: usize) -> [int8x16_t; 2] {
@@ -114,7 +114,7 @@ fn q6_k_weights(block: &Q6K, scales: &[f32; 2 * PARTS], k: usize) -> Registers {
     scaled([vdupq_n_f32(scales[2 * k]), vdupq_n_f32(scales[2 * k + 1])], q6_k_steps(block, k))
 }
 
-/// Part of a `Q6_K` block as whole numbers, -32 to 31.
+/// Part `k` of a `Q6_K` block as integers, -32 to 31.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn q6_k_steps(block: &Q6K, k: usize) -> [int8x16_t; 2] {
@@ -134,14 +134,15 @@ pub(super) fn halves(bytes: &[u8; 32]) -> [uint8x16_t; 2] {
     cast_ref::<_, [[u8; 16]; 2]>(bytes).each_ref().map(|bytes| load_16(bytes))
 }
 
-/// Bits of each byte, moved down.
+/// Shifts each byte down and masks it.
 #[inline]
 #[target_feature(enable = "neon")]
 fn shifted(bytes: uint8x16_t, down: usize, bits: u8) -> uint8x16_t {
     vandq_u8(vshlq_u8(bytes, vdupq_n_s8(-(down as i8))), vdupq_n_u8(bits))
 }
 
-/// [`super::Kernels::dot_rounded`], over the sum of products of two times sixteen bytes, in four parts.
+/// [`super::Kernels::dot_rounded`]. `whole` returns the sum of products of twice sixteen bytes, in four
+/// parts.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn dot_rounded(

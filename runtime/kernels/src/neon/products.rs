@@ -1,4 +1,5 @@
-//! Floats with many vectors: tiles of 6 rows and 16 vectors, 24 registers of sums; 64 columns of one vector, 16 registers.
+//! Products of floats with many vectors. Tiles have 6 rows and 16 vectors with 24 registers of sums. Single
+//! vectors have 64 columns in 16 registers.
 
 #[allow(clippy::wildcard_imports, reason = "every intrinsic has its prefix")]
 use std::arch::aarch64::*;
@@ -38,7 +39,8 @@ pub(super) fn products(w: &[Row<'_>], x: Packed<'_>, out: &mut [f32]) {
     );
 }
 
-/// Prefetches a row's next piece, which is short and far from the next row's: a processor does not foresee it.
+/// Prefetches the next piece of a row. The piece is short and far from the next row's, so hardware
+/// prefetching misses it.
 #[inline]
 pub(super) fn prefetch_piece(row: &Row<'_>, start: usize, columns: usize) {
     let (start, bytes) = (row.place(start), row.place(columns));
@@ -85,7 +87,7 @@ pub(super) fn add_products(
     );
 }
 
-/// One vector: its sixty-four columns stay in registers.
+/// One vector: its 64 columns stay in registers.
 #[inline]
 #[target_feature(enable = "neon")]
 fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32; PANEL], out: &mut [f32; PANEL]) {
@@ -102,7 +104,7 @@ fn add(panel: &[[f32; PANEL]; PANEL], mark: u64, factors: &[f32; PANEL], out: &m
     }
 }
 
-/// Three vectors, half of the columns after the other.
+/// Three vectors, each half of the columns in turn.
 #[inline]
 #[target_feature(enable = "neon")]
 fn add_three(panel: &[[f32; PANEL]], factors: [&[f32; PANEL]; 3], out: [&mut [f32; PANEL]; 3]) {

@@ -10,13 +10,13 @@ use super::super::parts::{Multiply, Unpack, Values32};
 use super::k_block::halves as load_32_bytes;
 use super::{load, load_16, prefetch, scale, store};
 
-/// Pairs of registers; `DOT` says whether four products of bytes are one instruction (`sdot`). A value of it is the proof
-/// that the processor has NEON, and `dotprod` if it says so.
+/// Pairs of registers. `DOT` says whether one instruction sums four products of bytes (`sdot`). A value of
+/// this type proves that the processor has NEON, and `dotprod` if `DOT` is true.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers<const DOT: bool>(());
 
 impl Registers<false> {
-    /// The proof: it takes the features to call this.
+    /// The proof: only code with these target features can call this.
     #[inline]
     #[target_feature(enable = "neon")]
     pub(super) fn here() -> Self {
@@ -25,7 +25,7 @@ impl Registers<false> {
 }
 
 impl Registers<true> {
-    /// The proof: it takes the features to call this.
+    /// The proof: only code with these target features can call this.
     #[inline]
     #[target_feature(enable = "neon,dotprod")]
     pub(super) fn here() -> Self {
@@ -35,7 +35,7 @@ impl Registers<true> {
 
 /// Thirty-two bytes.
 type Bytes = [uint8x16_t; 2];
-/// A float in every lane for each half of them.
+/// One float for each half of the values, in every lane.
 type Pair = [float32x4_t; 2];
 
 impl<const DOT: bool> Unpack for Registers<DOT> {
@@ -224,7 +224,7 @@ fn shifted(bytes: Bytes, down: i32, mask: u8) -> Bytes {
     bytes.map(|bytes| vandq_u8(vshlq_u8(bytes, vdupq_n_s8(-down as i8)), vdupq_n_u8(mask)))
 }
 
-/// Each of four bytes in eight places, of which each keeps another bit.
+/// Each of four bytes repeated in eight bytes, each keeping a different bit.
 #[inline]
 #[target_feature(enable = "neon")]
 fn spread([b0, b1, b2, b3]: [u8; 4], value: u8) -> Bytes {
@@ -314,12 +314,12 @@ fn pair_add(a: Pair, b: Pair, c: Pair) -> Pair {
     [vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])]
 }
 
-/// Sums of four products of each half.
+/// Sums of four products, for each half.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dots([w0, w1]: Bytes, [x0, x1]: Bytes) -> [int32x4_t; 2] {
     let [mut low, mut high] = [vdupq_n_s32(0); 2];
-    // SAFETY: the features of this function; registers are read and two are changed, nothing else.
+    // SAFETY: the function has the target feature; the instructions read registers and change two.
     unsafe {
         asm!(
             "sdot {0:v}.4s, {2:v}.16b, {3:v}.16b",
@@ -331,7 +331,7 @@ fn dots([w0, w1]: Bytes, [x0, x1]: Bytes) -> [int32x4_t; 2] {
     [low, high]
 }
 
-/// Sums of four products of each half, at most 127 times 127 each.
+/// Sums of four products, each at most 127 times 127, for each half.
 #[inline]
 #[target_feature(enable = "neon")]
 fn widened(w: Bytes, x: Bytes) -> [int32x4_t; 2] {

@@ -1,4 +1,4 @@
-//! Transposed rows times many vectors of bytes: a prompt's down projection, whose sum goes over neurons.
+//! Transposed rows times many vectors of bytes: the down projection of a prompt, summed over neurons.
 //!
 //! ```text
 //! for 32 columns, for 512 rows: transpose into four tiles of 8 columns      32 rows at a time, a scale for each column
@@ -75,7 +75,7 @@ fn add_with(
     }
 }
 
-/// Block `at` of the columns of up to 32 rows, as block `to` of the tiles; rows that are not there are zero.
+/// Transposes block `at` of the columns of up to 32 rows into block `to` of the tiles; missing rows are zero.
 #[inline]
 #[target_feature(enable = "neon")]
 fn turn(w: &[Row<'_>], at: usize, to: usize, tiles: &mut [Tile; TILES]) {
@@ -96,7 +96,7 @@ fn turn(w: &[Row<'_>], at: usize, to: usize, tiles: &mut [Tile; TILES]) {
         store_4(&mut scales[j % (COLUMNS / 4)], where_it_counts(vdivq_f32(largest[j], most)));
     }
     for (four, rows) in values.as_chunks::<4>().0.iter().enumerate() {
-        // a lane is a column, and each row a byte of it
+        // a lane is a column; each of its bytes is a row
         let mut bytes = [vdupq_n_s32(0); BLOCK / 4];
         for (row, place) in rows.iter().zip([0, 8, 16, 24]) {
             let w = load(row);

@@ -1,4 +1,4 @@
-//! The blocks, by definition.
+//! Definitions of the blocks.
 //!
 //! ```text
 //!         0      2      4                         20     24  bytes
@@ -39,8 +39,8 @@
 //! Q1_0    | d:f16 | q: bits |                               w = d or, where the bit is zero, -d          128 values, 18 bytes
 //! ```
 //!
-//! Nibbles are those of values `j` and `j + 16`, the first in the lower half. Seven signs have an eighth, which makes the
-//! number of negative ones even.
+//! A byte of nibbles holds values `j` (lower half) and `j + 16`. Seven stored signs imply an eighth, which
+//! makes the number of negative signs even.
 //!
 //! *Source*: ggml, `ggml-common.h` and the functions `dequantize_row_*` of `ggml-quants.c`.
 
@@ -56,17 +56,17 @@ pub(in super::super) const UNEVEN: [i8; 16] =
 /// Twice the values of four-bit floats: two bits of exponent, one of mantissa.
 pub(in super::super) const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Steps of so many bits, which may share a block with minima.
+/// Unsigned steps of `bits` bits in a block that may have minima.
 const fn unsigned(bits: u32, halves: bool) -> Traits {
     Traits { signed: false, bits, halves, minima: true }
 }
 
-/// Steps below zero, too.
+/// Steps that may be negative.
 const fn signed(halves: bool) -> Traits {
     Traits { signed: true, bits: 8, halves, minima: false }
 }
 
-// ---- thirty-two values ----
+// ---- 32 values ----
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -107,7 +107,7 @@ pub(super) struct Mxfp4 {
     pub(super) q: [u8; 16],
 }
 
-/// The minimum of a format that adds `m`, its sign changed: minima are subtracted.
+/// The minimum of a format that adds `m`: `-m`, since minima are subtracted.
 fn minimum<U: Unpack>(u: U, [m0, m1]: [u8; 2]) -> U::Pair {
     u.half([m0, m1 ^ 0x80])
 }
@@ -196,7 +196,7 @@ impl Block for Iq4Nl {
     }
 }
 
-/// `2^(e - 128)`, of which the first two are below the normal numbers.
+/// `2^(e - 128)`; the first two values are subnormal.
 #[inline(always)]
 pub(super) fn half_power(e: u8) -> f32 {
     let e = u32::from(e);
@@ -224,14 +224,14 @@ impl Block for Mxfp4 {
     }
 }
 
-// ---- two hundred and fifty-six values ----
+// ---- 256 values ----
 
 /// Parts of a block.
 const PARTS: usize = 8;
 /// Halves of parts.
 const HALVES: usize = 2 * PARTS;
 
-/// One number.
+/// A half-precision number.
 #[inline(always)]
 fn number<U: Unpack>(u: U, half: [u8; 2]) -> f32 {
     u.floats(u.half(half))[0]
@@ -437,7 +437,7 @@ pub(super) struct Iq3S {
     scales: [u8; PARTS / 2],
 }
 
-/// Points of eight numbers, and a sign for each.
+/// Points of eight numbers with their signs applied.
 #[inline(always)]
 fn with_signs<U: Unpack>(u: U, mut points: [u64; 4], signs: [u8; 4]) -> U::Bytes {
     for point in &mut points {
@@ -446,7 +446,8 @@ fn with_signs<U: Unpack>(u: U, mut points: [u64; 4], signs: [u8; 4]) -> U::Bytes
     u.negated(u.load(bytemuck::cast_ref(&points)), u.spread(signs, 0xff))
 }
 
-/// Seven signs and the eighth. A table: processors count bits in one instruction, but not all that run this have it.
+/// Seven stored signs and the eighth, as a table: not every supported processor counts bits in one
+/// instruction.
 static EIGHT_SIGNS: [u8; 128] = {
     let (mut signs, mut seven) = ([0; 128], 0_u8);
     while seven < 128 {
@@ -456,19 +457,19 @@ static EIGHT_SIGNS: [u8; 128] = {
     signs
 };
 
-/// Seven signs, in the lower bits, and the eighth.
+/// Seven signs in the lower bits, extended by the eighth.
 #[inline(always)]
 fn eight_signs(seven: u32) -> u8 {
     EIGHT_SIGNS[(seven & 0x7f) as usize]
 }
 
-/// Four times seven signs, in the lower bits.
+/// Four groups of seven signs, in the lower bits, each extended to eight.
 #[inline(always)]
 fn signs_of(word: u32) -> [u8; 4] {
     [eight_signs(word), eight_signs(word >> 7), eight_signs(word >> 14), eight_signs(word >> 21)]
 }
 
-/// `d * (s + 1/2) * factor` for both halves of a byte in each part.
+/// `d * (s + 1/2) * factor` for both nibbles of each part's byte.
 #[inline(always)]
 fn scales_of_nibbles(d: f32, nibbles: &[u8; PARTS]) -> [f32; HALVES] {
     let mut scales = [0.0; HALVES];
@@ -557,7 +558,7 @@ impl Block for Iq2S {
     }
 }
 
-/// Two points of four numbers.
+/// Joins two points of four numbers.
 #[inline(always)]
 fn two(first: u32, second: u32) -> u64 {
     u64::from(first) | u64::from(second) << 32
@@ -623,7 +624,7 @@ impl Block for Iq3S {
     }
 }
 
-// ---- one to two bits, and floats under floats ----
+// ---- one to two bits, and floats under float scales ----
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -714,7 +715,7 @@ pub(super) struct Tq1_0 {
     d: [u8; 2],
 }
 
-/// Digit `n` to the base of three of a byte, which is the fraction of its value.
+/// Base-three digit `n` of a byte; the byte's value is a fraction.
 #[inline(always)]
 fn digit(byte: u8, n: usize) -> u8 {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
@@ -736,7 +737,7 @@ impl Block for Tq1_0 {
         [*begun, u.both(0.0)]
     }
 
-    /// Five parts of 32 bytes, five halves of 16, and a half of four.
+    /// Five parts of 32 bytes, then five halves of 16 bytes, and a half of four.
     #[inline(always)]
     fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
         let steps: [u8; PART] =
@@ -784,7 +785,8 @@ pub(super) struct Nvfp4 {
     q: [[u8; 16]; 2],
 }
 
-/// Half of a float of four bits of exponent and three of mantissa, whose sign does not count; one of them is zero besides zero.
+/// Half of an E4M3 float (four exponent bits, three mantissa bits), ignoring its sign; 0x7f is read as zero,
+/// as in ggml.
 #[inline(always)]
 fn half_e4m3(bits: u8) -> f32 {
     let (exponent, mantissa) = (u32::from(bits >> 3 & 0xf), u32::from(bits & 7));
@@ -812,7 +814,7 @@ impl Block for Nvfp4 {
 
     #[inline(always)]
     fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
-        // nibbles of eight bytes are those of a sixteen
+        // the nibbles of eight bytes are a group of sixteen
         let [a, b, c, d, e, f, g, h, i, j, l, m, n, o, p, q] = self.q[k];
         let low = |x: u8, y: u8| x & 0xf | y << 4;
         let high = |x: u8, y: u8| x >> 4 | y & 0xf0;

@@ -1,9 +1,10 @@
-//! The grids of `IQ1_*`, `IQ2_*` and `IQ3_*`: points whose numbers are of three (eight) kinds, hence two (three) bits each, the first
-//! number's the lowest. Written by `fixtures/golden/make_grids.py` from ggml's tables.
+//! The grids of `IQ1_*`, `IQ2_*` and `IQ3_*`. A point's numbers take one of three (eight) values, so they are
+//! stored in two (three) bits each, the first number lowest. Written by `fixtures/golden/make_grids.py` from
+//! ggml's tables.
 
-/// The numbers of points of eight: of `IQ1_*`, which are -1, 0 and 1, eight times, and of `IQ2_*`.
+/// The numbers of points of eight: for `IQ1_*`, -1, 0 and 1 times eight; and for `IQ2_*`.
 const OF_EIGHT: [[u8; 3]; 2] = [[0xf8, 0, 8], [8, 25, 43]];
-/// The numbers of points of four: of `IQ3_XXS` and of `IQ3_S`.
+/// The numbers of points of four: for `IQ3_XXS`, and for `IQ3_S`.
 const OF_FOUR: [[u8; 8]; 2] = [[4, 12, 20, 28, 36, 44, 52, 62], [1, 3, 5, 7, 9, 11, 13, 15]];
 
 pub(super) static IQ1: [u64; 2048] = eights(&IQ1_BITS, &OF_EIGHT[0]);
@@ -13,7 +14,7 @@ pub(super) static IQ2_S: [u64; 1024] = eights(&IQ2_S_BITS, &OF_EIGHT[1]);
 pub(super) static IQ3_XXS: [u32; 256] = grid(&IQ3_XXS_BITS, &OF_FOUR[0]);
 pub(super) static IQ3_S: [u32; 512] = grid(&IQ3_S_BITS, &OF_FOUR[1]);
 
-/// A byte for each number, the first the lowest.
+/// Expands each number to a byte, the first lowest.
 const fn eights<const N: usize>(bits: &[u16; N], numbers: &[u8; 3]) -> [u64; N] {
     let (mut points, mut at) = ([0; N], 0);
     while at < N {
@@ -27,7 +28,7 @@ const fn eights<const N: usize>(bits: &[u16; N], numbers: &[u8; 3]) -> [u64; N] 
     points
 }
 
-/// A byte for each number, the first the lowest.
+/// Expands each number to a byte, the first lowest.
 const fn grid<const N: usize>(bits: &[u16; N], numbers: &[u8; 8]) -> [u32; N] {
     let (mut points, mut at) = ([0; N], 0);
     while at < N {

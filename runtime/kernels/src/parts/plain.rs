@@ -1,4 +1,4 @@
-//! [`Unpack`] by definition: one byte after another, on any processor.
+//! The definition of [`Unpack`]: one byte after another, on any processor.
 
 use half::f16;
 

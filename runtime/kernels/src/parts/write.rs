@@ -1,4 +1,4 @@
-//! The inverse, where a format is written: of `Q5_K` as of `Q4_K`, of the others as ggml does it, byte for byte.
+//! Writers of the block formats: `Q5_K` works as `Q4_K` does; the others equal ggml's byte for byte.
 //!
 //! *Source*: ggml, `ggml-quants.c`, `quantize_row_q4_1_ref`, `quantize_row_q5_0_ref`, `quantize_row_q5_1_ref`,
 //! `quantize_row_mxfp4_ref`.
@@ -9,19 +9,19 @@ use super::super::k_block::{Lines, VALUES, nearest};
 use super::PART;
 use super::blocks::{Mxfp4, Q4_1, Q5_0, Q5_1, Q5K, TWICE_E2M1, half_power};
 
-/// Values to a block of `Q4_1`.
+/// Packs values into a block of `Q4_1`.
 pub(in super::super) fn write_q4_1(values: &[f32; PART], block: &mut [u8; size_of::<Q4_1>()]) {
     let (d, m, steps) = from_least(values, 15);
     *block = bytemuck::cast(Q4_1 { d, m, q: nibbles(&steps) });
 }
 
-/// Values to a block of `Q5_1`.
+/// Packs values into a block of `Q5_1`.
 pub(in super::super) fn write_q5_1(values: &[f32; PART], block: &mut [u8; size_of::<Q5_1>()]) {
     let (d, m, steps) = from_least(values, 31);
     *block = bytemuck::cast(Q5_1 { d, m, fifth: fifth_bits(&steps), q: nibbles(&steps) });
 }
 
-/// The value furthest from zero, the first of equals, becomes exactly -16.
+/// The value of largest magnitude (the first of equals) becomes exactly -16.
 pub(in super::super) fn write_q5_0(values: &[f32; PART], block: &mut [u8; size_of::<Q5_0>()]) {
     let extreme =
         values.iter().fold(values[0], |extreme, &v| if v.abs() > extreme.abs() { v } else { extreme });
@@ -32,8 +32,8 @@ pub(in super::super) fn write_q5_0(values: &[f32; PART], block: &mut [u8; size_o
     *block = bytemuck::cast(Q5_0 { d, fifth: fifth_bits(&steps), q: nibbles(&steps) });
 }
 
-/// Under the power of two by which the value furthest from zero is 2 to 4 of the largest, 6, each value becomes the nearest of
-/// the sixteen, the first of equals.
+/// The scale is the power of two under which the largest magnitude is 4 to 8; the largest step is 6. Each
+/// value becomes the nearest of the sixteen steps, the first of equals.
 pub(in super::super) fn write_mxfp4(values: &[f32; PART], block: &mut [u8; size_of::<Mxfp4>()]) {
     let largest = values.iter().fold(0.0_f32, |largest, v| largest.max(v.abs()));
     let e = if largest > 0.0 { (largest.log2().floor() as i32 - 2 + 127).clamp(0, 254) as u8 } else { 0 };
@@ -45,7 +45,7 @@ pub(in super::super) fn write_mxfp4(values: &[f32; PART], block: &mut [u8; size_
     *block = bytemuck::cast(Mxfp4 { e, q: nibbles(&steps) });
 }
 
-/// Scale and minimum of steps from the least value to the largest one, and the steps.
+/// The scale and minimum that map steps to the range of the values, and the steps.
 fn from_least(values: &[f32; PART], most: u8) -> ([u8; 2], [u8; 2], [u8; PART]) {
     let least = values.iter().fold(f32::MAX, |least, v| least.min(*v));
     let largest = values.iter().fold(f32::MIN, |largest, v| largest.max(*v));
@@ -65,7 +65,7 @@ fn fifth_bits(steps: &[u8; PART]) -> [u8; 4] {
     bits.to_le_bytes()
 }
 
-/// Values to a block of `Q5_K`.
+/// Packs values into a block of `Q5_K`.
 pub(in super::super) fn write_q5_k(values: &[f32; VALUES], block: &mut [u8; size_of::<Q5K>()]) {
     let Lines { d, dmin, six_bits, scales, minima } = Lines::through(values, 31.0);
     let mut written = Q5K { d, dmin, six_bits, fifth: [0; 32], q: [[0; 32]; 4] };
