@@ -14,6 +14,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use crate::error::Error;
 use crate::fit;
@@ -45,6 +46,8 @@ pub struct Engine {
 /// The state that all handles of an engine share.
 struct Shared {
     link: Mutex<Link>,
+    /// The thread that runs a callback. It would wait for itself at `link`.
+    hearing: Mutex<Option<ThreadId>>,
     /// Totals after the last call.
     counters: Mutex<Counters>,
     /// Sequences claimed by a session or a batch.
@@ -120,7 +123,8 @@ impl Engine {
         let points = Points::of(keys, model.container.weights());
         let (link, facts) = Link::start(Arc::clone(&model.container), keys.clone(), stop.clone())?;
         let claimed = vec![false; facts.sequences].into_boxed_slice().into();
-        let shared = Shared { link: link.into(), counters: Mutex::default(), claimed, stop, facts, points };
+        let (link, hearing) = (link.into(), Mutex::default());
+        let shared = Shared { link, hearing, counters: Mutex::default(), claimed, stop, facts, points };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -186,7 +190,12 @@ impl Engine {
     }
 
     /// The channel to the engine's thread, locked for one call.
+    ///
+    /// # Panics
+    /// In a callback of a call to the same engine.
     pub(crate) fn link(&self) -> MutexGuard<'_, Link> {
+        let hears = *unpoisoned(&self.shared.hearing) == Some(thread::current().id());
+        assert!(!hears, "a callback called the engine that it was called by: call it when the callback has returned");
         unpoisoned(&self.shared.link)
     }
 
@@ -198,9 +207,27 @@ impl Engine {
         each: impl FnMut(&[f32]),
     ) -> Result<(), Failure> {
         let mut link = self.link();
+        let hearing = Hearing::new(&self.shared.hearing);
         let (counters, done) = link.work(logits, command, each);
+        drop(hearing);
         *unpoisoned(&self.shared.counters) = counters;
         done
+    }
+}
+
+/// Marks the current thread as running a callback, until dropped.
+struct Hearing<'a>(&'a Mutex<Option<ThreadId>>);
+
+impl<'a> Hearing<'a> {
+    fn new(hearing: &'a Mutex<Option<ThreadId>>) -> Self {
+        *unpoisoned(hearing) = Some(thread::current().id());
+        Self(hearing)
+    }
+}
+
+impl Drop for Hearing<'_> {
+    fn drop(&mut self) {
+        *unpoisoned(self.0) = None;
     }
 }
 

@@ -53,16 +53,19 @@ fn leave_out_groups(
     groups: ExpertGroups,
     preference: impl Fn(&[f32], usize) -> f32 + Copy,
 ) {
-    let mut used = [false; GROUPS_MAX];
-    for _ in 0..groups.used {
-        let unused = (0..groups.count).filter(|&group| !used[group]);
-        let scored = unused.map(|group| (group, group_score(values, groups, group, preference)));
-        let best = scored.reduce(|best, next| if next.1 > best.1 { next } else { best });
-        best.into_iter().for_each(|(group, _)| used[group] = true);
+    let mut scores = [0.0; GROUPS_MAX];
+    let scores = &mut scores[..groups.count];
+    for (group, score) in scores.iter_mut().enumerate() {
+        *score = group_score(values, groups, group, preference);
     }
+    let before = |group: usize, other: usize| {
+        scores[other] > scores[group] || (scores[other] == scores[group] && other < group)
+    };
     let of_group = values.len() / groups.count;
-    for (members, _) in values.chunks_exact_mut(of_group).zip(used).filter(|(_, used)| !used) {
-        members.fill(f32::NEG_INFINITY);
+    for (group, members) in values.chunks_exact_mut(of_group).enumerate() {
+        if (0..groups.count).filter(|&other| before(group, other)).count() >= groups.used {
+            members.fill(f32::NEG_INFINITY);
+        }
     }
 }
 

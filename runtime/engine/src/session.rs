@@ -55,8 +55,8 @@ impl Session {
     /// As [`Session::prefill`].
     ///
     /// # Panics
-    /// If `each` panics, which ends the prompt. The sequence is then at its former position; with recurrent
-    /// state it may be further back, see [`Session::position`].
+    /// If `each` panics or calls the same engine. Either ends the prompt. The sequence is then at its former position; with
+    /// recurrent state it may be further back, see [`Session::position`].
     pub fn prefill_each(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), Error> {
         let mut index = 0..;
         self.prompt(tokens, Heard::Logits, |logits| each(index.next().unwrap_or(0), logits))

@@ -233,9 +233,10 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
     // the caller may have gone
     let _ = replies.send(Reply::Started(Ok(Facts::of(&transformer))));
     let vocabulary = transformer.config().vocabulary;
-    let done = |transformer: &Transformer, result, rows: usize, mut logits: Vec<f32>| {
-        logits[..rows * vocabulary].copy_from_slice(&transformer.logits()[..rows * vocabulary]);
-        let result: Result<(), TransformerError> = result;
+    let done = |transformer: &Transformer, result: Result<(), TransformerError>, rows: usize, mut logits: Vec<f32>| {
+        if result.is_ok() {
+            logits[..rows * vocabulary].copy_from_slice(&transformer.logits()[..rows * vocabulary]);
+        }
         let _ = replies.send(Reply::Done {
             result: result.map_err(Error::from),
             counters: transformer.counters(),
@@ -251,12 +252,12 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
                 let row = |(position, token)| Token { token, sequence: sequence as u32, position };
                 rows.extend((position..).zip(tokens).map(row));
                 let mut send = |_: usize, row: &[f32]| drop(replies.send(Reply::Row(row.to_vec())));
-                let result = match heard {
-                    Heard::Last => transformer.prefill(&rows, None).map(drop),
-                    Heard::Logits => transformer.prefill(&rows, Some(&mut send)).map(drop),
-                    Heard::Hidden => transformer.prefill_hidden(&rows, &mut send),
+                let (result, filled) = match heard {
+                    Heard::Last => (transformer.prefill(&rows, None).map(drop), 1),
+                    Heard::Logits => (transformer.prefill(&rows, Some(&mut send)).map(drop), 1),
+                    Heard::Hidden => (transformer.prefill_hidden(&rows, &mut send), 0),
                 };
-                done(&transformer, result, 1, logits);
+                done(&transformer, result, filled, logits);
             }
             Command::Decode { rows: few, stop, logits } => {
                 transformer.stop.call = stop;

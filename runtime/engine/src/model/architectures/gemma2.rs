@@ -12,13 +12,13 @@ const LARGEST: usize = 46;
 pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     let shapes = Shapes::read(k);
     let rope = shapes.rope(k, Pairing::Halves);
-    let windows = shapes.windows(k, 2);
+    let windows = shapes.windows(k, 2, Some(4096));
     let scaled_width = match shapes.layers {
         LARGEST => shapes.width.checked_div(shapes.heads).unwrap_or(1),
         _ => shapes.head_width,
     };
     let scale = 1.0 / (scaled_width as f32).sqrt();
-    let softcap = k.number_or_none("attn_logit_softcapping");
+    let softcap = bound(k, "attn_logit_softcapping", 50.0);
     let network = shapes.feed_forward(k, k.activation(Activation::Gelu));
     let mut blocks = shapes.blocks(&network, |layer| Attention {
         window: windows[layer],
@@ -29,6 +29,11 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     blocks.iter_mut().for_each(|block| block.norms = Norms::Both);
     let mut config = shapes.config(k, vec![rope], blocks);
     config.embedding_scale = (shapes.width as f32).sqrt();
-    config.logit_softcap = k.number_or_none("final_logit_softcapping");
+    config.logit_softcap = bound(k, "final_logit_softcapping", 30.0);
     (config, Names::default())
+}
+
+/// A bound of scores or logits: the usual one where the file has no key, and none where it says 0.
+fn bound(k: &Keys<'_>, key: &str, usual: f32) -> Option<f32> {
+    Some(k.number(key).unwrap_or(usual)).filter(|&bound| bound != 0.0)
 }

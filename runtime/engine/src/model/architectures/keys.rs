@@ -124,6 +124,11 @@ impl<'g> Keys<'g> {
         self.gguf.tensor(name).is_some()
     }
 
+    /// Rows of a matrix; `None` if the file lacks it.
+    pub(super) fn rows(&self, name: &str) -> Option<usize> {
+        self.gguf.tensor(name).map(|tensor| usize::try_from(tensor.dims[1]).unwrap_or(usize::MAX))
+    }
+
     /// Number of tensors in the file.
     pub(super) fn tensors(&self) -> usize {
         self.gguf.tensors().len()

@@ -16,7 +16,7 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     let global = shapes.rope(k, Pairing::Halves);
     let local_base = k.number("rope.freq_base_swa").unwrap_or(global.base);
     let local = Rope::plain(Pairing::Halves, global.width, local_base);
-    let windows = shapes.windows(k, 4);
+    let windows = shapes.windows(k, 4, None);
     let network = shapes.feed_forward(k, k.activation(Activation::Silu));
     let blocks = shapes.blocks(&network, |layer| {
         let (window, norm) = (windows[layer], Some(HeadNorm::Head));

@@ -42,7 +42,7 @@ impl Mixture {
         let leading = k.whole("leading_dense_block_count");
         let leading = leading.or_else(|| (0..shapes.layers).find(has_router)).unwrap_or(0);
         let dense = if leading > 0 { k.size("feed_forward_length") } else { 1 };
-        let shared = shared_neurons(k, network.neurons);
+        let shared = shared_neurons(k, network.neurons, leading);
         let network = match network.router {
             None => {
                 [
@@ -86,13 +86,16 @@ impl Mixture {
     }
 }
 
-/// Neurons of all shared experts together.
-fn shared_neurons(k: &Keys<'_>, of_expert: usize) -> Option<usize> {
+/// Neurons of all shared experts together. `layer` is the first layer with any.
+fn shared_neurons(k: &Keys<'_>, of_expert: usize, layer: usize) -> Option<usize> {
     let count = k.whole("expert_shared_count");
     let together = k.whole("expert_shared_feed_forward_length").filter(|&neurons| neurons > 0);
     let neurons = match together {
-        // neurons of each
-        Some(neurons) if k.architecture == "bailingmoe2" => neurons.saturating_mul(count.unwrap_or(1)),
+        // some files count one expert's neurons, others all: the matrix decides
+        Some(neurons) if k.architecture == "bailingmoe2" => {
+            let rows = k.rows(&format!("blk.{layer}.ffn_up_shexp.weight"));
+            rows.unwrap_or_else(|| neurons.saturating_mul(count.unwrap_or(1)))
+        }
         Some(neurons) => neurons,
         None => of_expert.saturating_mul(count.unwrap_or(0)),
     };

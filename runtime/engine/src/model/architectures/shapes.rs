@@ -92,9 +92,9 @@ impl Shapes {
         Attention { biases, rope: Some(0), ..Attention::plain(self.heads, self.kv_heads, self.head_width) }
     }
 
-    /// The window of each layer; by default every `period`th layer has none.
-    pub(super) fn windows(&self, k: &Keys<'_>, period: usize) -> Vec<Option<usize>> {
-        let window = k.whole("attention.sliding_window").filter(|&window| window > 0);
+    /// The window of each layer; by default every `period`th layer has none. A file without a window has the `usual` one.
+    pub(super) fn windows(&self, k: &Keys<'_>, period: usize, usual: Option<usize>) -> Vec<Option<usize>> {
+        let window = k.whole("attention.sliding_window").or(usual).filter(|&window| window > 0);
         let windowed = k.pattern("attention.sliding_window_pattern", self.layers, period);
         windowed.into_iter().map(|windowed| window.filter(|_| windowed)).collect()
     }

@@ -497,3 +497,31 @@ fn the_mixture_fixture_is_resolved() {
     );
     assert_eq!(model.router(0).map(|router| (router.format, router.rows)), Some((Format::F32, 4)));
 }
+
+/// The configuration of a golden of a longer context, as if its file lacked some keys.
+fn golden_without(name: &str, keys: &[&str]) -> Config {
+    let path = format!("{}/../../fixtures/golden/architectures/{name}.gguf", env!("CARGO_MANIFEST_DIR"));
+    let mut bytes = std::fs::read(path).unwrap();
+    let place = |bytes: &[u8], key: &str| bytes.windows(key.len()).position(|found| found == key.as_bytes()).expect(key);
+    for key in keys {
+        let at = place(&bytes, key);
+        let other = format!("general.{}", "x".repeat(key.len() - 8));
+        bytes[at..at + key.len()].copy_from_slice(other.as_bytes());
+    }
+    let context = format!("{name}.context_length");
+    // behind the key stand four bytes of its type, then the value
+    let at = place(&bytes, &context) + context.len() + 4;
+    bytes[at..at + 4].copy_from_slice(&8192_u32.to_le_bytes());
+    SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap().config().clone()
+}
+
+#[test]
+fn bounds_and_windows_that_a_file_leaves_out_are_the_usual_ones() {
+    let told = |config: &Config| (config.attention(0).softcap, config.logit_softcap, config.attention(0).window);
+    let keys = ["attn_logit_softcapping", "final_logit_softcapping", "attention.sliding_window"];
+    let keys = keys.map(|key| format!("gemma2.{key}"));
+    let without = golden_without("gemma2", &keys.each_ref().map(String::as_str));
+    assert_eq!(told(&without), (Some(50.0), Some(30.0), Some(4096)));
+    let with = told(&golden_without("gemma2", &[]));
+    assert!(with.0 != Some(50.0) && with.1 != Some(30.0) && with.2.is_some_and(|window| window < 100), "{with:?}");
+}

@@ -154,3 +154,30 @@ fn a_plan_is_read_from_text_as_from_its_file() {
     let newer = Plan::parse(&text.replacen("schema = 1", "schema = 99", 1)).unwrap_err();
     assert!(matches!(newer, Error::DoesNotFit(Mismatch::Schema { .. })), "{newer}");
 }
+
+#[test]
+fn a_callback_that_calls_its_engine_panics_and_leaves_it_in_order() {
+    let engine = engine_of(2);
+    let (mut first, mut second) = (engine.session().unwrap(), engine.session().unwrap());
+    let expected = first.prefill(&TOKENS).unwrap().to_vec();
+    first.reset();
+    let called = catch_unwind(AssertUnwindSafe(|| first.prefill_each(&TOKENS, |_, _| drop(second.decode(1).map(drop)))));
+    let told = *called.unwrap_err().downcast::<&str>().unwrap();
+    assert!(told.contains("when the callback has returned"), "{told}");
+    first.reset();
+    assert_eq!(first.prefill(&TOKENS).unwrap(), expected);
+    second.reset();
+    assert_eq!(second.prefill(&TOKENS).unwrap(), expected);
+}
+
+#[test]
+fn logits_stay_where_a_step_fails() {
+    let engine = engine_of(1);
+    let mut session = engine.session().unwrap();
+    session.prefill(&TOKENS).unwrap();
+    let before = session.decode(9).unwrap().to_vec();
+    session.stop_handle().stop();
+    assert!(matches!(session.prefill(&[1, 2, 3]), Err(Error::Stopped)));
+    assert!(matches!(session.decode(4), Err(Error::Stopped)));
+    assert_eq!(session.logits(), before);
+}
