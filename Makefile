@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -138,6 +138,9 @@ skipped: ## which tests the last run left out, for what they need of a machine
 
 exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours (PROFILES=oneplus-12 for some of them)
 	$(CARGO) test --locked --release -p planner --test it -- grid:: independent:: --ignored --nocapture
+
+chain-all: setup ## the architectures that make test leaves out, from profile over plan to run: about ten minutes
+	$(CARGO) test --locked --test chain -- of_the_same_pieces --ignored --nocapture
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
 	$(CARGO) test --locked --release -p flashplan --lib -- --exact transformer::tests::soak::ten_thousand_tokens --ignored --nocapture

@@ -868,13 +868,24 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
 
 #[test]
 fn every_other_architecture_from_profile_to_the_logits_of_transformers() {
-    for name in goldens::BY_TWO_PLANS {
+    by_two_plans(&goldens::BY_TWO_PLANS);
+}
+
+#[test]
+#[ignore = "minutes: make chain-all"]
+fn architectures_of_the_same_pieces_from_profile_to_the_logits_of_transformers() {
+    by_two_plans(&goldens::OF_THE_SAME_PIECES);
+}
+
+/// Each model by the plan of least memory and by the fastest: logits of transformers, and equal bits.
+fn by_two_plans(names: &[&str]) {
+    for &name in names {
         let (here, golden) = (Profiled::measured(), Golden::of(name));
         std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
         here.profile(&golden.model, &["--text", here.path("text.txt").to_str().unwrap()]);
         let mut plans = vec![("least.toml", "memory", "dense"), ("all.toml", "speed", "dense")];
-        if name == "bamboo" {
-            // dReLU: neurons whose gate is zero are not read
+        if ["bamboo", "arcee"].contains(&name) {
+            // dReLU and squared ReLU: neurons that are zero are not read
             plans.push(("gates.toml", "memory", "exact-gate"));
         }
         let mut same = None;

@@ -83,12 +83,19 @@ fn no_output_takes_the_place_of_an_input_or_of_another_file() {
     // an earlier plan is replaced by one of its quality
     assert_eq!(run(&folder, &["-o", "quality.toml", "--quality", "quality.toml"]).0, 0);
     // an earlier plan, problem or frontier is replaced
-    for name in ["frontier.csv", "frontier.svg"] {
-        fs::remove_file(folder.join(name)).expect("removed");
-    }
     for _ in 0..2 {
         assert_eq!(run(&folder, &["-o", "quality.toml", "--smt", "problem.smt2"]).0, 0);
-        assert_eq!(run(&folder, &["--frontier"]).0, 0);
+    }
+    let earlier = [
+        ("frontier.csv", "limit_bytes,memory_peak_bytes,\n"),
+        ("frontier.svg", "<svg width=\"9\" height=\"9\" xmlns=\"http://www.w3.org/2000/svg\">\n</svg>\n"),
+    ];
+    for (name, text) in earlier {
+        fs::write(folder.join(name), text).expect("written");
+    }
+    assert_eq!(run(&folder, &["--frontier"]).0, 0);
+    for (name, text) in earlier {
+        assert_ne!(fs::read_to_string(folder.join(name)).expect("read"), text, "{name} is the earlier one");
     }
 }
 

@@ -172,7 +172,7 @@ fn a_callback_that_calls_its_engine_panics_and_leaves_it_in_order() {
 
 #[test]
 fn logits_stay_where_a_step_fails() {
-    let engine = engine_of(1);
+    let engine = engine(|_| ()).unwrap();
     let mut session = engine.session().unwrap();
     session.prefill(&TOKENS).unwrap();
     let before = session.decode(9).unwrap().to_vec();
