@@ -195,7 +195,10 @@ impl Engine {
     /// In a callback of a call to the same engine.
     pub(crate) fn link(&self) -> MutexGuard<'_, Link> {
         let hears = *unpoisoned(&self.shared.hearing) == Some(thread::current().id());
-        assert!(!hears, "a callback called the engine that it was called by: call it when the callback has returned");
+        assert!(
+            !hears,
+            "a callback called the engine that it was called by: call it when the callback has returned"
+        );
         unpoisoned(&self.shared.link)
     }
 

@@ -233,7 +233,10 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
     // the caller may have gone
     let _ = replies.send(Reply::Started(Ok(Facts::of(&transformer))));
     let vocabulary = transformer.config().vocabulary;
-    let done = |transformer: &Transformer, result: Result<(), TransformerError>, rows: usize, mut logits: Vec<f32>| {
+    let done = |transformer: &Transformer,
+                result: Result<(), TransformerError>,
+                rows: usize,
+                mut logits: Vec<f32>| {
         if result.is_ok() {
             logits[..rows * vocabulary].copy_from_slice(&transformer.logits()[..rows * vocabulary]);
         }

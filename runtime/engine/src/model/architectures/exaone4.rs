@@ -35,7 +35,11 @@ pub(super) fn read_experts(k: &Keys<'_>) -> (Config, Names) {
 }
 
 /// The attention of each layer. If no layer has a window, all have rotations.
-fn attention<'k>(k: &'k Keys<'k>, shapes: &'k Shapes, usual: Option<usize>) -> impl Fn(usize) -> Attention + 'k {
+fn attention<'k>(
+    k: &'k Keys<'k>,
+    shapes: &'k Shapes,
+    usual: Option<usize>,
+) -> impl Fn(usize) -> Attention + 'k {
     let windows = shapes.windows(k, 4, usual);
     let has_windows = windows.iter().any(Option::is_some);
     move |layer| {

@@ -502,7 +502,9 @@ fn the_mixture_fixture_is_resolved() {
 fn golden_without(name: &str, keys: &[&str]) -> Config {
     let path = format!("{}/../../fixtures/golden/architectures/{name}.gguf", env!("CARGO_MANIFEST_DIR"));
     let mut bytes = std::fs::read(path).unwrap();
-    let place = |bytes: &[u8], key: &str| bytes.windows(key.len()).position(|found| found == key.as_bytes()).expect(key);
+    let place = |bytes: &[u8], key: &str| {
+        bytes.windows(key.len()).position(|found| found == key.as_bytes()).expect(key)
+    };
     for key in keys {
         let at = place(&bytes, key);
         let other = format!("general.{}", "x".repeat(key.len() - 8));
@@ -517,7 +519,8 @@ fn golden_without(name: &str, keys: &[&str]) -> Config {
 
 #[test]
 fn bounds_and_windows_that_a_file_leaves_out_are_the_usual_ones() {
-    let told = |config: &Config| (config.attention(0).softcap, config.logit_softcap, config.attention(0).window);
+    let told =
+        |config: &Config| (config.attention(0).softcap, config.logit_softcap, config.attention(0).window);
     let keys = ["attn_logit_softcapping", "final_logit_softcapping", "attention.sliding_window"];
     let keys = keys.map(|key| format!("gemma2.{key}"));
     let without = golden_without("gemma2", &keys.each_ref().map(String::as_str));

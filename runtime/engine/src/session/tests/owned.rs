@@ -161,7 +161,9 @@ fn a_callback_that_calls_its_engine_panics_and_leaves_it_in_order() {
     let (mut first, mut second) = (engine.session().unwrap(), engine.session().unwrap());
     let expected = first.prefill(&TOKENS).unwrap().to_vec();
     first.reset();
-    let called = catch_unwind(AssertUnwindSafe(|| first.prefill_each(&TOKENS, |_, _| drop(second.decode(1).map(drop)))));
+    let called = catch_unwind(AssertUnwindSafe(|| {
+        first.prefill_each(&TOKENS, |_, _| drop(second.decode(1).map(drop)))
+    }));
     let told = *called.unwrap_err().downcast::<&str>().unwrap();
     assert!(told.contains("when the callback has returned"), "{told}");
     first.reset();
