@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
         ];
         for (kind, request) in kinds {
             let problem = planner::search::problem(&planner::request::resolve(&inputs, &request)?)?;
-            let found = match solve::solve(&problem, None)? {
+            let found = match solve::solve(&problem)? {
                 Outcome::Best(values) => {
                     values.objectives.iter().map(i64::to_string).collect::<Vec<_>>().join(" ")
                 }

@@ -1,104 +1,38 @@
 //! From the solver's choice to a finished [`Plan`]: the split inside groups, what is expected.
 
 use plans::expectation::{self, Stream};
-use plans::memory::{self, Choices};
+use plans::memory;
 use plans::model::{Level, LevelKind};
 use plans::plan::{
     CachePlan, Context, DecodePlan, Expected, Filling, Floor, Plan, PlanProvenance, PrefillPlan, Quality,
     ReadPlan, SimpleRule, Target, Together,
 };
 use plans::terms::Factors;
-use plans::{Backend, Model, Policy};
+use plans::{Backend, Model};
 
-use crate::cost::{self, Decision, PromptChoice, PromptLayers, PromptPrice};
-use crate::field::{Candidate, Field};
+use crate::candidate::Candidate;
+use crate::cost::read_curves::ReadCurves;
+use crate::cost::reads::ReadPrice;
+use crate::cost::{self, PromptChoice, PromptLayers, PromptPrice};
+use crate::cost::{misses, speculation, terms, together};
+use crate::decided::Decided;
 use crate::file_tool;
-use crate::read_curves::ReadCurves;
-use crate::reads::{ReadChoice, ReadPrice};
-use crate::request::{Limits, Question, measured_run};
+use crate::pricing::Pricing;
+use crate::question::Question;
 use crate::room::on_pages;
-use crate::rules::{self, Prompt};
-use crate::{speculation, surface, terms, together};
+use crate::rules;
+use plans::plan::measured_run;
 
 /// Bytes that a prompt's rows may take of what is left over.
 const PROMPT_SPARE: i64 = 1 << 24;
 
-/// Everything that is decided, before it is written down as a plan.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Decided {
-    /// Compute cores.
-    pub cores: Vec<u32>,
-    /// Cores of the reading threads.
-    pub io_cores: Vec<u32>,
-    /// Whether the reading threads have the compute cores.
-    pub shared: bool,
-    /// Neurons in memory that a thread takes together.
-    pub cluster: u64,
-    /// How flash is read.
-    pub read: ReadChoice,
-    /// Pinned neurons per layer.
-    pub hot: Vec<u32>,
-    /// Slots per layer.
-    pub cold: Vec<u32>,
-    /// Cache policy: who leaves a slot.
-    pub policy: Policy,
-    /// Neurons that come and go together.
-    pub slice_neurons: u64,
-    /// How prompts pass.
-    pub prompt: Prompt,
-    /// Whether rows of the token embedding are read.
-    pub embedding_rows: bool,
-}
-
-impl Decided {
-    /// For pricing.
-    pub fn decision<'a>(&'a self, level: &'a Level) -> Decision<'a> {
-        Decision {
-            level,
-            cores: &self.cores,
-            shared: self.shared,
-            cluster: self.cluster,
-            read: self.read,
-            embedding_rows: self.embedding_rows,
-            hot: &self.hot,
-            cold: &self.cold,
-            policy: self.policy,
-        }
-    }
-
-    /// For the memory arithmetic.
-    pub fn choices<'a>(&'a self, limits: &Limits, level: &Level) -> Choices<'a> {
-        Choices {
-            kind: level.kind,
-            level_resident_bytes: level.resident_bytes,
-            hot_neurons: &self.hot,
-            cold_slots: &self.cold,
-            policy: self.policy,
-            slice_neurons: self.slice_neurons,
-            context_tokens: u64::from(limits.context),
-            sequences: u64::from(limits.sequences),
-            kv: limits.kv,
-            draft_tokens: u64::from(limits.draft_tokens),
-            compute_threads: self.cores.len().max(self.prompt.cores.len()) as u64,
-            backend: self.read.backend,
-            depth: u64::from(self.read.depth),
-            cluster_neurons: u64::from(self.prompt.cluster),
-            chunk_tokens: u64::from(self.prompt.chunk),
-            buffers: u64::from(self.read.buffers),
-            buffer_bytes: self.read.buffer_bytes,
-            embedding_rows: self.embedding_rows,
-            reserve_bytes: limits.reserve_bytes,
-        }
-    }
-}
-
-/// A way with its split, its prompts meeting as many neurons at a time as there is room for.
-pub fn decide(field: &Field<'_>, candidate: &Candidate, regions: i64) -> Decided {
-    let Question { model, limits, .. } = field.question;
-    let Candidate { way, found, .. } = candidate;
-    let (compute, read) = field.choice(*way);
-    let cached = |layer: usize| field.cached(*way, layer)[found.chosen[layer]];
-    let room = field.room(*way, regions);
+/// A configuration with its split, its prompts meeting as many neurons at a time as there is room for.
+pub fn decide(pricing: &Pricing<'_>, candidate: &Candidate, regions: i64) -> Decided {
+    let Question { model, limits, .. } = pricing.question;
+    let Candidate { config, found, .. } = candidate;
+    let (compute, read) = pricing.choice(*config);
+    let cached = |layer: usize| pricing.cached(*config, layer)[found.chosen[layer]];
+    let room = pricing.room(*config, regions);
     let left = room.bytes - room.taken(found.need) + on_pages(found.need.cold).max(room.rows);
     // the rows lie over the slots; without slots they take what nobody else wants, but no more than what they have to
     let rows_most = left.min(on_pages(found.need.cold).max(room.rows + PROMPT_SPARE));
@@ -109,14 +43,14 @@ pub fn decide(field: &Field<'_>, candidate: &Candidate, regions: i64) -> Decided
             Backend::IoUring => Vec::new(),
         },
         shared: compute.shared,
-        cluster: rules::cluster(field.level(*way)),
+        cluster: rules::cluster(pricing.level(*config)),
         read: read.choice,
         hot: (0..found.chosen.len()).map(|layer| cached(layer).hot).collect(),
         cold: (0..found.chosen.len()).map(|layer| cached(layer).cold).collect(),
-        policy: field.policy(*way),
+        policy: pricing.policy(*config),
         slice_neurons: model.parts.bundle.slice_neurons,
-        prompt: rules::with_largest_cluster(model, limits, field.prompt(*way), rows_most),
-        embedding_rows: field.embedding_rows(*way),
+        prompt: rules::with_largest_cluster(model, limits, pricing.prompt(*config), rows_most),
+        embedding_rows: pricing.embedding_rows(*config),
     }
 }
 
@@ -219,10 +153,10 @@ const FILLING_TOKENS: [u32; 20] =
 fn filling(question: &Question<'_>, level: &Level, d: &Decided) -> Option<Filling> {
     let Question { model, limits, .. } = question;
     let (_, generated) = measured_run(limits.context);
-    let layers: Vec<surface::Filling> = (d.hot.iter().zip(&d.cold).enumerate())
+    let layers: Vec<misses::Filling> = (d.hot.iter().zip(&d.cold).enumerate())
         .map(|(layer, (&hot, &cold))| {
             let requested = cost::requested_neurons(model, level, layer);
-            surface::missing_and_filling(model, level, layer, d.policy, requested, (hot, cold)).1
+            misses::missing_and_filling(model, level, layer, d.policy, requested, (hot, cold)).1
         })
         .collect();
     let mut tokens = FILLING_TOKENS.to_vec();
@@ -271,7 +205,7 @@ pub fn expected(question: &Question<'_>, level: &Level, d: &Decided, peak: u64) 
         &price.rest,
     ];
     let routed = model.architecture.neurons_routed() as f64 * level.layers.len() as f64;
-    let missing = surface::missing_over_mean(model, level, &d.hot, &d.cold);
+    let missing = misses::missing_over_mean(model, level, &d.hot, &d.cold);
     let missing = |quantile: usize| missing.map(|over_mean| digits(over_mean[quantile]));
     Expected {
         decode_tokens_per_second: digits(1.0 / price.mean_seconds(limits.context)),
@@ -315,7 +249,7 @@ pub fn prompt_seconds(question: &Question<'_>, level: &Level, d: &Decided, token
     PromptPrice::new(question, &choice, tokens).seconds(&d.hot)
 }
 
-/// Rates that the device gives these cores and this way of reading at best, with six significant digits.
+/// Rates that the device gives these cores and this choice of reads at best, with six significant digits.
 fn floor(question: &Question<'_>, level: &Level, d: &Decided) -> Floor {
     let digits = plans::file::significant;
     let (model, rates) = (question.model, cost::rates(question, &d.cores));

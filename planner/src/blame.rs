@@ -1,51 +1,22 @@
-//! Which limits contradict each other, and whether a plan exists without some of them.
-//!
-//! Limits are left out one after another. What can be left out while there still is no plan is not to blame. So each limit
-//! that is named is needed, and without it, and without those that are not named, there is a plan.
+//! Limits that can be left out of a question, and whether a plan exists without some of them.
 
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use plans::Device;
 use plans::model::Level;
 use plans::plan::Feature;
 use plans::terms::Factors;
 
-use crate::field::{Candidate, Field};
-use crate::hardware;
-use crate::request::{Limits, MIN_PREFILL, PromptLimit, Question};
+use crate::candidate::Candidate;
+use crate::cost::hardware;
+use crate::presolve::Presolve;
+use crate::pricing::Pricing;
+use crate::problem::{LOSS, SPEED};
+use crate::question::{Limits, PromptLimit, Question, UNLIMITED_BYTES};
 use crate::room::regions_within;
 use crate::rules;
-use crate::space::Space;
-
-/// More memory than anything needs.
-pub const UNLIMITED_BYTES: u64 = 1 << 50;
-/// How many times a part of the machine is made faster to see whether it is to blame.
-const FASTER: f64 = 1e6;
-
-/// A limit that can be left out. In this order that is tried: the last are blamed first.
-pub const LIMITS: [&str; 12] = [
-    "user.context",
-    "user.slots",
-    "user.reserve",
-    "user.without",
-    "user.level",
-    LOSS,
-    "user.cores",
-    "hw.capacity",
-    "user.mem",
-    "user.max_ttft",
-    MIN_PREFILL,
-    SPEED,
-];
-/// The one that is left out last.
-pub const SPEED: &str = "user.min_speed";
-/// The one to which each level has its own answer.
-pub const LOSS: &str = "user.max_loss";
-/// Facts that may be to blame.
-const FACTS: [&str; 4] = ["hw.io", "hw.memory_bandwidth", "hw.compute", "model.size"];
 
 /// The question without one of its limits.
 pub fn without<'a>(question: &Question<'a>, name: &str) -> Question<'a> {
@@ -93,23 +64,30 @@ pub fn exists(question: &Question<'_>) -> bool {
     sought(question).0
 }
 
-/// Whether any plan keeps the limits; and where none was found how many ways were given up.
+/// Whether any plan keeps the limits; and where none was found how many configurations were given up.
 pub fn sought(question: &Question<'_>) -> (bool, usize) {
     if !question.limits.on_time() {
         let within = regions_within(question.limits.memory_bytes);
-        return (Space::least_regions(question).is_some_and(|least| least <= within), 0);
+        return (crate::space::Space::least_regions(question).is_some_and(|least| least <= within), 0);
     }
-    let space = Space::new(question);
+    let space = Presolve::new(question);
     let found = plan_in(question, &space).is_some();
     (found, if found { 0 } else { space.work().undecided })
 }
 
 /// Seconds of each limited prompt with any plan of a space that keeps the limits. The space was made for the same cores,
 /// context and mechanisms.
-fn plan_in(question: &Question<'_>, space: &Space<'_>) -> Option<Vec<f64>> {
-    let field = Field::new(question, space);
-    let found = field.any(regions_within(question.limits.memory_bytes))?;
-    Some(question.limits.prompts_max.iter().map(|limit| field.prompt_seconds(&found, limit.tokens)).collect())
+fn plan_in(question: &Question<'_>, space: &Presolve<'_>) -> Option<Vec<f64>> {
+    let pricing = Pricing::new(question, space);
+    let found = pricing.any(regions_within(question.limits.memory_bytes))?;
+    Some(
+        question
+            .limits
+            .prompts_max
+            .iter()
+            .map(|limit| pricing.prompt_seconds(&found, limit.tokens))
+            .collect(),
+    )
 }
 
 /// The question that has no plan, in the space of levels, cores and context that it allows, and others that are needed on
@@ -119,8 +97,8 @@ pub struct Search<'a> {
     /// The question.
     pub question: &'a Question<'a>,
     /// Space of the question: levels, cores, reads and prompts that it allows.
-    pub space: &'a Space<'a>,
-    own: Searched<&'a Space<'a>>,
+    pub space: &'a Presolve<'a>,
+    own: Searched<&'a Presolve<'a>>,
     others: RefCell<Vec<(Key, Other<'a>)>>,
 }
 
@@ -129,12 +107,12 @@ type Key = (String, Vec<u32>, [u32; 2], u64, Vec<Feature>);
 
 /// A space, and limits on memory and time that are known to leave no plan in it.
 #[derive(Debug)]
-struct Searched<S> {
+pub struct Searched<S> {
     space: S,
     refused: RefCell<Vec<Limits>>,
 }
 
-impl<'a, S: Deref<Target = Space<'a>>> Searched<S> {
+impl<'a, S: Deref<Target = Presolve<'a>>> Searched<S> {
     fn new(space: S) -> Self {
         Self { space, refused: RefCell::default() }
     }
@@ -157,7 +135,8 @@ fn contexts(limits: &Limits) -> [u32; 2] {
     [limits.context, limits.sequences]
 }
 
-type Other<'a> = Rc<Searched<Box<Space<'a>>>>;
+/// A space of one level, with what it refuses.
+pub type Other<'a> = Rc<Searched<Box<Presolve<'a>>>>;
 
 /// Whether limits on memory and time allow nothing that others refuse.
 fn no_looser(limits: &Limits, others: &Limits) -> bool {
@@ -172,7 +151,7 @@ fn no_looser(limits: &Limits, others: &Limits) -> bool {
 
 impl<'a> Search<'a> {
     /// For a question that has no plan in its space.
-    pub fn new(question: &'a Question<'a>, space: &'a Space<'a>) -> Self {
+    pub fn new(question: &'a Question<'a>, space: &'a Presolve<'a>) -> Self {
         let own = Searched::new(space);
         own.refused.borrow_mut().push(question.limits.clone());
         Self { question, space, own, others: RefCell::default() }
@@ -180,8 +159,8 @@ impl<'a> Search<'a> {
 
     /// The fastest plan of the question's own space within limits on memory and time.
     pub fn fastest(&self, question: &Question<'_>) -> Option<Candidate> {
-        let field = Field::new(question, self.space);
-        field.fastest(regions_within(question.limits.memory_bytes)).map(|fastest| fastest.best)
+        let pricing = Pricing::new(question, self.space);
+        pricing.fastest(regions_within(question.limits.memory_bytes)).map(|fastest| fastest.best)
     }
 
     /// Whether a plan exists within other limits.
@@ -200,14 +179,14 @@ impl<'a> Search<'a> {
                 return Some(found);
             }
             // the space that is there has the others
-            levels.retain(|level| !self.space.ways.iter().any(|ways| ways.level.name == level.name));
+            levels.retain(|level| !self.space.options.iter().any(|options| options.level.name == level.name));
         }
         // who loses most is the fastest, as a rule
         levels.sort_by(|a, b| b.loss_bound_fraction().total_cmp(&a.loss_bound_fraction()));
         levels.into_iter().find_map(|level| self.other(question, level).plan(question))
     }
 
-    /// Ways that were given up in any search up to now where no plan was found.
+    /// Configurations that were given up in any search up to now where no plan was found.
     pub fn undecided(&self) -> usize {
         let others = self.others.borrow();
         let of_others = others.iter().map(|(_, other)| other.space.work().undecided);
@@ -227,62 +206,37 @@ impl<'a> Search<'a> {
         if let Some((_, other)) = others.iter().find(|(known, _)| *known == key) {
             return Rc::clone(other);
         }
-        let other = Rc::new(Searched::new(Box::new(Space::of(question, vec![level]))));
+        let other = Rc::new(Searched::new(Box::new(Presolve::of_level(question, level))));
         others.push((key, Rc::clone(&other)));
         other
     }
 
-    /// A minimal set of limits that contradict each other, and the question without all others.
-    pub fn conflict(&self) -> (Vec<&'static str>, Question<'a>) {
-        let mut kept = self.question.clone();
-        let mut conflict = Vec::new();
-        for name in LIMITS.into_iter().filter(|name| set(&self.question.limits, name)) {
-            let less = without(&kept, name);
-            if self.exists(&less) { conflict.push(name) } else { kept = less }
+    /// The spaces of a question: its own, or one for each level.
+    pub fn spaces(&self, question: &Question<'a>) -> Vec<Space<'a>> {
+        if std::ptr::eq(question, self.question) {
+            return vec![Space::Own(self.space)];
         }
-        (conflict, kept)
-    }
-
-    /// Facts without which there would be a plan, at the level that is fastest within the limits that are kept; and meanwhile what is made
-    /// of the search, and what needs none, since each fact has a space of its own.
-    pub fn facts_beside<R, A: Send>(
-        &self,
-        kept: &Question<'a>,
-        beside: impl FnOnce() -> R,
-        apart: impl FnOnce() -> A + Send,
-    ) -> (Vec<&'static str>, R, Option<A>) {
-        let limits = &kept.limits;
-        let unbound = kept.within(Limits { speed_min: None, prompts_max: Vec::new(), ..limits.clone() });
-        let fastest = self.fastest(&unbound);
-        let level = fastest.map(|fastest| self.space.ways[fastest.way.level].level.name.clone());
-        let kept = &kept.within(Limits { level: level.or_else(|| limits.level.clone()), ..limits.clone() });
-        let to_blame = FACTS.map(|_| AtomicBool::new(false));
-        let mut of_apart = None;
-        let result = rayon::in_place_scope(|scope| {
-            scope.spawn(|_| of_apart = Some(apart()));
-            for (fact, to_blame) in FACTS.iter().zip(&to_blame) {
-                scope.spawn(move |_| to_blame.store(exists_without(kept, fact), Ordering::Relaxed));
-            }
-            beside()
-        });
-        let facts = FACTS.into_iter().zip(to_blame).filter(|(_, to_blame)| to_blame.load(Ordering::Relaxed));
-        (facts.map(|(fact, _)| fact).collect(), result, of_apart)
+        let levels = rules::levels(question.model, &question.limits).into_iter();
+        levels.map(|level| Space::Other(self.other(question, level))).collect()
     }
 }
 
-/// Whether any plan keeps the limits if a fact of the machine or the model is no obstacle.
-fn exists_without(question: &Question<'_>, fact: &str) -> bool {
-    let on = |device: Device| exists(&Question { device: &device, ..question.clone() });
-    match fact {
-        "hw.io" => on(sped_up(question.device, 1.0, 1.0, FASTER)),
-        "hw.memory_bandwidth" => on(sped_up(question.device, 1.0, FASTER, 1.0)),
-        "hw.compute" => on(sped_up(question.device, FASTER, 1.0, 1.0)),
-        _ => {
-            let mut smaller = question.model.clone();
-            let parts = &mut smaller.parts;
-            (parts.fixed_bytes, parts.embedding_bytes, parts.head_bytes) = (0, 0, 0);
-            smaller.levels.iter_mut().for_each(|level| level.resident_bytes = 0);
-            exists(&Question { model: &smaller, ..question.clone() })
+/// A space of a question, or of the same with other limits.
+#[derive(Debug)]
+pub enum Space<'a> {
+    /// The question's.
+    Own(&'a Presolve<'a>),
+    /// One level's.
+    Other(Other<'a>),
+}
+
+impl<'a> Deref for Space<'a> {
+    type Target = Presolve<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Own(space) => space,
+            Self::Other(other) => &other.space,
         }
     }
 }

@@ -2,23 +2,29 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
-use crate::field::{Candidate, Fastest, Field, Goal, PromptKey, alike};
+use plans::plan::Objective;
+
+use crate::candidate::{Candidate, Fastest, tied};
 use crate::layers::Cached;
+use crate::presolve::Effort;
+use crate::pricing::Pricing;
+use crate::prompts::PromptKey;
 use crate::queue::Queue;
 use crate::relax::{self, Relaxation};
 use crate::room::{Need, Room};
 use crate::simple_rule::{self, Simple};
-use crate::space::{Configuration, Effort, Node};
+use crate::space::{Configuration, Node};
 use crate::split::{Budget, Found, LIMITS, NEVER, any_split, quick_split, soonest};
 
 /// Optimality gap of a search, as one part in so many of the incumbent: configurations that cannot be better by more are pruned.
-pub const OPEN: i64 = 200;
+pub const OPEN: i64 = 256;
 /// Configurations that are priced layer by layer where prompts are limited, each a problem of several limits, and of which the split is
 /// closed, once a plan is known.
 const LIMITED_MAX: usize = 256;
 const CLOSED_MAX: usize = 32;
-/// Of these, the ones that are the first in the order of their bounds. Behind them only so many come of each price of prompts with each way
+/// Of these, the ones that are the first in the order of their bounds. Behind them only so many come of each price of prompts with each configuration
 /// of reading: many core sets differ in nothing else.
 const LIMITED_FIRST: usize = 64;
 const LIMITED_ALIKE: usize = 2;
@@ -29,7 +35,7 @@ const TAKEN_MAX: usize = 16 * LIMITED_MAX;
 /// Configurations and prompts that are tried before all others where prompts are limited.
 const TRIES_MAX: usize = 16;
 
-impl Field<'_> {
+impl Pricing<'_> {
     /// Configurations in the order of what `bound` says of them, as long as that is at most `wanted`.
     fn queue<'q>(
         &'q self,
@@ -38,7 +44,7 @@ impl Field<'_> {
         bound: impl Fn(Room, i64, &Relaxation) -> Option<i64> + 'q,
         wanted: &'q Cell<i64>,
     ) -> impl Iterator<Item = (i64, Configuration)> + 'q {
-        let prompts = |level, read, embedding_rows| self.useful_prompts(level, read, embedding_rows);
+        let prompts = |level, read, embedding_rows| self.limited.useful(level, read, embedding_rows);
         Queue::new(self.space, (self.question.device, regions), prompts, (first, bound), wanted)
     }
 
@@ -56,80 +62,102 @@ impl Field<'_> {
     /// The fastest plan within so many bytes; `None` where no configuration keeps the limits. It is no slower than the simple
     /// rule within the same limits.
     pub fn fastest(&self, regions: i64) -> Option<Fastest> {
-        if !self.question.limits.prompts_max.is_empty() {
+        if !self.limited.is_empty() {
             let question = self.question.within(self.question.limits.without_prompts());
-            let free = Field::new(&question, self.space).fastest(regions)?;
+            let free = Pricing::new(&question, self.space).fastest(regions)?;
             return self.fastest_beside(&free, regions);
         }
-        self.found(Goal::Fastest, regions)
+        let key = (regions, self.time_max);
+        self.space.found(key, || self.searched(regions, false, self.simple(regions)))
     }
 
-    /// What a search finds that does not begin with a plan of another; the space remembers it.
-    fn found(&self, goal: Goal, regions: i64) -> Option<Fastest> {
-        let of_time = (self.time_max, self.question.limits.prompts_max.clone());
-        self.space.found((goal, regions, of_time), || self.searched(regions, goal, self.simple(regions)))
-    }
-
-    /// A plan within so many bytes that keeps the limits; `None` where no way does.
+    /// A plan within so many bytes that keeps the limits; `None` where no configuration does.
     pub fn any(&self, regions: i64) -> Option<Candidate> {
-        self.simple(regions).or_else(|| self.searched(regions, Goal::Any, None).map(|any| any.best))
+        if self.time_max.is_none() {
+            return self.simple(regions).or_else(|| self.any_of_roomiest(regions));
+        }
+        self.simple(regions).or_else(|| self.searched(regions, true, None).map(|any| any.best))
     }
 
     /// [`Self::fastest`] where it is known what would be without limits on prompts.
     pub fn fastest_beside(&self, free: &Fastest, regions: i64) -> Option<Fastest> {
         let simple = self.simple(regions);
         let most = simple.as_ref().map_or(NEVER, |simple| simple.ticks);
-        self.as_fast_as_free(free, regions, most).or_else(|| self.searched(regions, Goal::Fastest, simple))
+        self.as_fast_as_free(free, regions, most).or_else(|| self.searched(regions, false, simple))
     }
 
-    /// The plan of the best simple rule, where it is one of the ways and keeps the limits within so many bytes.
+    /// The plan of the best simple rule, where it is one of the configurations and keeps the limits within so many bytes.
     fn simple(&self, regions: i64) -> Option<Candidate> {
-        let Simple { way, decided, .. } = simple_rule::best(self.question, self.space)?;
-        let ways = &self.ways[way.level];
+        let Simple { config, decided, .. } = simple_rule::best(self.question, self.space)?;
+        let options = &self.options[config.level];
         let pinned = |(cached, &hot): (&Vec<Cached>, &u32)| {
             cached.iter().position(|cached| cached.hot == hot && cached.cold == 0)
         };
-        let chosen: Option<Vec<usize>> = ways.cached.iter().zip(&decided.hot).map(pinned).collect();
+        let chosen: Option<Vec<usize>> = options.cached.iter().zip(&decided.hot).map(pinned).collect();
         let chosen = chosen?;
-        let (compute, read) = self.choice(way);
-        let toll = ways.toll(compute, read);
+        let (compute, read) = self.choice(config);
+        let interference = options.interference(compute, read);
         let (mut ticks, mut need) = (0, Need::default());
         for (layer, &item) in chosen.iter().enumerate() {
-            let cached = &ways.cached[layer][item];
-            ticks += self.ticks(ways.seconds(compute, read, &toll, layer, cached));
+            let cached = &options.cached[layer][item];
+            ticks += self.ticks(options.seconds(compute, read, &interference, layer, cached));
             need = need.with(cached.need);
         }
-        let room = self.room(way, regions);
+        let room = self.room(config, regions);
         let candidate = Candidate {
-            way,
+            config,
             found: Found { chosen, ticks, need },
-            ticks: self.serial(way) + ticks,
+            ticks: self.serial(config) + ticks,
             regions: regions - room.bytes + room.taken(need),
         };
         (room.fits(need) && self.keeps_times(&candidate)).then_some(candidate)
     }
 
+    /// A plan that keeps the limits on prompts, where a token may take any time.
+    fn any_of_roomiest(&self, regions: i64) -> Option<Candidate> {
+        let mut undecided = 0;
+        for (beside, config) in self.limited.roomiest(regions) {
+            if !self.limited.may(config, regions) || self.limited.is_refused(config, beside) {
+                continue;
+            }
+            self.space.count(Effort { priced: 1, ..Effort::default() });
+            match self.candidate(config, regions, NEVER, true) {
+                (Some(found), _) => return Some(found),
+                (None, least) if least < NEVER => undecided += 1,
+                (None, _) => self.limited.refuse(config, beside),
+            }
+        }
+        self.space.count(Effort { undecided, ..Effort::default() });
+        None
+    }
+
     /// Whether the bounds of all configurations say that none keeps the limits within so many bytes of regions.
     pub fn none_may(&self, regions: i64) -> bool {
+        if self.time_max.is_none() {
+            return !self
+                .limited
+                .roomiest(regions)
+                .into_iter()
+                .any(|(_, config)| self.limited.may(config, regions));
+        }
         let wanted = Cell::new(self.time_max.unwrap_or(NEVER));
         self.by_time(regions, &wanted).next().is_none()
     }
 
-    /// [`Self::fastest`] of all configurations, one plan being known.
-    fn searched(&self, regions: i64, goal: Goal, known: Option<Candidate>) -> Option<Fastest> {
-        let any = goal == Goal::Any;
-        let limited = !self.question.limits.prompts_max.is_empty();
+    /// [`Self::fastest`] of all configurations, one plan being known; with `any` the first that keeps the limits.
+    fn searched(&self, regions: i64, any: bool, known: Option<Candidate>) -> Option<Fastest> {
+        let limited = !self.limited.is_empty();
         let mut run = Run::new(self, known);
         let mut prices = [0.0; LIMITS];
         let (mut taken, mut alike_of) = (0, HashMap::<(PromptKey, usize), usize>::new());
         let wanted = Cell::new(run.wanted());
-        for (bound, way) in self.by_time(regions, &wanted) {
+        for (bound, config) in self.by_time(regions, &wanted) {
             if any && run.incumbent.is_some() {
                 break;
             }
             taken += 1;
             if limited && run.incumbent.is_some() {
-                let same = alike_of.entry((self.prompt_key(way), way.read)).or_default();
+                let same = alike_of.entry((self.limited.key(config), config.read)).or_default();
                 *same += 1;
                 if run.priced >= LIMITED_MAX || taken > TAKEN_MAX {
                     run.least = run.least.min(bound);
@@ -140,23 +168,23 @@ impl Field<'_> {
                     continue;
                 }
             }
-            let beside = self.room(way, regions).budgets()[1];
-            if self.prompts_refused(way, beside) {
+            let beside = self.room(config, regions).budgets()[1];
+            if self.limited.is_refused(config, beside) {
                 continue;
             }
             let most = run.wanted();
-            let Some((items, budget)) = self.layers(way, regions, most) else { continue };
+            let Some((items, budget)) = self.layers(config, regions, most) else { continue };
             run.priced += 1;
             self.space.count(Effort { priced: 1, ..Effort::default() });
-            let to_beat = most + 1 - self.serial(way);
+            let to_beat = most + 1 - self.serial(config);
             let Some(mut split) = quick_split(&items, &budget, Some(to_beat), prices) else {
                 // then no item was left out
                 if run.incumbent.is_none() && most == NEVER {
-                    self.refuse_prompts(way, beside);
+                    self.limited.refuse(config, beside);
                 }
                 continue;
             };
-            let bound = self.serial(way) + split.least;
+            let bound = self.serial(config) + split.least;
             if bound > most {
                 continue;
             }
@@ -164,18 +192,17 @@ impl Field<'_> {
                 split.exchange(&items, &budget);
             }
             prices = split.prices;
-            run.open.push((bound, way));
-            run.better(self.of_split(way, regions, &items, &budget, &split));
+            run.open.push((bound, config));
+            run.better(self.of_split(config, regions, &items, &budget, &split));
             wanted.set(run.wanted());
         }
         run.close(regions, any);
         run.fastest(regions, any)
     }
-    /// The best split of a candidate's way that is found with more work.
-    fn longer(&self, known: Candidate, regions: i64) -> Candidate {
+    /// A faster split of a candidate's configuration, if more work finds one, and ticks that no split of it can be below.
+    fn longer(&self, known: &Candidate, regions: i64) -> (Option<Candidate>, i64) {
         let choices_max = LONGER * self.space.choices_max;
-        let faster = (known.ticks - 1, false);
-        self.candidate_of_work(known.way, regions, faster, choices_max).0.unwrap_or(known)
+        self.candidate_of_work(known.config, regions, (known.ticks - 1, false), choices_max)
     }
 
     /// Plans that keep the limits on prompts, of those that are as fast as the fastest that need not and take at most `most`
@@ -184,13 +211,13 @@ impl Field<'_> {
         if self.keeps_prompts(&free.best) {
             return Some(free.clone());
         }
-        let most = alike(free.standard).min(self.time_max.unwrap_or(NEVER)).min(most);
-        let prompts = |&(_, way): &(i64, Configuration)| {
-            let useful = self.useful_prompts(way.level, way.read, self.embedding_rows(way));
-            useful.iter().map(|&(prompt, _)| Configuration { prompt, ..way }).collect::<Vec<_>>()
+        let most = tied(free.standard).min(self.time_max.unwrap_or(NEVER)).min(most);
+        let prompts = |&(_, config): &(i64, Configuration)| {
+            let useful = self.limited.useful(config.level, config.read, self.embedding_rows(config));
+            useful.iter().map(|&(prompt, _)| Configuration { prompt, ..config }).collect::<Vec<_>>()
         };
-        let mut ways = free.near.iter().flat_map(prompts).take(TRIES_MAX);
-        let best = ways.find_map(|way| self.quick_candidate(way, regions, most))?;
+        let mut options = free.near.iter().flat_map(prompts).take(TRIES_MAX);
+        let best = options.find_map(|config| self.quick_candidate(config, regions, most))?;
         Some(Fastest { best, ..free.clone() })
     }
 
@@ -201,12 +228,12 @@ impl Field<'_> {
         let bound =
             |room, pinned, relaxation: &Relaxation| self.smallest_bound(regions, room, pinned, relaxation);
         let wanted = Cell::new(regions);
-        for (bound, way) in self.queue(regions, |_| 0, bound, &wanted) {
+        for (bound, config) in self.queue(regions, |_| 0, bound, &wanted) {
             let most = wanted.get();
-            if !self.prompts_may(way, most) {
+            if !self.limited.may(config, most) {
                 continue;
             }
-            let Some((bound, found)) = self.smallest_of(way, bound, most) else { continue };
+            let Some((bound, found)) = self.smallest_of(config, bound, most) else { continue };
             undecided += usize::from(found.is_none());
             least = least.min(bound);
             best = found.or(best);
@@ -220,11 +247,11 @@ impl Field<'_> {
 
     /// Bytes that a configuration cannot be below, and bytes up to `most` in which it is known to keep the limits, if that was
     /// decided; `None` where it cannot.
-    fn smallest_of(&self, way: Configuration, bound: i64, most: i64) -> Option<(i64, Option<i64>)> {
+    fn smallest_of(&self, config: Configuration, bound: i64, most: i64) -> Option<(i64, Option<i64>)> {
         // more ticks than any split takes
         let time = self.time_max.unwrap_or(NEVER / 2);
-        let (items, budget) = self.layers(way, most, time)?;
-        let to_beat = time + 1 - self.serial(way);
+        let (items, budget) = self.layers(config, most, time)?;
+        let to_beat = time + 1 - self.serial(config);
         // bytes of a split within so many bytes, or whether there is none for sure
         let within = |regions: i64| -> Result<i64, bool> {
             let room = Room { bytes: budget.room.bytes - most + regions, ..budget.room };
@@ -266,6 +293,23 @@ impl Field<'_> {
         Some((if proven { (low + 1).max(bound) } else { bound }, Some(high)))
     }
 
+    /// A lower bound of a configuration's objective within so many bytes of regions: ticks of a token, or bytes of the regions. `None`
+    /// where the limits cannot be kept.
+    pub fn objective_least(&self, config: Configuration, regions: i64) -> Option<i64> {
+        let pinned = self
+            .limited
+            .pinned_least(config)
+            .into_iter()
+            .try_fold(0, |most, pinned| Some(pinned?.max(most)))?;
+        let relaxation = self.space.relaxation(self.space.node_of(config));
+        let own = Relaxation { curve: Rc::clone(&relaxation.curve), serial: self.serial(config) - 1 };
+        let room = self.room(config, regions);
+        match self.question.limits.objective {
+            Objective::Speed => self.bound(room, pinned, &own),
+            Objective::Memory => self.smallest_bound(regions, room, pinned, &own),
+        }
+    }
+
     /// A lower bound on regions; `None` where the limits cannot be kept.
     fn smallest_bound(&self, regions: i64, room: Room, pinned: i64, relaxation: &Relaxation) -> Option<i64> {
         let [all, beside] = room.budgets();
@@ -280,9 +324,9 @@ impl Field<'_> {
     }
 }
 
-/// A search under way.
+/// A search under configuration.
 struct Run<'f> {
-    field: &'f Field<'f>,
+    pricing: &'f Pricing<'f>,
     incumbent: Option<Candidate>,
     /// Configurations that were priced and not pruned, with their bounds.
     open: Vec<(i64, Configuration)>,
@@ -293,13 +337,13 @@ struct Run<'f> {
 }
 
 impl<'f> Run<'f> {
-    fn new(field: &'f Field<'f>, incumbent: Option<Candidate>) -> Self {
-        Self { field, incumbent, open: Vec::new(), least: NEVER, priced: 0 }
+    fn new(pricing: &'f Pricing<'f>, incumbent: Option<Candidate>) -> Self {
+        Self { pricing, incumbent, open: Vec::new(), least: NEVER, priced: 0 }
     }
 
     /// The most ticks of a plan that is better than the incumbent by more than the gap, or that keeps the limits.
     fn wanted(&self) -> i64 {
-        let most = self.field.time_max.unwrap_or(NEVER);
+        let most = self.pricing.time_max.unwrap_or(NEVER);
         self.incumbent.as_ref().map_or(most, |best| most.min(best.ticks - 1 - best.ticks / OPEN))
     }
 
@@ -313,34 +357,34 @@ impl<'f> Run<'f> {
 
     /// Closes what is open by exact splits, the lowest bound first, until nothing can be better by more than the gap.
     fn close(&mut self, regions: i64, any: bool) {
-        let field = self.field;
-        let limited = !field.question.limits.prompts_max.is_empty();
+        let pricing = self.pricing;
+        let limited = !pricing.limited.is_empty();
         self.open.sort_unstable();
         let mut open = std::mem::take(&mut self.open);
         let mut closed = 0;
-        for (bound, way) in &mut open {
+        for (bound, config) in &mut open {
             let most = self.wanted();
             let first = self.incumbent.is_none();
             if *bound > most || !first && (any || limited && closed >= CLOSED_MAX) {
                 continue;
             }
             closed += 1;
-            let beside = field.room(*way, regions).budgets()[1];
-            if field.prompts_refused(*way, beside) {
+            let beside = pricing.room(*config, regions).budgets()[1];
+            if pricing.limited.is_refused(*config, beside) {
                 *bound = NEVER;
                 continue;
             }
             // whether there is any, before the best is sought
-            let (mut found, mut proven) = field.candidate(*way, regions, most, any || first);
+            let (mut found, mut proven) = pricing.candidate(*config, regions, most, any || first);
             if found.is_none() && proven > most && most >= NEVER {
-                field.refuse_prompts(*way, beside);
+                pricing.limited.refuse(*config, beside);
             }
             if first
                 && !any
                 && let Some(one) = found.take()
             {
                 let better = (one.ticks - 1 - one.ticks / OPEN).min(most);
-                let (faster, bound) = field.candidate(*way, regions, better, false);
+                let (faster, bound) = pricing.candidate(*config, regions, better, false);
                 (found, proven) = (faster.or(Some(one)), bound);
             }
             *bound = proven.max(*bound);
@@ -351,25 +395,34 @@ impl<'f> Run<'f> {
 
     /// The result, with a lower bound on all plans.
     fn fastest(mut self, regions: i64, any: bool) -> Option<Fastest> {
-        let field = self.field;
+        let pricing = self.pricing;
         let most = self.wanted();
         self.open.sort_unstable();
         let Some(mut best) = self.incumbent.take() else {
             let undecided = self.open.iter().filter(|(bound, _)| *bound <= most).count();
-            field.space.count(Effort { undecided, ..Effort::default() });
+            pricing.space.count(Effort { undecided, ..Effort::default() });
             return None;
         };
-        let open = self.open.iter().map(|&(bound, _)| bound).min().unwrap_or(NEVER);
-        let least = self.least.min(open).min(most + 1).min(best.ticks);
-        if !any && !field.question.limits.prompts_max.is_empty() && best.ticks > least + least / OPEN {
-            best = field.longer(best, regions);
+        let others = self.least.min(most + 1);
+        let least_of = |open: &[(i64, Configuration)]| {
+            open.iter().map(|&(bound, _)| bound).min().unwrap_or(NEVER).min(others)
+        };
+        let mut least = least_of(&self.open).min(best.ticks);
+        if !any && !pricing.limited.is_empty() && best.ticks > least + least / OPEN {
+            let (faster, bound) = pricing.longer(&best, regions);
+            for (open, _) in self.open.iter_mut().filter(|(_, config)| *config == best.config) {
+                *open = bound.max(*open);
+            }
+            best = faster.unwrap_or(best);
+            self.open.sort_unstable();
+            least = least_of(&self.open).min(best.ticks);
         }
-        let slowest = alike(best.ticks);
+        let slowest = tied(best.ticks);
         let mut near = self.open;
         near.retain(|(bound, _)| *bound <= slowest);
-        if !near.iter().any(|&(_, way)| way == best.way) {
-            near.insert(0, (least, best.way));
+        if !near.iter().any(|&(_, config)| config == best.config) {
+            near.insert(0, (least, best.config));
         }
-        Some(Fastest { least: least.min(best.ticks), standard: best.ticks, best, near, priced: self.priced })
+        Some(Fastest { least, standard: best.ticks, best, near, priced: self.priced })
     }
 }

@@ -9,7 +9,7 @@ use plans::plan::{Feature, Objective, Plan, Request};
 use plans::{Calibration, Device, KvFormat, file, size};
 
 use crate::error::PlanError;
-use crate::request::Inputs;
+use crate::question::Inputs;
 
 const EXAMPLES: &str = "\
 Examples:

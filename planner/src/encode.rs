@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! time    = serial of the mode + layers
-//! memory  = pages of the mode  + neurons
+//! memory  = pages of the mode  + neurons, and no less than limits on time need
 //! layers >= every line of the mode's curve at neurons
 //! ```
 
 use crate::curve::Curve;
 use crate::problem::{Objective, Pick, Problem, Var};
 use crate::solve::Assignment;
-use crate::tables::{Bound, Choice, Tables};
+use crate::tables::{Bound, Choice, Need, Tables};
 
 /// Where the decisions stand in the problem, to read them back.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub fn encode(tables: &Tables) -> Encoded {
         "model.size",
         "pages",
         choice,
-        &modes.iter().map(|m| (m.pages, m.least.1)).collect::<Vec<_>>(),
+        &modes.iter().map(|m| (m.pages, m.least.1.max(m.pages_needed()))).collect::<Vec<_>>(),
     );
     let cores = taken(
         &mut p,
@@ -79,6 +79,12 @@ pub fn encode(tables: &Tables) -> Encoded {
     for (option, mode) in modes.iter().enumerate() {
         p.at_most("hw.io", &on(option), &negative(&time), -mode.least.0);
         p.at_most("model.size", &on(option), &negative(&memory), -mode.least.1);
+        for Need { limits, pages } in &mode.needs {
+            match pages {
+                Some(pages) => p.at_most_under(limits, &on(option), &negative(&memory), -pages),
+                None => p.at_most_under(limits, &on(option), &[], -1),
+            }
+        }
     }
     p.at_most("hw.capacity", &[], &memory, tables.machine_pages);
     if let Some(pages) = tables.user_pages {

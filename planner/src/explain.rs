@@ -5,18 +5,21 @@ use std::fmt;
 use plans::model::{Level, LevelKind};
 use plans::plan::{Feature, Request};
 
-use crate::blame::{LIMITS, LOSS, Search, without};
+use crate::blame::{Search, without};
+use crate::core::core;
+use crate::error::PlanError;
 use crate::faster::out_of_reach;
 use crate::offer::{loss, offer};
-use crate::request::Question;
+use crate::presolve::Presolve;
+use crate::problem::{LIMITS, LOSS};
+use crate::question::Question;
 use crate::rules;
-use crate::space::Space;
 
 /// No plan satisfies the limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Infeasible {
     /// The named limits and facts that contradict each other. Without any one of the limits, and without those that are not
-    /// named, there is a plan; so there is with any one of the facts out of the way.
+    /// named, there is a plan. The facts are those that Z3 needs to see the contradiction.
     pub conflict: Vec<&'static str>,
     /// Sentences with the numbers, the most important first.
     pub sentences: Vec<String>,
@@ -34,22 +37,27 @@ impl fmt::Display for Infeasible {
 }
 
 /// Finds the conflict and the nearest plans, in the space that the limits allow.
-pub fn explain(question: &Question<'_>, space: &Space<'_>) -> Infeasible {
-    if space.ways.is_empty() {
-        return no_level(question);
+///
+/// # Errors
+/// [`PlanError::Unknown`].
+pub fn explain(question: &Question<'_>, space: &Presolve<'_>) -> Result<Infeasible, PlanError> {
+    if space.options.is_empty() {
+        return Ok(no_level(question));
     }
     let open = space.work().undecided;
     let search = Search::new(question, space);
-    let (mut conflict, kept) = search.conflict();
-    let to_blame: Vec<&str> = LIMITS.into_iter().rev().filter(|name| conflict.contains(name)).collect();
-    let (facts, found, of_loss) = search.facts_beside(
-        &kept,
-        || to_blame.iter().map(|name| offer(&search, name)).collect::<Vec<_>>(),
-        || if to_blame.contains(&LOSS) { loss(question) } else { (None, 0) },
-    );
-    let (mut of_loss, given_up) = of_loss.unwrap_or_default();
-    let found = to_blame.iter().zip(found);
-    let found = found.filter_map(|(name, found)| if *name == LOSS { of_loss.take() } else { found });
+    let conflict = core(&search)?;
+    let to_blame = LIMITS.into_iter().rev().filter(|name| conflict.contains(name));
+    let mut given_up = 0;
+    let found = to_blame.filter_map(|name| match name {
+        LOSS => {
+            let (offer, undecided) = loss(question);
+            given_up += undecided;
+            offer
+        }
+        _ => offer(&search, name),
+    });
+    let found: Vec<_> = found.collect();
     let (mut sentences, mut offers) = (Vec::new(), Vec::new());
     for offer in found {
         sentences.push(offer.sentence);
@@ -65,19 +73,18 @@ pub fn explain(question: &Question<'_>, space: &Space<'_>) -> Infeasible {
         sentences.push(offer.sentence);
         offers.extend(offer.request);
     }
-    conflict.splice(0..0, facts);
     let undecided = search.undecided() + given_up;
     if open > 0 {
         let choices = space.choices_max;
         sentences.push(format!(
-            "that there is none is not proven: {open} ways to decode were given up after {choices} partial choices each, and one of them may keep the limits"
+            "that there is none is not proven: {open} configurations were given up after {choices} partial choices each, and one of them may keep the limits"
         ));
     } else if undecided > 0 {
         sentences.push(format!(
-            "that these limits alone leave no plan is not proven: {undecided} ways to decode were given up"
+            "that these limits alone leave no plan is not proven: {undecided} configurations were given up"
         ));
     }
-    Infeasible { conflict, sentences, proven: undecided == 0, offers }
+    Ok(Infeasible { conflict, sentences, proven: undecided == 0, offers })
 }
 
 /// That no level is allowed, and which would be.

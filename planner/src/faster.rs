@@ -7,11 +7,12 @@
 use plans::terms::Factors;
 
 use crate::assemble;
-use crate::blame::{SPEED, Search, UNLIMITED_BYTES, exists, sped_up};
+use crate::blame::{Search, exists, sped_up};
 use crate::cost::{self, PromptChoice, PromptPrice};
-use crate::field::Field;
 use crate::offer::{Offer, down, up};
-use crate::request::{DIGITS, Limits, PromptLimit, Question};
+use crate::pricing::Pricing;
+use crate::problem::SPEED;
+use crate::question::{DIGITS, Limits, PromptLimit, Question, UNLIMITED_BYTES};
 use crate::room::regions_within;
 use crate::rules::Prompt;
 
@@ -55,10 +56,10 @@ fn token(search: &Search<'_>, floor: f64) -> Option<Offer> {
     let context = question.limits.context;
     let unlimited = unlimited(question);
     let regions = regions_within(UNLIMITED_BYTES);
-    let field = Field::new(&unlimited, space);
+    let pricing = Pricing::new(&unlimited, space);
     let best = search.fastest(&unlimited)?;
-    let decided = assemble::decide(&field, &best, regions);
-    let decision = decided.decision(field.level(best.way));
+    let decided = assemble::decide(&pricing, &best, regions);
+    let decision = decided.decision(pricing.level(best.config));
     let price = cost::decode(&unlimited, &decision);
     let seconds = price.mean_seconds(context);
     let works =
@@ -84,7 +85,7 @@ fn token(search: &Search<'_>, floor: f64) -> Option<Offer> {
 /// A prompt.
 fn prompt(search: &Search<'_>, limit: &PromptLimit) -> Option<Offer> {
     let Search { question, space, .. } = *search;
-    let reads = space.ways.first()?.reads.first()?.price();
+    let reads = space.options.first()?.reads.first()?.price();
     let tokens = limit.tokens;
     // nothing is read but rows of the embedding, which need not be
     let seconds = |question: &Question<'_>, prompt: &Prompt| {

@@ -10,7 +10,8 @@ use plotters::prelude::RGBColor;
 
 use crate::chart::{Series, Speed, speed_against_memory};
 use crate::error::PlanError;
-use crate::request::{Inputs, as_requested, resolve};
+use crate::question::Inputs;
+use crate::request::{as_requested, resolve};
 use crate::search::best_plan;
 
 /// Points on the frontier.

@@ -6,15 +6,16 @@ use plans::model::{Level, Model};
 use plans::plan::Feature;
 
 use crate::cost;
-use crate::request::{Limits, measured_run};
+use crate::cost::misses::{self, Missing};
+use crate::question::Limits;
 use crate::room::Need;
-use crate::surface::{self, Missing};
+use plans::plan::measured_run;
 
 /// Steps in which all layers' neurons are handed out, and the fewest and most of one layer.
 const STEPS: u64 = 2048;
 const LAYER_STEPS: [u64; 2] = [64, 256];
 
-/// One way of using memory for a layer.
+/// One caching for a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cached {
     /// Pinned neurons.
@@ -31,12 +32,12 @@ pub struct Cached {
     pub share: usize,
 }
 
-/// Every way for one layer, share by share and in each with bytes rising: each measured share of pinned neurons, in steps of the layer that are the finer
+/// Every configuration for one layer, share by share and in each with bytes rising: each measured share of pinned neurons, in steps of the layer that are the finer
 /// the fewer layers there are.
 ///
 /// All in whole slices. Where everybody is inserted, slots begin where they hold the 99th percentile of what a token requests:
 /// below that no use is assumed of them. *Dense* has none unless in slices, since it requests everything every time. Without the cache or the hot region there are
-/// neither or no pinned neurons. So many neurons as `pinned` says may be pinned besides, with no slots. A way is left out where another
+/// neither or no pinned neurons. So many neurons as `pinned` says may be pinned besides, with no slots. A configuration is left out where another
 /// one with as many neurons dominates it: in misses, in slots to fill, and in bytes beside the slots. The last matters since a prompt's
 /// rows lie over the slots: where these are few, more slots cost nothing.
 pub fn cachings(
@@ -55,7 +56,7 @@ pub fn cachings(
     let steps = (STEPS / u64::from(model.architecture.layers)).clamp(LAYER_STEPS[0], LAYER_STEPS[1]);
     let slice = model.parts.bundle.slice_neurons;
     let step = neurons.div_ceil(steps).next_multiple_of(slice);
-    let mut ways = Vec::new();
+    let mut offered = Vec::new();
     let most = if limits.with(Feature::Cache) { neurons } else { 0 };
     let shares = model.reuse.pinned_share_fraction.iter().enumerate().rev();
     let shares = || shares.clone().filter(|(_, share)| limits.with(Feature::HotRegion) || **share == 0.0);
@@ -76,7 +77,7 @@ pub fn cachings(
             };
             let (hot, cold) = (hot as u32, cold as u32);
             let (missing, filling) =
-                surface::missing_and_filling(model, level, layer, policy, requested, (hot, cold));
+                misses::missing_and_filling(model, level, layer, policy, requested, (hot, cold));
             let filled = filling.at(generated);
             let better = |before: &Cached| {
                 missing.neurons < before.missing.neurons
@@ -87,15 +88,15 @@ pub fn cachings(
                 here.push(Cached { hot, cold, missing, filled, need, share: index });
             }
         }
-        ways.append(&mut here);
+        offered.append(&mut here);
     }
     for &hot in pinned {
-        let missing = surface::missing(model, level, layer, policy, requested, (hot, 0));
+        let missing = misses::missing(model, level, layer, policy, requested, (hot, 0));
         let tables = slots_tables_bytes(&model.architecture, policy, slice, u64::from(hot), 0) as i64;
         let need = Need { hot: i64::from(hot) * slot_bytes as i64, cold: 0, tables };
         let share = model.reuse.pinned_share_fraction.len() - 1;
-        ways.push(Cached { hot, cold: 0, missing, filled: 0.0, need, share });
+        offered.push(Cached { hot, cold: 0, missing, filled: 0.0, need, share });
     }
-    ways.sort_by_key(|way| (way.share, way.need.bytes()));
-    ways
+    offered.sort_by_key(|choice| (choice.share, choice.need.bytes()));
+    offered
 }

@@ -1,18 +1,16 @@
 //! From two profiles and a request to the plan that satisfies it best, with a proof of how good that is.
 //!
 //! ```text
-//! request      the request, made exact
-//! hardware, reads, surface   the measured tables, looked up; read_curves makes those of flash monotone (isotonic)
-//! cost         the equations: every price in a plan comes from here
-//! terms, together, speculation   the same prices in parts, for several sequences, with drafts
-//! rules, ways, layers   the choices: levels, policies, prompts; cores and reads; pinned neurons and slots of a layer
-//! decisions    the table of decisions, as explanations print it
-//! relax        one relaxation: a lower bound for many configurations at once
-//! queue, branch   branch and bound over the configurations
-//! split, room  the exact split of memory over the layers
+//! question, request   the request, made exact
+//! cost                the equations: every price in a plan comes from here
+//! rules, configurations, layers   the choices: levels, policies, prompts; cores and reads; pinned neurons and slots of a layer
+//! decisions           the table of decisions, as explanations print it
+//! relax               one relaxation: a lower bound for many configurations at once
+//! queue, branch       branch and bound over the configurations
+//! split, room         the exact split of memory over the layers
 //! tables, encode -> problem -> solve   the master problem in Z3, with splits as cuts (search)
-//! assemble -> verify   the plan, checked by the plain cost functions
-//! explain      the infeasible core (blame) and what would do (offer, faster)
+//! assemble -> verify  the plan, checked by the plain cost functions
+//! explain             the infeasible core (blame) and what would do (offer, faster)
 //! ```
 //!
 //! `docs/planner.md` has the problem, the method and an example.
@@ -25,28 +23,25 @@ use plans::file;
 use plans::plan::{Objective, Plan, Request};
 
 pub mod error;
+pub mod question;
 pub mod request;
 
-pub mod hardware;
-pub mod isotonic;
-pub mod read_curves;
-pub mod reads;
-pub mod surface;
-
 pub mod cost;
-pub mod speculation;
-pub mod terms;
-pub mod together;
 
+pub mod cores;
 pub mod curve;
 pub mod decisions;
+pub mod flash;
 pub mod layers;
+pub mod options;
 pub mod rules;
-pub mod units;
-pub mod ways;
+pub mod uniform;
 
 pub mod branch;
-pub mod field;
+pub mod candidate;
+pub mod presolve;
+pub mod pricing;
+pub mod prompts;
 pub mod queue;
 pub mod relax;
 pub mod room;
@@ -58,6 +53,8 @@ pub mod encode;
 pub mod problem;
 pub mod solve;
 
+pub mod decided;
+
 pub mod assemble;
 pub mod search;
 pub mod simple_rule;
@@ -67,6 +64,7 @@ pub mod blame;
 pub mod chart;
 pub mod check;
 pub mod cli;
+pub mod core;
 pub mod explain;
 pub mod faster;
 pub mod frontier;
@@ -75,7 +73,7 @@ pub mod report;
 
 pub use error::PlanError;
 pub use explain::Infeasible;
-pub use request::Inputs;
+pub use question::Inputs;
 pub use search::Solved;
 
 /// The answer to a request: the best plan, or why there is none.
@@ -114,29 +112,29 @@ pub fn read_inputs(device: &Path, model: &Path) -> Result<Inputs, PlanError> {
 pub fn plan(inputs: &Inputs, request: &Request) -> Result<Answer, PlanError> {
     let inputs = &*request::as_requested(inputs, request);
     let question = request::resolve(inputs, request)?;
-    let space = space::Space::new(&question);
+    let space = presolve::Presolve::new(&question);
     Ok(match search::best_in(&question, &space)? {
         Some(solved) if request.draft_tokens_auto => {
             let with_drafts = with_drafts_that_pay(&question, &solved)?;
             Answer::Plan(Box::new(with_drafts.unwrap_or(solved)))
         }
         Some(solved) => Answer::Plan(Box::new(solved)),
-        None => Answer::Infeasible(Box::new(explain::explain(&question, &space))),
+        None => Answer::Infeasible(Box::new(explain::explain(&question, &space)?)),
     })
 }
 
 /// The best plan with the drafts that pay in the best plan without; `None` where none do, or no longer in the memory that they leave.
 fn with_drafts_that_pay(
-    question: &request::Question<'_>,
+    question: &question::Question<'_>,
     without: &Solved,
 ) -> Result<Option<Solved>, PlanError> {
     let speed = without.plan.expected.decode_tokens_per_second;
-    let Some(drafts) = speculation::pays(&without.drafts, speed) else { return Ok(None) };
+    let Some(drafts) = cost::speculation::pays(&without.drafts, speed) else { return Ok(None) };
     let question =
-        question.within(request::Limits { draft_tokens: drafts.draft_tokens, ..question.limits.clone() });
-    let found = search::best_in(&question, &space::Space::new(&question))?;
+        question.within(question::Limits { draft_tokens: drafts.draft_tokens, ..question.limits.clone() });
+    let found = search::best_in(&question, &presolve::Presolve::new(&question))?;
     Ok(found.filter(|found| {
-        found.plan.speculation.is_some_and(|drafts| speculation::pays(&[drafts], speed).is_some())
+        found.plan.speculation.is_some_and(|drafts| cost::speculation::pays(&[drafts], speed).is_some())
     }))
 }
 

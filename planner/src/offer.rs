@@ -6,9 +6,10 @@ use plans::model::Level;
 use plans::plan::{Feature, Request};
 use plans::size::{self, show};
 
-use crate::blame::{SPEED, Search, UNLIMITED_BYTES, exists, sought, without};
-use crate::field::Field;
-use crate::request::{Limits, MIN_PREFILL, PromptLimit, Question};
+use crate::blame::{Search, exists, sought, without};
+use crate::pricing::Pricing;
+use crate::problem::SPEED;
+use crate::question::{Limits, MIN_PREFILL, PromptLimit, Question, UNLIMITED_BYTES};
 use crate::room::{regions_within, with_page_tables};
 use crate::space::Space;
 
@@ -100,7 +101,7 @@ fn memory_within(search: &Search<'_>, most: u64) -> Option<(u64, String)> {
     let limits = &search.question.limits;
     let up_to = Limits { memory_bytes: most, machine_bytes: most, user_memory_bytes: None, ..limits.clone() };
     let question = search.question.within(up_to);
-    let (_, regions) = Field::new(&question, search.space).smallest(regions_within(most))?;
+    let (_, regions) = Pricing::new(&question, search.space).smallest(regions_within(most))?;
     let mut bytes = with_page_tables(regions) as u64;
     for _ in 0..64 {
         let size = amount_up(bytes);
@@ -127,8 +128,12 @@ const SMALLEST_SIZE: u64 = 1 << 16;
 fn least_memory(search: &Search<'_>) -> Option<Offer> {
     let Question { model, limits, .. } = search.question;
     let least = with_page_tables(Space::least_regions(search.question)?) as u64;
-    let fixed =
-        search.space.ways.iter().map(|ways| model.parts.fixed_bytes + ways.level.resident_bytes).min()?;
+    let fixed = search
+        .space
+        .options
+        .iter()
+        .map(|options| model.parts.fixed_bytes + options.level.resident_bytes)
+        .min()?;
     let kv = u64::from(limits.sequences)
         * u64::from(limits.context)
         * plans::memory::kv_bytes_per_token(&model.architecture, limits.kv);
@@ -192,8 +197,8 @@ fn prompt_within<'a>(search: &Search<'a>, limit: &PromptLimit, seconds_max: f64)
 /// so that is tried first.
 fn prompt_seconds<'a>(search: &Search<'a>, limit: &PromptLimit, free: &Question<'a>) -> Option<f64> {
     let limits = &search.question.limits;
-    let field = Field::new(free, search.space);
-    let least = field.prompt_seconds_least(limit.tokens, regions_within(limits.memory_bytes))?;
+    let pricing = Pricing::new(free, search.space);
+    let least = pricing.limited.seconds_least(limit.tokens, regions_within(limits.memory_bytes))?;
     let mut low = least.max(limit.seconds_max);
     let mut high = None;
     let mut next = low * CLOSE;
@@ -214,7 +219,7 @@ fn prompt_seconds<'a>(search: &Search<'a>, limit: &PromptLimit, free: &Question<
 /// More seconds than any prompt takes.
 const UNLIMITED_SECONDS: f64 = 1e9;
 
-/// The least loss with which there is a plan, and how many ways were given up on the way. Each level has a space of its own.
+/// The least loss with which there is a plan, and how many configurations were given up on the way. Each level has a space of its own.
 pub fn loss(question: &Question<'_>) -> (Option<Offer>, usize) {
     let Question { model, limits, .. } = question;
     let loss = Level::loss_bound_fraction;

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::question::MIN_PREFILL;
+
 /// An integer variable, by place in [`Problem::integers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Var(pub usize);
@@ -41,8 +43,8 @@ pub struct ExactlyOne {
 /// `when all picks: sum of coefficient * variable <= at_most`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constraint {
-    /// The named group that it belongs to: what an explanation may blame.
-    pub group: &'static str,
+    /// The named groups that it follows from: limits and facts that an explanation may blame.
+    pub groups: Vec<&'static str>,
     /// Options on which it depends.
     pub when: Vec<Pick>,
     /// The sum.
@@ -75,9 +77,34 @@ pub struct Problem {
     pub objectives: Vec<Objective>,
 }
 
-/// Groups in the order in which an explanation tries to do without them. What comes last is blamed first.
-pub const GROUPS: [&str; 7] =
-    ["hw.io", "hw.memory_bandwidth", "hw.compute", "model.size", "hw.capacity", "user.mem", "user.min_speed"];
+/// Facts of the machine and the model, in the order in which a core tries to do without them.
+pub const FACTS: [&str; 4] = ["hw.io", "hw.memory_bandwidth", "hw.compute", "model.size"];
+
+/// Limits, in the same order: the last are blamed first.
+pub const LIMITS: [&str; 12] = [
+    "user.context",
+    "user.slots",
+    "user.reserve",
+    "user.without",
+    "user.level",
+    LOSS,
+    "user.cores",
+    "hw.capacity",
+    "user.mem",
+    "user.max_ttft",
+    MIN_PREFILL,
+    SPEED,
+];
+
+/// The limit that is left out last.
+pub const SPEED: &str = "user.min_speed";
+/// The limit to which each level has its own answer.
+pub const LOSS: &str = "user.max_loss";
+
+/// All groups of constraints, each of which is a tracked assumption.
+pub fn groups() -> impl Iterator<Item = &'static str> {
+    FACTS.into_iter().chain(LIMITS)
+}
 
 impl Problem {
     /// A new integer variable.
@@ -94,8 +121,19 @@ impl Problem {
 
     /// A new constraint.
     pub fn at_most(&mut self, group: &'static str, when: &[Pick], terms: &[(i64, Var)], bound: i64) {
-        let (when, terms) = (when.to_vec(), terms.to_vec());
-        self.constraints.push(Constraint { group, when, terms, at_most: bound });
+        self.at_most_under(&[group], when, terms, bound);
+    }
+
+    /// A new constraint that follows from several groups together.
+    pub fn at_most_under(
+        &mut self,
+        groups: &[&'static str],
+        when: &[Pick],
+        terms: &[(i64, Var)],
+        bound: i64,
+    ) {
+        let (groups, when, terms) = (groups.to_vec(), when.to_vec(), terms.to_vec());
+        self.constraints.push(Constraint { groups, when, terms, at_most: bound });
     }
 
     /// `when: var >= constant`.
@@ -110,7 +148,7 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "(set-logic QF_LIA)")?;
-        for group in GROUPS {
+        for group in groups() {
             writeln!(f, "(declare-const |{group}| Bool)\n(assert |{group}|)")?;
         }
         for integer in &self.integers {
@@ -127,7 +165,7 @@ impl fmt::Display for Problem {
             writeln!(f, "(assert (= 1 {}))", sum_of(&ones))?;
         }
         for c in &self.constraints {
-            let mut when = vec![format!("|{}|", c.group)];
+            let mut when: Vec<String> = c.groups.iter().map(|group| format!("|{group}|")).collect();
             when.extend(c.when.iter().map(|p| format!("|{}={}|", self.choices[p.choice].name, p.option)));
             let sum = self.sum(&c.terms);
             writeln!(f, "(assert (=> (and {}) (<= {sum} {})))", when.join(" "), literal(c.at_most))?;

@@ -10,9 +10,11 @@ use std::rc::Rc;
 
 use plans::Device;
 
+use crate::presolve::Presolve;
+use crate::prompts::Prompts;
 use crate::relax::{self, Relaxation};
 use crate::room::Room;
-use crate::space::{Configuration, Node, Space};
+use crate::space::{Configuration, Node};
 
 /// A node or a configuration, with the relaxation if that is solved.
 #[derive(Debug)]
@@ -24,7 +26,7 @@ enum Entry {
 
 /// Configurations with their bounds, the lowest first.
 pub(crate) struct Queue<'q, P, B> {
-    space: &'q Space<'q>,
+    space: &'q Presolve<'q>,
     device: &'q Device,
     regions: i64,
     prompts: P,
@@ -35,9 +37,6 @@ pub(crate) struct Queue<'q, P, B> {
     entries: Vec<Option<Entry>>,
 }
 
-/// Prompts that can keep the limits, the least memory first, each with the fewest bytes of pinned neurons with which it does.
-pub(crate) type Prompts = Rc<[(usize, i64)]>;
-
 impl<'q, P, B> Queue<'q, P, B>
 where
     P: Fn(usize, usize, bool) -> Prompts,
@@ -45,11 +44,11 @@ where
 {
     /// Of all configurations of a space within so many bytes of regions, as long as their bound is at most `wanted`.
     ///
-    /// `prompts` are those of a level and a way of reading, with rows of the token embedding being read or not. `first` bounds a
+    /// `prompts` are those of a level and a choice of reads, with rows of the token embedding being read or not. `first` bounds a
     /// node before its relaxation is solved. `bound` is the one of such a room, at least so many bytes of pinned neurons, and
     /// such a relaxation; `None` if the limits cannot be kept.
     pub(crate) fn new(
-        space: &'q Space<'q>,
+        space: &'q Presolve<'q>,
         (device, regions): (&'q Device, i64),
         prompts: P,
         (first, bound): (impl Fn(Node) -> i64, B),
@@ -83,10 +82,10 @@ where
     /// The fewest bytes of pinned neurons with which a prompt of a node keeps the limits within so many bytes; `None` where none
     /// does.
     fn pinned_least(&self, node: Node, bytes: i64) -> Option<i64> {
-        let ways = &self.space.ways[node.level];
+        let options = &self.space.options[node.level];
         let computes = self.space.computes_of(node);
         let mut rows: Vec<bool> =
-            computes.iter().map(|&compute| ways.computes[compute].embedding_rows).collect();
+            computes.iter().map(|&compute| options.computes[compute].embedding_rows).collect();
         rows.sort_unstable();
         rows.dedup();
         let members =
@@ -103,19 +102,19 @@ where
     /// The configurations of a single node.
     fn configurations(&mut self, known: i64, node: Node, relaxation: &Relaxation) {
         let (space, read) = (self.space, self.space.reads_of(node)[0]);
-        let ways = &space.ways[node.level];
+        let options = &space.options[node.level];
         for compute in space.computes_of(node) {
-            let rows = ways.computes[compute].embedding_rows;
-            let serial = (ways.computes[compute].serial / space.tick_seconds) as i64;
+            let rows = options.computes[compute].embedding_rows;
+            let serial = (options.computes[compute].serial / space.tick_seconds) as i64;
             let own = Relaxation { curve: Rc::clone(&relaxation.curve), serial };
             for &(prompt, pinned) in (self.prompts)(node.level, read, rows).iter() {
-                let way = Configuration { level: node.level, compute, read, prompt };
-                let room = space.room(self.device, way, self.regions);
+                let config = Configuration { level: node.level, compute, read, prompt };
+                let room = space.room(self.device, config, self.regions);
                 if pinned > room.budgets()[1] {
                     continue;
                 }
                 if let Some(bound) = (self.bound)(room, pinned, &own) {
-                    self.enter(bound.max(known), Entry::Configuration(way));
+                    self.enter(bound.max(known), Entry::Configuration(config));
                 }
             }
         }
@@ -136,7 +135,7 @@ where
                 return None;
             }
             match self.entries[place].take()? {
-                Entry::Configuration(way) => return Some((bound, way)),
+                Entry::Configuration(config) => return Some((bound, config)),
                 Entry::Open(node) => self.relax(bound, node),
                 Entry::Relaxed(node, relaxation) if node.is_single() => {
                     self.configurations(bound, node, &relaxation);

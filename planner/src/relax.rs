@@ -9,15 +9,17 @@ use std::sync::Arc;
 
 use plans::Backend;
 use plans::device::Device;
-use plans::overlap::{LayerReads, Queue, Stages, Supply, Toll, layer_seconds, mean_layer_seconds};
+use plans::overlap::{Interference, LayerReads, Queue, Stages, Supply, layer_seconds, mean_layer_seconds};
 
+use crate::cores::Compute;
+use crate::cost::reads::ReadPrice;
 use crate::curve::Curve;
+use crate::flash::Read;
 use crate::layers::Cached;
-use crate::reads::{Cut, ReadPrice};
+use crate::options::{AllReads, Options};
 use crate::room::Room;
 use crate::rules::Prompt;
-use crate::space::{Effort, Node, Space};
-use crate::ways::{Compute, Read, Ways};
+use crate::space::{Node, Space};
 
 /// The solved relaxation of a node.
 #[derive(Debug)]
@@ -30,10 +32,10 @@ pub struct Relaxation {
 
 /// Solves the relaxation of a node.
 pub fn relax(space: &Space<'_>, node: Node) -> Relaxation {
-    let ways = &space.ways[node.level];
+    let options = &space.options[node.level];
     let favourable = Favourable::new(space, node);
-    let curves = ways.kinds.iter().map(|&(layer, _)| {
-        let mut points: Vec<(i64, i64)> = Vec::with_capacity(ways.cached[layer].len());
+    let curves = options.kinds.iter().map(|&(layer, _)| {
+        let mut points: Vec<(i64, i64)> = Vec::with_capacity(options.cached[layer].len());
         favourable.layer(layer, |cached, seconds| {
             // rounded down: a bound
             points.push((cached.need.bytes(), (seconds / space.tick_seconds) as i64));
@@ -42,44 +44,43 @@ pub fn relax(space: &Space<'_>, node: Node) -> Relaxation {
         Curve::over(&points)
     });
     let curves: Vec<Curve> = curves.collect();
-    space.count(Effort { relaxed: 1, ..Effort::default() });
     Relaxation {
-        curve: Rc::new(Curve::sum_of(curves.iter().zip(ways.counts()))),
+        curve: Rc::new(Curve::sum(curves.iter().zip(options.counts()))),
         serial: (favourable.serial / space.tick_seconds) as i64,
     }
 }
 
 /// Ticks of a token of a node's configurations if nothing were read: a bound without any curve.
 pub fn computing(space: &Space<'_>, node: Node) -> i64 {
-    let ways = &space.ways[node.level];
+    let options = &space.options[node.level];
     let computes = space.computes_of(node);
-    let seconds = computes.iter().map(|&compute| ways.seconds_least(&ways.computes[compute]));
+    let seconds = computes.iter().map(|&compute| options.seconds_least(&options.computes[compute]));
     (seconds.fold(f64::INFINITY, f64::min) / space.tick_seconds) as i64
 }
 
 /// The most that any configuration of a node leaves of `regions` for neurons and a prompt's rows.
 pub fn room(space: &Space<'_>, device: &Device, node: Node, regions: i64) -> Room {
-    let ways = &space.ways[node.level];
+    let options = &space.options[node.level];
     let computes = space.computes_of(node);
-    let computes = || computes.iter().map(|&compute| &ways.computes[compute]);
+    let computes = || computes.iter().map(|&compute| &options.computes[compute]);
     let rows = || computes().map(|compute| usize::from(compute.embedding_rows));
     let least = |of: [i64; 2]| rows().map(|rows| of[rows]).min().unwrap_or(0);
     let threads = computes().map(|compute| compute.cores.len()).min().unwrap_or(0);
     let of_prompts = space.prompts.iter().map(|prompt| prompt.cores.len()).min().unwrap_or(0);
     let threads_bytes = threads.max(of_prompts) as i64 * device.capacity.thread_bytes as i64;
-    let buffers = space.reads_of(node).iter().map(|&read| ways.reads[read].bytes).min().unwrap_or(0);
+    let buffers = space.reads_of(node).iter().map(|&read| options.reads[read].bytes).min().unwrap_or(0);
     let prompt_rows = |prompt: &Prompt| prompt.rows_bytes;
     Room {
-        bytes: regions - least(ways.base) - threads_bytes - buffers,
+        bytes: regions - least(options.base) - threads_bytes - buffers,
         rows: space.prompts.iter().map(prompt_rows).min().unwrap_or(0),
-        tables: least(ways.tables),
+        tables: least(options.tables),
     }
 }
 
 /// The most favourable inputs of a layer's price among the configurations of a node.
 #[derive(Debug)]
 pub struct Favourable<'w> {
-    ways: &'w Ways<'w>,
+    options: &'w Options<'w>,
     /// Seconds that nothing overlaps.
     serial: f64,
     /// By layer: the least of each stage, but the most of what comes before a layer's reads, which hides prefetched ones.
@@ -88,13 +89,14 @@ pub struct Favourable<'w> {
     most: Vec<Stages>,
     insert: f64,
     fill: f64,
-    toll: Toll,
+    interference: Interference,
     /// Reads with the most in flight and the most buffers.
     price: ReadPrice,
     /// Fewest reads in flight with the most buffers.
     supply: Supply,
     buffers_least: f64,
-    cuts: Arc<(Vec<Vec<Cut>>, f64)>,
+    /// By layer and caching.
+    reads: Arc<AllReads>,
     /// Whether there is one configuration but for where reading threads are: then the price of a layer is exact.
     single: bool,
 }
@@ -102,10 +104,10 @@ pub struct Favourable<'w> {
 impl<'w> Favourable<'w> {
     /// Of a node.
     pub fn new(space: &'w Space<'_>, node: Node) -> Self {
-        let ways = &space.ways[node.level];
+        let options = &space.options[node.level];
         let computes = space.computes_of(node);
-        let computes: Vec<&Compute> = computes.iter().map(|&compute| &ways.computes[compute]).collect();
-        let reads: Vec<&Read> = space.reads_of(node).iter().map(|&read| &ways.reads[read]).collect();
+        let computes: Vec<&Compute> = computes.iter().map(|&compute| &options.computes[compute]).collect();
+        let reads: Vec<&Read> = space.reads_of(node).iter().map(|&read| &options.reads[read]).collect();
         let least = |of: fn(&Compute) -> f64| computes.iter().map(|c| of(c)).fold(f64::INFINITY, f64::min);
         // the least of each stage, or the most
         let stages = |layer: usize, (start, end): (f64, fn(f64, f64) -> f64)| {
@@ -122,7 +124,7 @@ impl<'w> Favourable<'w> {
                 check: of(|s| s.check),
             }
         };
-        let all_layers = |end| (0..ways.fires.len()).map(|layer| stages(layer, end)).collect::<Vec<_>>();
+        let all_layers = |end| (0..options.fires.len()).map(|layer| stages(layer, end)).collect::<Vec<_>>();
         let [depth, buffers, look_ahead] = [
             |read: &Read| read.choice.depth,
             |read: &Read| read.choice.buffers,
@@ -140,36 +142,35 @@ impl<'w> Favourable<'w> {
             most: with_look_ahead(all_layers((0.0, f64::max)), look_ahead[1]),
             insert: least(|compute| compute.insert),
             fill: reads.iter().map(|read| read.fill).fold(f64::INFINITY, f64::min),
-            toll: least_toll(&price, deepest.choice.backend, &computes),
+            interference: least_interference(&price, deepest.choice.backend, &computes),
             supply: Supply { depth: depth[0], ..price.supply() },
             buffers_least: f64::from(buffers_least),
-            cuts: ways.cuts_of_each(&price),
+            reads: options.layer_reads_at(&price),
             single: node.is_single(),
             price,
-            ways,
+            options,
         }
     }
 
-    /// Each way of caching a layer, with the seconds that no configuration is below.
+    /// Each caching a layer, with the seconds that no configuration is below.
     pub fn layer(&self, layer: usize, mut each: impl FnMut(&Cached, f64)) {
-        for (cached, cut) in self.ways.cached[layer].iter().zip(&self.cuts.0[layer]) {
-            each(cached, self.seconds(layer, cached, cut));
+        for (cached, reads) in self.options.cached[layer].iter().zip(&*self.reads[layer]) {
+            each(cached, self.seconds(layer, cached, reads));
         }
     }
 
-    fn seconds(&self, layer: usize, cached: &Cached, cut: &Cut) -> f64 {
+    fn seconds(&self, layer: usize, cached: &Cached, all: &LayerReads) -> f64 {
         let (least, most) = (&self.least[layer], &self.most[layer]);
-        let (missing, fires) = (cached.missing, self.ways.fires[layer]);
+        let (missing, fires) = (cached.missing, self.options.fires[layer]);
         let inserted = missing.neurons * self.price.whole_fraction(fires);
         let insert = if cached.cold > 0 { inserted * self.insert } else { 0.0 };
-        let all = self.price.of_cut(missing, cut, fires);
         let filled = cached.filled * self.fill;
         if self.single {
-            return self.supply.layer_seconds(least, insert, &all, layer > 0, &self.toll) + filled;
+            return self.supply.layer_seconds(least, insert, all, layer > 0, &self.interference) + filled;
         }
-        let own = mean_layer_seconds(least, insert, &all, |reads, insert| {
+        let own = mean_layer_seconds(least, insert, all, |reads, insert| {
             let queue = self.queue(reads, layer > 0, most);
-            layer_seconds(least, insert, &queue, &self.toll, self.supply.blocking)
+            layer_seconds(least, insert, &queue, &self.interference, self.supply.blocking)
         });
         // the device does all reads, prefetched or not
         let each = if all.reads > 0.0 { (all.seconds / all.reads).min(all.ahead_seconds) } else { 0.0 };
@@ -196,13 +197,13 @@ fn with_look_ahead(stages: Vec<Stages>, look_ahead: u32) -> Vec<Stages> {
 }
 
 /// The least that reads take of those who compute, with any of some compute choices.
-fn least_toll(price: &ReadPrice, backend: Backend, computes: &[&Compute]) -> Toll {
+fn least_interference(price: &ReadPrice, backend: Backend, computes: &[&Compute]) -> Interference {
     let threads = computes.iter().map(|compute| compute.cores.len()).max().unwrap_or(1);
     let [shared, apart] = [true, false].map(|shared| computes.iter().any(|compute| compute.shared == shared));
-    let toll = price.toll(shared && !apart, threads);
+    let interference = price.interference(shared && !apart, threads);
     // fewer reads in the same time never take more, and slower ones never less: else what each read takes is left out
-    let each = toll.taken_seconds_per_read();
-    let rises = toll.interference_fraction >= toll.covered_per_second * each;
+    let each = interference.taken_seconds_per_read();
+    let rises = interference.interference_fraction >= interference.covered_per_second * each;
     let mixed = shared && apart && backend == Backend::Pread;
-    if mixed || !rises { Toll { cpu_seconds_per_read: 0.0, ..toll } } else { toll }
+    if mixed || !rises { Interference { cpu_seconds_per_read: 0.0, ..interference } } else { interference }
 }

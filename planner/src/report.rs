@@ -4,18 +4,21 @@ use plans::expectation::{self, Stream};
 use plans::memory::kv_bytes_per_token;
 use plans::model::{KvLoss, Level};
 use plans::names::{self, duration};
-use plans::plan::UnitShare;
+use plans::plan::{Objective, UnitShare};
 use plans::size::show;
 use plans::terms::Factors;
 use plans::{KvFormat, Model, Plan};
 use terminal::Rows;
 
 use crate::cost::Work;
-use crate::hardware;
-use crate::request::{Inputs, as_requested, measured_run};
+use crate::cost::hardware;
+use crate::cost::speculation::SPEED_ERROR_FRACTION;
+use crate::question::Inputs;
+use crate::request::as_requested;
+use crate::room::with_page_tables;
 use crate::rules;
 use crate::search::{self, Solved};
-use crate::speculation::SPEED_ERROR_FRACTION;
+use plans::plan::measured_run;
 
 /// The figures of a plan that a person wants, under the names that `run` reports them by.
 pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
@@ -305,7 +308,7 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
     let mut text = format!(
         "Decisions, each with the best configuration that differs in it alone\n{}\nBranch and bound over {} configurations, of which {} were split exactly\n",
         table_of_decisions(inputs, solved),
-        solved.ways,
+        solved.configurations,
         solved.priced,
     );
     text += &proof(solved);
@@ -355,33 +358,38 @@ fn decisions(inputs: &Inputs, solved: &Solved) -> String {
 
 /// The bound on the objective over all choices, beside the plan, and the gap between them.
 fn proof(solved: &Solved) -> String {
-    let plan = &solved.plan;
-    if let Some(least) = solved.bytes_proven {
-        let taken = plan.memory.prefill_total_bytes;
-        let gap = (taken as f64 / least.max(1) as f64 - 1.0) * 100.0;
-        return format!(
-            "  of all choices, none that keeps the limits takes less than {}; this plan takes {}, a gap of {gap:.2} %\n",
-            show(least),
-            show(taken)
-        );
-    }
-    let (most, reached) = (1.0 / solved.seconds_proven, plan.expected.decode_tokens_per_second);
-    let gap = (most / reached - 1.0).max(0.0) * 100.0;
-    format!(
-        "  of all choices, none within the limits is faster than {most:.2} tok/s; this plan reaches {reached:.2}, a gap of {gap:.2} %\n"
-    )
+    let (plan, gap) = (&solved.plan, solved.gap() * 100.0);
+    let (bound, reached) = match solved.bytes_proven {
+        Some(least) => (
+            format!("none that keeps the limits takes less than {}; this plan takes", show(least)),
+            show(plan.memory.prefill_total_bytes),
+        ),
+        None => (
+            format!(
+                "none within the limits is faster than {:.2} tok/s; this plan reaches",
+                1.0 / solved.seconds_proven
+            ),
+            format!("{:.2}", plan.expected.decode_tokens_per_second),
+        ),
+    };
+    format!("  of all choices, {bound} {reached}, a gap of {gap:.2} %\n")
 }
 
 /// The table of decisions with their runners-up.
 fn table_of_decisions(inputs: &Inputs, solved: &Solved) -> String {
     let inputs = &*as_requested(inputs, &solved.plan.request);
     let Ok((rows, tick_seconds)) = search::decisions(inputs, solved) else { return String::new() };
-    let mut table = Rows::headed(&["decision", "taken", "runner-up", "tok/s at most"]);
+    let (heading, figure): (_, Box<dyn Fn(i64) -> String>) = match solved.limits.objective {
+        Objective::Speed => {
+            ("tok/s at most", Box::new(|ticks| format!("{:.2}", 1.0 / (ticks as f64 * tick_seconds))))
+        }
+        Objective::Memory => ("memory at least", Box::new(|regions| show(with_page_tables(regions) as u64))),
+    };
+    let mut table = Rows::headed(&["decision", "taken", "runner-up", heading]);
     for row in rows {
-        let (option, speed) = row.runner_up.map_or_else(Default::default, |(option, ticks)| {
-            (option, format!("{:.2}", 1.0 / (ticks as f64 * tick_seconds)))
-        });
-        table.row([row.name.to_owned(), row.option, option, speed]);
+        let (option, bound) =
+            row.runner_up.map_or_else(Default::default, |(option, bound)| (option, figure(bound)));
+        table.row([row.name.to_owned(), row.option, option, bound]);
     }
     table.to_string()
 }

@@ -7,7 +7,7 @@
 use plans::PAGE_BYTES;
 use plans::memory::page_tables_bytes;
 
-/// Bytes of one way of caching, or of all layers' ways together.
+/// Bytes of one caching, or of all layers' configurations together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Need {
     /// Pinned neurons.
@@ -54,12 +54,12 @@ pub struct Room {
 }
 
 impl Room {
-    /// Whether all layers' ways of caching fit, every region rounded up to pages.
+    /// Whether all layers' cachings fit, every region rounded up to pages.
     pub fn fits(&self, need: Need) -> bool {
         self.taken(need) <= self.bytes
     }
 
-    /// Bytes of all layers' ways of caching with the prompt's rows, every region rounded up to pages.
+    /// Bytes of all layers' cachings with the prompt's rows, every region rounded up to pages.
     pub fn taken(&self, need: Need) -> i64 {
         on_pages(need.hot) + on_pages(need.cold).max(self.rows) + on_pages(self.tables + need.tables)
     }

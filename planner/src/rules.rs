@@ -1,4 +1,4 @@
-//! What there is to choose beside the ways to decode: quality levels, policies, and how prompts pass; and what a rule decides.
+//! What there is to choose beside the configurations: quality levels, policies, and how prompts pass; and what a rule decides.
 
 use plans::memory::{Activations, Choices};
 use plans::model::{Level, LevelKind};
@@ -6,7 +6,7 @@ use plans::plan::Feature;
 use plans::{Model, Policy};
 
 use crate::cost;
-use crate::request::{Limits, Question};
+use crate::question::{Limits, Question};
 
 /// Prompt tokens that may pass a layer together.
 const CHUNKS: [u32; 7] = [512, 256, 128, 64, 32, 16, 8];
@@ -37,7 +37,7 @@ pub fn cluster(level: &Level) -> u64 {
     if level.kind == LevelKind::Dense { CLUSTER_IN_ORDER } else { CLUSTER }
 }
 
-/// The ways for prompts to pass: every chunk by every number of cores, fastest first, that fewer do not beat; the least
+/// The choices of prompts: every chunk by every number of cores, fastest first, that fewer do not beat; the least
 /// memory first.
 pub fn prompts(question: &Question<'_>) -> Vec<Prompt> {
     let Question { model, limits, .. } = question;

@@ -1,22 +1,26 @@
-//! The search for the best plan: enumerate the ways, dismiss what is beaten, let Z3 choose among the rest.
+//! The search for the best plan: enumerate the configurations, dismiss what is beaten, let Z3 choose among the rest.
 
 use plans::plan::{Objective, Plan, SimpleRule, Speculation};
 
-use crate::assemble::{self, Decided};
+use crate::assemble;
+use crate::candidate::{Candidate, Fastest, TIE, tied};
+use crate::cost::speculation;
 use crate::cost::{self, DecodePrice};
-use crate::curve::{Curve, div_up};
+use crate::curve::div_up;
+use crate::decided::Decided;
 use crate::decisions::{self, Taken};
 use crate::encode::encode;
 use crate::error::PlanError;
-use crate::field::{ALIKE, Candidate, Fastest, Field, alike};
+use crate::presolve::Presolve;
+use crate::pricing::Pricing;
 use crate::problem::Problem;
-use crate::request::{self, DIGITS, Inputs, Limits, Question};
+use crate::question::{DIGITS, Inputs, Limits, Question, UNLIMITED_BYTES};
+use crate::request::{self};
 use crate::room::{regions_within, with_page_tables};
 use crate::simple_rule;
 use crate::solve::{self, Outcome};
-use crate::space::{Configuration, Space};
-use crate::speculation;
-use crate::tables::{Bound, Mode, Tables};
+use crate::space::Configuration;
+use crate::tables::{Bound, Mode, Need, PAGE, Tables};
 use crate::verify::verify;
 
 /// Tokens of the prompt by which plans that decode alike are compared, or as many as the context holds.
@@ -28,16 +32,10 @@ const SURVIVORS_MAX: usize = 12;
 const FEWER_MAX: usize = 4;
 /// More hundredths of a logarithm than any prompt's seconds are below 1.
 const PROMPT_LEAST: i64 = 4096;
-/// Splits that are tried in vain for each way for prompts to pass.
+/// Splits that are tried in vain for each choice of prompts.
 const FAILED_MAX: usize = 2;
-/// Rounds of the master problem.
-const ROUNDS_MAX: usize = 32;
 /// How often a plan of least memory is sought again within its own size.
 const SIZES_MAX: usize = 8;
-/// How far lines may lie below a curve, as a share of its fall.
-const CLOSE: i64 = 2000;
-/// Bytes of a page.
-const PAGE: i64 = plans::PAGE_BYTES as i64;
 
 /// A finished plan and how it came about.
 #[derive(Debug, Clone)]
@@ -48,6 +46,8 @@ pub struct Solved {
     pub decided: Decided,
     /// The problem that the solver was given, in whole numbers.
     pub tables: Tables,
+    /// The configuration of each of its modes.
+    pub modes: Vec<Configuration>,
     /// The price of a token, term by term.
     pub price: DecodePrice,
     /// No plan within the limits takes less than so many seconds for a token.
@@ -56,16 +56,29 @@ pub struct Solved {
     pub bytes_proven: Option<u64>,
     /// Seconds of a tick, in which the solver counts.
     pub tick_seconds: f64,
-    /// How many ways to decode there are.
-    pub ways: usize,
+    /// How many configurations there are.
+    pub configurations: usize,
     /// How many of them were priced layer by layer; the others are beaten by their totals.
     pub priced: usize,
     /// The plan's configuration, in the space of its request.
-    pub way: Configuration,
+    pub config: Configuration,
     /// Rounds of the master problem.
     pub rounds: usize,
+    /// The limits of the problem that was solved, with the drafts that were chosen.
+    pub limits: Limits,
     /// Figures of drafts of one token, of two, and so on with these decisions; none where the profile has not measured it.
     pub drafts: Vec<Speculation>,
+}
+
+impl Solved {
+    /// How much worse than the lower bound the plan's objective is, as a fraction of the bound.
+    pub fn gap(&self) -> f64 {
+        let over = match self.bytes_proven {
+            Some(least) => self.plan.memory.prefill_total_bytes as f64 / least.max(1) as f64,
+            None => 1.0 / (self.plan.expected.decode_tokens_per_second * self.seconds_proven),
+        };
+        (over - 1.0).max(0.0)
+    }
 }
 
 /// The best plan within the limits, or `None` where no plan satisfies them.
@@ -73,69 +86,102 @@ pub struct Solved {
 /// # Errors
 /// [`PlanError::Unknown`] and [`PlanError::Unverified`].
 pub fn best_plan(question: &Question<'_>) -> Result<Option<Solved>, PlanError> {
-    best_in(question, &Space::new(question))
+    best_in(question, &Presolve::new(question))
 }
 
 /// The best plan within the limits, of a space that is there already; `None` where no plan satisfies them.
 ///
 /// # Errors
 /// As [`best_plan`].
-pub fn best_in(question: &Question<'_>, space: &Space<'_>) -> Result<Option<Solved>, PlanError> {
-    let field = Field::new(question, space);
+pub fn best_in(question: &Question<'_>, space: &Presolve<'_>) -> Result<Option<Solved>, PlanError> {
+    let pricing = Pricing::new(question, space);
     let regions = regions_within(question.limits.memory_bytes);
-    let search = Search { question, space, field: &field };
+    let search = Search { question, space, pricing: &pricing };
     match question.limits.objective {
         Objective::Speed => search.fastest(regions),
         Objective::Memory => search.smallest(regions),
     }
 }
 
-/// The solver's problem over the plans that decode as fast as any. Where the limits on time leave none, it is over those
-/// without these limits, and says that they cannot be kept.
+/// The master problem of the last round. Where no plan satisfies the limits it is that of the plans without limits on time, and has no
+/// solution under them.
 ///
 /// # Errors
 /// As [`best_plan`].
 pub fn problem(question: &Question<'_>) -> Result<Problem, PlanError> {
-    if let Some(solved) = best_plan(question)? {
+    let space = Presolve::new(question);
+    if let Some(solved) = best_in(question, &space)? {
         return Ok(encode(&solved.tables).problem);
     }
+    let proven = space.work().undecided == 0;
     let limits = &question.limits;
-    let mut free =
-        Limits { speed_min: None, prompts_max: Vec::new(), objective: Objective::Speed, ..limits.clone() };
-    let mut solved = best_plan(&question.within(free.clone()))?;
+    let mut free = Limits { objective: Objective::Speed, ..limits.without_times() };
+    let mut solved = best_in(&question.within(free.clone()), &space)?;
     if solved.is_none() {
-        (free.memory_bytes, free.machine_bytes, free.user_memory_bytes) = (u64::MAX, u64::MAX, None);
-        solved = best_plan(&question.within(free))?;
+        (free.memory_bytes, free.machine_bytes, free.user_memory_bytes) =
+            (UNLIMITED_BYTES, UNLIMITED_BYTES, None);
+        solved = best_in(&question.within(free), &space)?;
     }
     let Some(solved) = solved else { return Ok(Problem::default()) };
-    let ticks = |seconds: f64| (seconds / solved.tick_seconds) as i64;
+    Ok(encode(&refused(question, &space, solved, proven)).problem)
+}
+
+/// The tables of a plan without limits on time, under the limits that leave no plan.
+///
+/// What the relaxation of a mode says of these limits comes first. Where it leaves a choice, and the exact splits are proven to leave none,
+/// this is a cut: with the limits on time the mode takes more memory than there is.
+fn refused(question: &Question<'_>, space: &Presolve<'_>, solved: Solved, proven: bool) -> Tables {
+    let (limits, pricing) = (&question.limits, Pricing::new(question, space));
     let pages = |bytes: u64| regions_within(bytes).div_euclid(PAGE) + 1;
-    let tables = Tables {
-        time_max: limits.speed_min.map(|speed| ticks(DIGITS / speed)),
+    let regions = regions_within(limits.memory_bytes);
+    let mut tables = Tables {
+        time_max: limits.speed_min.map(|speed| (DIGITS / speed / solved.tick_seconds) as i64),
         user_pages: limits.user_memory_bytes.map(pages),
         machine_pages: pages(limits.machine_bytes),
         ..solved.tables
     };
-    Ok(encode(&tables).problem)
+    let on_time = limits.prompts_max.iter().map(|limit| limit.name);
+    let on_time: Vec<&str> = on_time.chain(limits.speed_min.map(|_| "user.min_speed")).collect();
+    for (mode, &config) in solved.modes.iter().enumerate() {
+        tables.modes[mode].needs = needs(&pricing, config, regions);
+        if proven && tables.allows_any(mode) {
+            let pages = Some(tables.pages() + 1);
+            tables.modes[mode].needs.push(Need { limits: on_time.clone(), pages });
+        }
+    }
+    tables
 }
 
-/// The decisions of a plan, each with its runner-up, and seconds of a tick.
+/// The fewest pages, in all, with which a configuration keeps each limit on prompts.
+fn needs(pricing: &Pricing<'_>, config: Configuration, regions: i64) -> Vec<Need> {
+    let room = pricing.room(config, regions);
+    let beside = regions - room.bytes + room.tables + room.rows;
+    let names = pricing.question.limits.prompts_max.iter().map(|limit| vec![limit.name]);
+    let pages = pricing
+        .limited
+        .pinned_least(config)
+        .into_iter()
+        .map(|pinned| Some((beside + pinned?).div_euclid(PAGE)));
+    names.zip(pages).map(|(limits, pages)| Need { limits, pages }).collect()
+}
+
+/// The decisions of a plan, each with its runner-up in the problem that was solved, and seconds of a tick.
 ///
 /// # Errors
 /// A request that makes no sense.
 pub fn decisions(inputs: &Inputs, solved: &Solved) -> Result<(Vec<Taken>, f64), PlanError> {
-    let question = request::resolve(inputs, &solved.plan.request)?;
-    let space = Space::new(&question);
-    let field = Field::new(&question, &space);
+    let question = request::resolve(inputs, &solved.plan.request)?.within(solved.limits.clone());
+    let space = Presolve::new(&question);
+    let pricing = Pricing::new(&question, &space);
     let regions = regions_within(question.limits.memory_bytes);
-    Ok((decisions::taken(&field, solved.way, regions), field.tick_seconds))
+    Ok((decisions::taken(&pricing, solved.config, regions), pricing.tick_seconds))
 }
 
 /// A search and all that it needs to know.
 struct Search<'a> {
     question: &'a Question<'a>,
-    space: &'a Space<'a>,
-    field: &'a Field<'a>,
+    space: &'a Presolve<'a>,
+    pricing: &'a Pricing<'a>,
 }
 
 impl Search<'_> {
@@ -143,9 +189,9 @@ impl Search<'_> {
     ///
     /// It is found again under its own size: that is sought until it stays the same.
     fn smallest(&self, regions: i64) -> Result<Option<Solved>, PlanError> {
-        let Some((least, found)) = self.field.smallest(regions) else { return Ok(None) };
+        let Some((least, found)) = self.pricing.smallest(regions) else { return Ok(None) };
         let proven = with_page_tables(least) as u64;
-        let mut most = alike(found).min(regions);
+        let mut most = tied(found).min(regions);
         let mut last: Option<Solved> = None;
         for _ in 0..SIZES_MAX {
             let Some(mut solved) = self.fastest(most)? else { break };
@@ -169,28 +215,28 @@ impl Search<'_> {
         let simple = simple_rule::best(self.question, self.space).map(|simple| simple.rule);
         let limits = &self.question.limits;
         let fastest = if !limits.on_time() {
-            self.field.fastest(regions)
-        } else if !limits.prompts_max.is_empty() && self.field.none_may(regions) {
+            self.pricing.fastest(regions)
+        } else if !limits.prompts_max.is_empty() && self.pricing.none_may(regions) {
             None
         } else {
             let question = self.question.within(limits.without_times());
-            let field = Field::new(&question, self.space);
-            let free = Search { question: &question, field: &field, ..*self };
-            let Some(fastest) = field.fastest(regions) else { return Ok(None) };
+            let pricing = Pricing::new(&question, self.space);
+            let free = Search { question: &question, pricing: &pricing, ..*self };
+            let Some(fastest) = pricing.fastest(regions) else { return Ok(None) };
             // nothing is as fast
-            if self.field.time_max.is_some_and(|most| most < fastest.least) {
+            if self.pricing.time_max.is_some_and(|most| most < fastest.least) {
                 return Ok(None);
             }
             let simple_of_free = simple_rule::best(&question, self.space).map(|simple| simple.rule);
             let mut chosen = free.chosen(fastest, simple_of_free.as_ref(), regions)?;
-            if self.field.keeps_times(&chosen.candidate) {
-                chosen.tables.time_max = self.field.time_max;
+            if self.pricing.keeps_times(&chosen.candidate) {
+                chosen.tables.time_max = self.pricing.time_max;
                 return self.solved(chosen, simple, regions).map(Some);
             }
             if limits.prompts_max.is_empty() {
-                self.field.fastest(regions)
+                self.pricing.fastest(regions)
             } else {
-                self.field.fastest_beside(&chosen.fastest, regions)
+                self.pricing.fastest_beside(&chosen.fastest, regions)
             }
         };
         let Some(fastest) = fastest else { return Ok(None) };
@@ -212,53 +258,59 @@ impl Search<'_> {
         let (mut survivors, mut rest) = self.survivors(&fastest, slowest, regions);
         let mut tables = self.tables(&survivors, (fastest.least, slowest), regions);
         let mut failed = vec![0; self.space.prompts.len()];
-        for round in 1..=ROUNDS_MAX {
+        for round in 1..=self.space.rounds_max + 1 {
+            if round > self.space.rounds_max {
+                // among those that were split Z3 decides once more
+                let mut of_modes = survivors.iter();
+                tables.modes.retain(|_| of_modes.next().is_some_and(|survivor| survivor.split.is_some()));
+                survivors.retain(|survivor| survivor.split.is_some());
+                let fastest = tables.modes.iter().map(|mode| mode.least.0).min().unwrap_or(slowest);
+                tables.time_slack = slowest - fastest;
+            }
             let encoded = encode(&tables);
-            let Outcome::Best(values) = solve::solve(&encoded.problem, None)? else { break };
+            let Outcome::Best(values) = solve::solve(&encoded.problem)? else { break };
             let mode = encoded.choice(&values).mode;
             if let Some(candidate) = survivors[mode].split.take() {
-                return Ok(Chosen { fastest, candidate, tables, rounds: round });
+                let modes = survivors.iter().map(|survivor| survivor.config).collect();
+                return Ok(Chosen { fastest, candidate, tables, modes, rounds: round });
             }
-            if let Some(candidate) = self.field.as_fast(survivors[mode].way, regions, slowest) {
+            if let Some(candidate) = self.pricing.as_fast(survivors[mode].config, regions, slowest) {
                 tables.modes[mode].least = (candidate.ticks, div_up(candidate.regions, PAGE));
                 survivors[mode].split = Some(candidate);
                 continue;
             }
             // no split is as fast: others take its place, with another prompt once two have failed
-            let prompt = survivors[mode].way.prompt;
+            let prompt = survivors[mode].config.prompt;
             failed[prompt] += 1;
             survivors.remove(mode);
             tables.modes.remove(mode);
             if failed[prompt] >= FAILED_MAX {
                 let hopeless =
-                    |survivor: &Survivor| survivor.split.is_none() && survivor.way.prompt == prompt;
+                    |survivor: &Survivor| survivor.split.is_none() && survivor.config.prompt == prompt;
                 let kept: Vec<bool> = survivors.iter().map(|survivor| !hopeless(survivor)).collect();
                 let mut of_modes = kept.iter();
                 tables.modes.retain(|_| of_modes.next().is_some_and(|kept| *kept));
                 survivors.retain(|survivor| !hopeless(survivor));
             }
             let next = rest.find(|next| {
-                failed[next.way.prompt] < FAILED_MAX && self.may(next.way, (&fastest.best, slowest), regions)
+                failed[next.config.prompt] < FAILED_MAX
+                    && self.may(next.config, (&fastest.best, slowest), regions)
             });
             if let Some(next) = next {
                 tables.modes.push(self.mode(&next, fastest.least, regions));
                 survivors.push(next);
             }
         }
-        let known = survivors.into_iter().find_map(|survivor| survivor.split);
-        let known = known.map(|candidate| Chosen { fastest, candidate, tables, rounds: ROUNDS_MAX });
-        known.ok_or_else(|| {
-            PlanError::Unverified("the master problem has lost the plan that is known".to_owned())
-        })
+        Err(PlanError::Unverified("the master problem has lost the plan that is known".to_owned()))
     }
 
     /// Ticks of a plan that is as fast as the fastest, and no slower than the simple rule.
     fn slowest(&self, fastest: &Fastest, simple: Option<&SimpleRule>) -> i64 {
         let simple = simple.map_or(i64::MAX, |simple| {
-            (1.0 / simple.decode_tokens_per_second / self.field.tick_seconds) as i64
+            (1.0 / simple.decode_tokens_per_second / self.pricing.tick_seconds) as i64
         });
-        let limit = self.field.time_max.unwrap_or(i64::MAX);
-        alike(fastest.standard).min(limit).min(simple).max(fastest.best.ticks)
+        let limit = self.pricing.time_max.unwrap_or(i64::MAX);
+        tied(fastest.standard).min(limit).min(simple).max(fastest.best.ticks)
     }
 
     /// The configurations among which Z3 chooses: the incumbent, and those whose relaxation is as fast and whose prompts are no
@@ -271,45 +323,49 @@ impl Search<'_> {
         regions: i64,
     ) -> (Vec<Survivor>, std::vec::IntoIter<Survivor>) {
         let tokens = LONG_PROMPT.min(self.question.limits.context.saturating_sub(1)).max(1);
-        let hot = self.field.hot(&fastest.best);
-        let prompt = |way: Configuration| {
-            (self.field.prompt_price(way, tokens).seconds(&hot).ln() * 100.0).round() as i64 + PROMPT_LEAST
+        let hot = self.pricing.hot(&fastest.best);
+        let prompt = |config: Configuration| {
+            (self.pricing.limited.price(config, tokens).seconds(&hot).ln() * 100.0).round() as i64
+                + PROMPT_LEAST
         };
-        let best = fastest.best.way;
-        let incumbent = Survivor { way: best, prompt: prompt(best), split: Some(fastest.best.clone()) };
-        let mut ways: Vec<Configuration> = Vec::new();
+        let best = fastest.best.config;
+        let incumbent = Survivor { config: best, prompt: prompt(best), split: Some(fastest.best.clone()) };
+        let mut others: Vec<Configuration> = Vec::new();
         for &(_, near) in fastest.near.iter().take(NEAR_MAX) {
-            for way in self.field.siblings(near) {
-                ways.extend((0..self.space.prompts.len()).map(|prompt| Configuration { prompt, ..way }));
+            for config in self.pricing.siblings(near) {
+                others.extend((0..self.space.prompts.len()).map(|prompt| Configuration { prompt, ..config }));
             }
         }
-        ways.sort_unstable();
-        ways.dedup();
-        let room = |way| self.field.room(way, regions);
-        let mut ways: Vec<(i64, i64, Configuration)> =
-            ways.into_iter().map(|way| (prompt(way), room(way).rows - room(way).bytes, way)).collect();
-        ways.retain(|&(prompt, _, way)| prompt <= incumbent.prompt && way != best);
-        ways.sort_unstable();
-        let may = |way: Configuration| self.may(way, (&fastest.best, slowest), regions);
+        others.sort_unstable();
+        others.dedup();
+        let room = |config| self.pricing.room(config, regions);
+        let mut others: Vec<(i64, i64, Configuration)> = others
+            .into_iter()
+            .map(|config| (prompt(config), room(config).rows - room(config).bytes, config))
+            .collect();
+        others.retain(|&(prompt, _, config)| prompt <= incumbent.prompt && config != best);
+        others.sort_unstable();
+        let may = |config: Configuration| self.may(config, (&fastest.best, slowest), regions);
         let mut survivors = vec![incumbent];
-        let cores = self.field.cores(best);
-        let computes =
-            (0..self.space.ways[best.level].computes.len()).map(|compute| Configuration { compute, ..best });
-        let mut fewer: Vec<(i64, Configuration)> = computes.map(|way| (self.field.cores(way), way)).collect();
-        fewer.retain(|&(of_way, _)| of_way < cores);
+        let cores = self.pricing.cores(best);
+        let computes = (0..self.space.options[best.level].computes.len())
+            .map(|compute| Configuration { compute, ..best });
+        let mut fewer: Vec<(i64, Configuration)> =
+            computes.map(|config| (self.pricing.cores(config), config)).collect();
+        fewer.retain(|&(of_config, _)| of_config < cores);
         fewer.sort_unstable();
-        let fewer = fewer.into_iter().map(|(_, way)| way).filter(|&way| may(way)).take(FEWER_MAX);
-        survivors.extend(fewer.map(|way| Survivor { way, prompt: prompt(way), split: None }));
-        let mut rest = ways.into_iter().map(|(prompt, _, way)| Survivor { way, prompt, split: None });
-        survivors.extend(rest.by_ref().filter(|survivor| may(survivor.way)).take(SURVIVORS_MAX));
+        let fewer = fewer.into_iter().map(|(_, config)| config).filter(|&config| may(config)).take(FEWER_MAX);
+        survivors.extend(fewer.map(|config| Survivor { config, prompt: prompt(config), split: None }));
+        let mut rest = others.into_iter().map(|(prompt, _, config)| Survivor { config, prompt, split: None });
+        survivors.extend(rest.by_ref().filter(|survivor| may(survivor.config)).take(SURVIVORS_MAX));
         (survivors, rest.collect::<Vec<_>>().into_iter())
     }
 
     /// Whether presolve leaves a configuration: its relaxation is as fast, also if its split lies as far above as the incumbent's does.
-    fn may(&self, way: Configuration, (best, slowest): (&Candidate, i64), regions: i64) -> bool {
-        let bound = |way| self.field.bound_of(way, regions);
-        let gap = bound(best.way).map_or(0, |bound| best.ticks - bound);
-        bound(way).is_some_and(|bound| bound + gap.max(0) <= slowest)
+    fn may(&self, config: Configuration, (best, slowest): (&Candidate, i64), regions: i64) -> bool {
+        let bound = |config| self.pricing.bound_of(config, regions);
+        let gap = bound(best.config).map_or(0, |bound| best.ticks - bound);
+        bound(config).is_some_and(|bound| bound + gap.max(0) <= slowest)
     }
 
     /// The master problem over these configurations, none of which is faster than `least`; all that are no slower than `slowest` are as
@@ -323,55 +379,58 @@ impl Search<'_> {
             modes,
             user_pages: self.question.limits.user_memory_bytes.map(within),
             machine_pages: within(self.question.limits.machine_bytes),
-            time_max: self.field.time_max,
+            time_max: self.pricing.time_max,
             time_slack: slowest - least,
-            memory_slack: smallest / ALIKE,
+            memory_slack: smallest / TIE,
         }
     }
 
     /// A configuration as the master problem sees it: its relaxation, and its exact split once that is known.
     fn mode(&self, survivor: &Survivor, least: i64, regions: i64) -> Mode {
-        let (way, room) = (survivor.way, self.field.room(survivor.way, regions));
-        let curve = &self.space.relaxation(self.space.node_of(way)).curve;
+        let (config, room) = (survivor.config, self.pricing.room(survivor.config, regions));
+        let curve = &self.space.relaxation(self.space.node_of(config)).curve;
         let of_split = |split: &Candidate| (split.ticks, div_up(split.regions, PAGE));
         Mode {
-            serial: self.field.serial(way),
+            serial: self.pricing.serial(config),
             pages: (regions - room.bytes + room.tables).div_euclid(PAGE),
-            cores: self.field.cores(way),
+            cores: self.pricing.cores(config),
             prompt: survivor.prompt,
             least: survivor.split.as_ref().map_or((least, 0), of_split),
-            layers: bound_of(&curve.in_units(PAGE)),
+            needs: needs(self.pricing, config, regions),
+            layers: Bound::of(&curve.in_units(PAGE)),
         }
     }
 
     fn solved(
         &self,
-        Chosen { fastest, candidate, tables, rounds }: Chosen,
+        Chosen { fastest, candidate, tables, modes, rounds }: Chosen,
         simple: Option<SimpleRule>,
         regions: i64,
     ) -> Result<Solved, PlanError> {
-        let (question, field) = (self.question, self.field);
+        let (question, pricing) = (self.question, self.pricing);
         let candidate = &candidate;
-        let level = field.level(candidate.way);
-        let decided = assemble::decide(field, candidate, regions);
+        let level = pricing.level(candidate.config);
+        let decided = assemble::decide(pricing, candidate, regions);
         let nothing = SimpleRule { decode_tokens_per_second: 0.0, memory_peak_bytes: 0 };
         let plan = assemble::plan(question, level, &decided, simple.unwrap_or(nothing));
-        verify(question, &plan, &decided, candidate.ticks as f64 * field.tick_seconds)?;
+        verify(question, &plan, &decided, candidate.ticks as f64 * pricing.tick_seconds)?;
         let drafts = speculation::all(question, &decided.decision(level));
         Ok(Solved {
             plan,
             price: cost::decode(question, &decided.decision(level)),
             decided,
             // ticks are rounded up, once for each layer and once for the rest
-            seconds_proven: (fastest.least - level.layers.len() as i64 - 1) as f64 * field.tick_seconds,
+            seconds_proven: (fastest.least - level.layers.len() as i64 - 1) as f64 * pricing.tick_seconds,
             bytes_proven: None,
-            tick_seconds: field.tick_seconds,
-            ways: field.count(),
+            tick_seconds: pricing.tick_seconds,
+            configurations: pricing.count(),
             priced: fastest.priced,
-            way: candidate.way,
+            config: candidate.config,
             rounds,
+            limits: question.limits.clone(),
             drafts,
             tables,
+            modes,
         })
     }
 }
@@ -381,24 +440,16 @@ struct Chosen {
     fastest: Fastest,
     candidate: Candidate,
     tables: Tables,
+    /// The configuration of each mode.
+    modes: Vec<Configuration>,
     rounds: usize,
 }
 
 /// A configuration that presolve leaves.
 struct Survivor {
-    way: Configuration,
+    config: Configuration,
     /// Hundredths of the logarithm of a long prompt's seconds.
     prompt: i64,
     /// The exact split, once the subproblem has found it.
     split: Option<Candidate>,
-}
-
-fn bound_of(curve: &Curve) -> Bound {
-    let (first, last) = (curve.corners[0], curve.corners[curve.corners.len() - 1]);
-    Bound {
-        least: first.0,
-        most: last.0,
-        floor: last.1,
-        lines: curve.lines(((first.1 - last.1) / CLOSE).max(1)),
-    }
 }

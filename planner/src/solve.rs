@@ -8,7 +8,7 @@ use z3::ast::{Bool, Int};
 use z3::{Params, SatResult, Solver};
 
 use crate::error::PlanError;
-use crate::problem::{GROUPS, Objective, Problem, Var};
+use crate::problem::{Objective, Problem, Var, groups};
 
 /// Z3's own deterministic measure of work for one question: a bound on the time, not a time-out.
 const WORK_MAX: u32 = 400_000_000;
@@ -31,24 +31,16 @@ pub enum Outcome {
     Best(Assignment),
     /// None: these groups of constraints contradict each other, and each of them is needed for that.
     Conflict(Vec<&'static str>),
-    /// Nothing as good as what there is already.
-    Beaten,
 }
 
-/// Minimises the objectives in order. With `to_beat`, gives up as soon as the first is proven greater.
+/// Minimises the objectives in order.
 ///
 /// # Errors
 /// [`PlanError::Unknown`] when Z3 stops before a proof.
-pub fn solve(problem: &Problem, to_beat: Option<i64>) -> Result<Outcome, PlanError> {
+pub fn solve(problem: &Problem) -> Result<Outcome, PlanError> {
     let session = SolverRun::new(problem);
     if !session.holds(&[], "the limits")? {
-        return session.conflict().map(Outcome::Conflict);
-    }
-    if let (Some(most), Some(first)) = (to_beat, problem.objectives.first()) {
-        session.bound(first, most);
-        if !session.holds(&[], &first.name)? {
-            return Ok(Outcome::Beaten);
-        }
+        return session.conflict(Vec::new()).map(Outcome::Conflict);
     }
     let mut objectives = Vec::new();
     let mut values = session.values()?;
@@ -61,13 +53,15 @@ pub fn solve(problem: &Problem, to_beat: Option<i64>) -> Result<Outcome, PlanErr
     Ok(Outcome::Best(Assignment { integers: values, options, objectives }))
 }
 
-/// Whether anything satisfies the constraints of these groups.
+/// A minimal unsatisfiable core that has none of some groups; `None` where the others are satisfiable.
 ///
 /// # Errors
 /// [`PlanError::Unknown`].
-pub fn conflict(problem: &Problem) -> Result<Vec<&'static str>, PlanError> {
+pub fn core(problem: &Problem, without: &[&str]) -> Result<Option<Vec<&'static str>>, PlanError> {
     let session = SolverRun::new(problem);
-    if session.holds(&[], "the limits")? { Ok(Vec::new()) } else { session.conflict() }
+    let without: Vec<usize> =
+        (0..).zip(groups()).filter(|(_, group)| without.contains(group)).map(|(at, _)| at).collect();
+    if session.holds(&without, "the limits")? { Ok(None) } else { session.conflict(without).map(Some) }
 }
 
 /// A problem inside Z3.
@@ -88,7 +82,7 @@ impl<'a> SolverRun<'a> {
         // an interrupt ends the program; nothing is half written, since files are renamed into place
         params.set_bool("ctrl_c", false);
         solver.set_params(&params);
-        let groups = GROUPS.iter().map(|&group| Bool::new_const(group)).collect();
+        let assumptions: Vec<Bool> = groups().map(Bool::new_const).collect();
         let integers: Vec<Int> = problem.integers.iter().map(|v| Int::new_const(v.name.as_str())).collect();
         for (variable, ast) in problem.integers.iter().zip(&integers) {
             solver.assert(ast.ge(Int::from_i64(variable.low)));
@@ -100,15 +94,15 @@ impl<'a> SolverRun<'a> {
             let ones: Vec<(&Bool, i32)> = choice.iter().map(|option| (option, 1)).collect();
             solver.assert(Bool::pb_eq(&ones, 1));
         }
-        let session = Self { problem, solver, groups, integers, choices };
+        let session = Self { problem, solver, groups: assumptions, integers, choices };
         for c in &problem.constraints {
             let holds = if c.terms.is_empty() {
                 Bool::from_bool(0 <= c.at_most)
             } else {
                 session.sum(&c.terms).le(Int::from_i64(c.at_most))
             };
-            let group = GROUPS.iter().position(|&group| group == c.group).unwrap_or(0);
-            let mut when = vec![session.groups[group].clone()];
+            let assumed = groups().zip(&session.groups).filter(|(group, _)| c.groups.contains(group));
+            let mut when: Vec<Bool> = assumed.map(|(_, assumption)| assumption.clone()).collect();
             when.extend(c.when.iter().map(|pick| session.choices[pick.choice][pick.option].clone()));
             session.solver.assert(Bool::and(&when).implies(&holds));
         }
@@ -134,16 +128,17 @@ impl<'a> SolverRun<'a> {
         }
     }
 
-    /// A minimal set of groups that contradict each other, found by leaving groups out in a fixed order.
-    fn conflict(&self) -> Result<Vec<&'static str>, PlanError> {
-        let mut without = Vec::new();
-        for group in 0..GROUPS.len() {
-            without.push(group);
-            if self.holds(&without, "the conflict")? {
-                without.pop();
+    /// A minimal set of groups that contradict each other, of all but those left out: groups are deleted in a fixed order.
+    fn conflict(&self, mut without: Vec<usize>) -> Result<Vec<&'static str>, PlanError> {
+        for group in 0..self.groups.len() {
+            if !without.contains(&group) {
+                without.push(group);
+                if self.holds(&without, "the conflict")? {
+                    without.pop();
+                }
             }
         }
-        Ok((0..GROUPS.len()).filter(|group| !without.contains(group)).map(|group| GROUPS[group]).collect())
+        Ok(groups().enumerate().filter(|(group, _)| !without.contains(group)).map(|(_, name)| name).collect())
     }
 
     /// Adds `objective <= k` for good.

@@ -1,8 +1,8 @@
-//! The choices on a device for a model: levels with policies, each with its core sets and ways of reading, and prompts.
+//! The choices on a device for a model: levels with policies, each with its core sets and choices of reads, and prompts.
 //!
 //! A configuration takes one of each. There are some hundred thousand of them; [`crate::relax`] bounds many at once.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -10,20 +10,19 @@ use plans::model::Level;
 use plans::{Backend, Device, Policy};
 use rayon::prelude::{IntoParallelIterator as _, ParallelIterator as _};
 
+use crate::cost::reads::ReadChoice;
 use crate::cost::{PromptChoice, PromptPrice};
-use crate::field::{Fastest, Goal};
-use crate::reads::ReadChoice;
-use crate::relax::{Relaxation, relax};
-use crate::request::{PromptLimit, Question};
+use crate::flash::Read;
+use crate::options::Options;
+use crate::question::Question;
 use crate::room::{Need, Room};
 use crate::rules::{self, Prompt};
-use crate::split::CHOICES_MAX;
-use crate::ways::{Read, Ways};
+use crate::uniform;
 
 /// Ticks of the fastest token.
 const TICKS: f64 = (1u64 << 30) as f64;
 
-/// One way, by places in the list of levels with their policies, in that entry's lists, and in the list of prompts.
+/// One configuration, by places in the list of levels with their policies, in that entry's lists, and in the list of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Configuration {
     /// Index of the level with its policy.
@@ -56,7 +55,7 @@ pub type Range = (usize, usize);
 const SETS_MIN: usize = 8;
 
 impl Node {
-    /// Whether the node has one way of reading and one core set.
+    /// Whether the node has one choice of reads and one core set.
     pub fn is_single(&self) -> bool {
         size(self.reads) == 1 && size(self.sets) == 1
     }
@@ -79,26 +78,17 @@ fn size((first, end): Range) -> usize {
 #[derive(Debug)]
 pub struct Space<'a> {
     /// Per level that may be taken, with every policy that it was measured with.
-    pub ways: Vec<Ways<'a>>,
+    pub options: Vec<Options<'a>>,
     /// How prompts may pass, the least memory first.
     pub prompts: Vec<Prompt>,
     /// Seconds of a tick.
     pub tick_seconds: f64,
     /// Per level: which reads and which cores are relaxed together.
     pub groups: Vec<Groups>,
-    /// [`crate::split::Budget::choices_max`].
-    pub choices_max: usize,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
-    /// Solved relaxations of single nodes.
-    relaxations: RefCell<HashMap<Node, Rc<Relaxation>>>,
-    fastest: RefCell<Vec<(SearchKey, Option<Fastest>)>>,
-    work: Cell<Effort>,
 }
 
-/// A search's goal, its bytes of regions, the most ticks of a token, and limits on prompts: all that a space leaves open.
-type SearchKey = (Goal, i64, (Option<i64>, Vec<PromptLimit>));
-
-/// The parts of a way to decode on which the price of a prompt depends: a few hundred prices are those of all ways.
+/// The parts of a configuration on which the price of a prompt depends: a few hundred prices are those of all configurations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PromptKey {
     reads: PromptReadsKey,
@@ -107,32 +97,13 @@ struct PromptKey {
     tokens: u32,
 }
 
-/// Of a way of reading: back end, whether it is direct, reads in flight, and bytes of a buffer.
+/// Of a choice of reads: back end, whether it is direct, reads in flight, and bytes of a buffer.
 type PromptReadsKey = (Backend, bool, u32, u64);
 
-/// All of a way of reading that prompts can tell.
+/// All of a choice of reads that prompts can tell.
 fn of_prompts(read: &Read) -> PromptReadsKey {
     let ReadChoice { backend, direct, depth, buffer_bytes, .. } = read.choice;
     (backend, direct, depth, buffer_bytes)
-}
-
-/// The work of searches, in numbers that depend on nothing but the request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Effort {
-    /// Nodes whose relaxation was solved.
-    pub relaxed: usize,
-    /// Configurations that were priced layer by layer.
-    pub priced: usize,
-    /// Configurations that were given up: where no plan was found, one of their splits may keep the limits.
-    pub undecided: usize,
-}
-
-impl std::ops::AddAssign for Effort {
-    fn add_assign(&mut self, more: Self) {
-        self.relaxed += more.relaxed;
-        self.priced += more.priced;
-        self.undecided += more.undecided;
-    }
 }
 
 /// Reads and cores of one level in groups that are relaxed together.
@@ -151,22 +122,29 @@ pub struct Groups {
 }
 
 impl Groups {
-    fn of(ways: &Ways<'_>) -> Self {
-        let sets = ways.compute_sets();
-        let mut set_of = vec![0; ways.computes.len()];
+    fn of(options: &Options<'_>) -> Self {
+        let sets = options.compute_sets();
+        let mut set_of = vec![0; options.computes.len()];
         for (set, computes) in sets.iter().enumerate() {
             computes.iter().for_each(|&compute| set_of[compute] = set);
         }
-        let (reads, mut place_of) = (ways.read_groups(), vec![(0, 0); ways.reads.len()]);
+        let (reads, mut place_of) = (options.read_groups(), vec![(0, 0); options.reads.len()]);
         for (group, members) in reads.iter().enumerate() {
             members.iter().enumerate().for_each(|(place, &read)| place_of[read] = (group, place));
         }
         let mut firsts = HashMap::new();
-        let reads_by_place = ways.reads.iter().enumerate();
+        let reads_by_place = options.reads.iter().enumerate();
         let prompts_as =
             reads_by_place.map(|(read, of)| *firsts.entry(of_prompts(of)).or_insert(read)).collect();
         Self { reads, sets, place_of, set_of, prompts_as }
     }
+}
+
+/// All configurations at one level with one policy, with what may be cached.
+pub fn options_of<'a>(question: &Question<'a>, level: &'a Level, policy: Policy) -> Options<'a> {
+    let bare = Options::bare(question, level, policy);
+    let pinned = uniform::pinned(question, &bare);
+    bare.with_caching(question, &pinned)
 }
 
 impl<'a> Space<'a> {
@@ -184,52 +162,26 @@ impl<'a> Space<'a> {
                 .collect::<Vec<_>>()
         };
         let pairs: Vec<(&Level, Policy)> = levels.into_iter().flat_map(with_policies).collect();
-        let ways: Vec<Ways<'a>> =
-            pairs.into_par_iter().map(|(level, policy)| Ways::new(question, level, policy)).collect();
-        let least = |ways: &Ways<'_>| {
-            let all = ways.computes.iter().map(|compute| ways.seconds_least(compute));
+        let options: Vec<Options<'a>> =
+            pairs.into_par_iter().map(|(level, policy)| options_of(question, level, policy)).collect();
+        let least = |options: &Options<'_>| {
+            let all = options.computes.iter().map(|compute| options.seconds_least(compute));
             all.fold(f64::MAX, f64::min)
         };
         Self {
-            tick_seconds: ways.iter().map(least).fold(f64::MAX, f64::min) / TICKS,
-            groups: ways.iter().map(Groups::of).collect(),
-            ways,
+            tick_seconds: options.iter().map(least).fold(f64::MAX, f64::min) / TICKS,
+            groups: options.iter().map(Groups::of).collect(),
+            options,
             prompts: rules::prompts(question),
-            choices_max: CHOICES_MAX,
             prompt_prices: RefCell::default(),
-            relaxations: RefCell::default(),
-            fastest: RefCell::default(),
-            work: Cell::default(),
         }
     }
 
-    /// What `search` finds, or has found.
-    pub fn found(&self, key: SearchKey, search: impl FnOnce() -> Option<Fastest>) -> Option<Fastest> {
-        if let Some((_, known)) = self.fastest.borrow().iter().find(|(known, _)| *known == key) {
-            return known.clone();
-        }
-        let found = search();
-        self.fastest.borrow_mut().push((key, found.clone()));
-        found
-    }
-
-    /// What has been done up to now.
-    pub fn work(&self) -> Effort {
-        self.work.get()
-    }
-
-    /// Counts what was done.
-    pub fn count(&self, more: Effort) {
-        let mut work = self.work.get();
-        work += more;
-        self.work.set(work);
-    }
-
-    /// Bytes that a way leaves for neurons and a prompt's rows, of so many bytes of regions.
-    pub fn room(&self, device: &Device, way: Configuration, regions: i64) -> Room {
-        let ways = &self.ways[way.level];
-        let (compute, read) = (&ways.computes[way.compute], &ways.reads[way.read]);
-        ways.room(device, regions, compute, read, &self.prompts[way.prompt])
+    /// Bytes that a configuration leaves for neurons and a prompt's rows, of so many bytes of regions.
+    pub fn room(&self, device: &Device, config: Configuration, regions: i64) -> Room {
+        let options = &self.options[config.level];
+        let (compute, read) = (&options.computes[config.compute], &options.reads[config.read]);
+        options.room(device, regions, compute, read, &self.prompts[config.prompt])
     }
 
     /// Ticks of so many seconds, rounded up.
@@ -237,7 +189,7 @@ impl<'a> Space<'a> {
         (seconds / self.tick_seconds).ceil() as i64
     }
 
-    /// The price of a prompt of so many tokens that passes in a way, for the question that the space was made for.
+    /// The price of a prompt of so many tokens that passes in a configuration, for the question that the space was made for.
     pub fn prompt_price(
         &self,
         question: &Question<'_>,
@@ -245,7 +197,7 @@ impl<'a> Space<'a> {
         prompt: usize,
         tokens: u32,
     ) -> Rc<PromptPrice> {
-        let read = &self.ways[level].reads[read];
+        let read = &self.options[level].reads[read];
         let key = PromptKey { reads: of_prompts(read), embedding_rows, prompt, tokens };
         let price = || {
             let Prompt { cores, chunk, .. } = &self.prompts[prompt];
@@ -282,32 +234,21 @@ impl<'a> Space<'a> {
     }
 
     /// The single node that holds a configuration.
-    pub fn node_of(&self, way: Configuration) -> Node {
-        let groups = &self.groups[way.level];
-        let ((group, place), set) = (groups.place_of[way.read], groups.set_of[way.compute]);
-        Node { level: way.level, group, reads: (place, place + 1), sets: (set, set + 1) }
-    }
-
-    /// The relaxation of a node; those of single nodes are kept.
-    pub fn relaxation(&self, node: Node) -> Rc<Relaxation> {
-        if let Some(known) = self.relaxations.borrow().get(&node) {
-            return Rc::clone(known);
-        }
-        let relaxation = Rc::new(relax(self, node));
-        if node.is_single() {
-            self.relaxations.borrow_mut().insert(node, Rc::clone(&relaxation));
-        }
-        relaxation
+    pub fn node_of(&self, config: Configuration) -> Node {
+        let groups = &self.groups[config.level];
+        let ((group, place), set) = (groups.place_of[config.read], groups.set_of[config.compute]);
+        Node { level: config.level, group, reads: (place, place + 1), sets: (set, set + 1) }
     }
 
     /// Bytes of the regions of the smallest plan that there is, at any speed.
     pub fn least_regions(question: &Question<'_>) -> Option<i64> {
         let prompts = rules::prompts(question);
         let smallest = |level: &Level| {
-            let ways = Ways::bare(question, level, Policy::Lru);
-            let reads = ways.reads.iter().min_by_key(|read| read.bytes)?;
-            let room = |compute| ways.room(question.device, 0, compute, reads, &prompts[0]);
-            ways.computes
+            let options = Options::bare(question, level, Policy::Lru);
+            let reads = options.reads.iter().min_by_key(|read| read.bytes)?;
+            let room = |compute| options.room(question.device, 0, compute, reads, &prompts[0]);
+            options
+                .computes
                 .iter()
                 .map(|compute| room(compute).taken(Need::default()) - room(compute).bytes)
                 .min()

@@ -1,6 +1,6 @@
 //! What the solver chooses among, in whole numbers.
 //!
-//! A *mode* is one quality level with one set of cores and one way of reading. For each mode there is the
+//! A *mode* is one quality level with one set of cores and one choice of reads. For each mode there is the
 //! least time that all layers take together, against the memory that their neurons may fill: a convex curve, given by
 //! lines, below every split of that memory. Since hulls add up exactly, splitting the layers into groups here would
 //! prove nothing more. Nothing is divided and speed is never a variable.
@@ -10,7 +10,12 @@
 //! | time | a *tick*: 2^-30 of the fastest token that these cores could compute |
 //! | memory | a page |
 
-use crate::curve::{div_up, meeting};
+use crate::curve::{Curve, div_up, meeting};
+
+/// Bytes of a page.
+pub const PAGE: i64 = plans::PAGE_BYTES as i64;
+/// How far lines may lie below a curve, as a share of its fall.
+const CLOSE: i64 = 2000;
 
 /// The least time of all layers, against the pages that their neurons fill.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +31,17 @@ pub struct Bound {
 }
 
 impl Bound {
+    /// Of a curve.
+    pub fn of(curve: &Curve) -> Self {
+        let (first, last) = (curve.corners[0], curve.corners[curve.corners.len() - 1]);
+        Self {
+            least: first.0,
+            most: last.0,
+            floor: last.1,
+            lines: curve.lines(((first.1 - last.1) / CLOSE).max(1)),
+        }
+    }
+
     /// Corners of a curve nowhere above the bound: where its lines meet, rounded down.
     pub fn corners(&self) -> Vec<(i64, i64)> {
         let level = [(self.least, self.floor), (self.most.max(self.least + 1), self.floor)];
@@ -47,7 +63,7 @@ impl Bound {
     }
 }
 
-/// One way to decode.
+/// One configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mode {
     /// Ticks that nothing overlaps.
@@ -60,8 +76,19 @@ pub struct Mode {
     pub prompt: i64,
     /// Fewest ticks and fewest pages that are possible within the limits: what the exact split says.
     pub least: (i64, i64),
+    /// Pages that limits on time take at least.
+    pub needs: Vec<Need>,
     /// The layers.
     pub layers: Bound,
+}
+
+/// The fewest pages, in all, with which a mode keeps some limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    /// The limits.
+    pub limits: Vec<&'static str>,
+    /// Pages; `None` where no memory is enough.
+    pub pages: Option<i64>,
 }
 
 /// A problem of choosing, in integers.
@@ -103,13 +130,20 @@ pub struct Price {
     pub cores: i64,
 }
 
+impl Mode {
+    /// The most pages that any of the limits on time is known to need.
+    pub fn pages_needed(&self) -> i64 {
+        self.needs.iter().filter_map(|need| need.pages).max().unwrap_or(0)
+    }
+}
+
 impl Tables {
     /// The price of a choice: the definition that the solver's constraints must agree with.
     pub fn price(&self, choice: &Choice) -> Price {
         let mode = &self.modes[choice.mode];
         Price {
             time: (mode.serial + mode.layers.ticks(choice.pages)).max(mode.least.0),
-            memory: (mode.pages + choice.pages).max(mode.least.1),
+            memory: (mode.pages + choice.pages).max(mode.least.1).max(mode.pages_needed()),
             prompt: mode.prompt,
             cores: mode.cores,
         }
@@ -119,8 +153,16 @@ impl Tables {
     pub fn allows(&self, choice: &Choice) -> bool {
         let (mode, price) = (&self.modes[choice.mode], self.price(choice));
         (mode.layers.least..=mode.layers.most).contains(&choice.pages)
+            && mode.needs.iter().all(|need| need.pages.is_some())
             && price.memory <= self.pages()
             && price.time <= self.time_max.unwrap_or(i64::MAX)
+    }
+
+    /// Whether the relaxation of a mode leaves any choice within the limits.
+    pub fn allows_any(&self, mode: usize) -> bool {
+        let of = &self.modes[mode];
+        let pages = of.layers.most.min(self.pages() - of.pages);
+        self.allows(&Choice { mode, pages })
     }
 
     /// The smaller of the two memory limits.

@@ -4,10 +4,11 @@ use plans::file::Contract as _;
 use plans::memory;
 use plans::plan::Plan;
 
-use crate::assemble::{self, Decided};
+use crate::assemble;
 use crate::cost;
+use crate::decided::Decided;
 use crate::error::PlanError;
-use crate::request::{DIGITS, Question};
+use crate::question::{DIGITS, Question};
 
 /// How far the plain time may lie above what the search says: it rounds, and adds up in another order.
 const TIME_TOLERANCE: f64 = 1e-9;

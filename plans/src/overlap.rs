@@ -185,10 +185,10 @@ impl Supply {
         insert: f64,
         all: &LayerReads,
         prefetched: bool,
-        toll: &Toll,
+        interference: &Interference,
     ) -> f64 {
         mean_layer_seconds(s, insert, all, |reads, insert| {
-            layer_seconds(s, insert, &self.queue(reads, prefetched, s), toll, self.blocking)
+            layer_seconds(s, insert, &self.queue(reads, prefetched, s), interference, self.blocking)
         })
     }
 
@@ -247,7 +247,7 @@ impl Supply {
 
 /// The share that reads take of the threads that compute.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Toll {
+pub struct Interference {
     /// CPU time of starting a read and finding it done.
     pub cpu_seconds_per_read: f64,
     /// Share of the compute speed that is lost while reads are in flight, as measured.
@@ -258,7 +258,7 @@ pub struct Toll {
     pub sharing: Option<usize>,
 }
 
-impl Toll {
+impl Interference {
     /// Seconds lost by those who compute while reads are in flight for so many seconds.
     pub fn slowed(&self, seconds: f64) -> f64 {
         self.interference_fraction * seconds
@@ -314,7 +314,13 @@ pub fn mean_layer_seconds(
 /// What follows the last read (`after`) overlaps with reads where buffers are few, all but for what they hold; but
 /// then those that wait for a buffer, at most as many as half the buffers, overlap with nothing. Where reading is
 /// `blocking`, computing and a layer's own reads follow each other.
-pub fn layer_seconds(s: &Stages, insert: f64, queue: &Queue, toll: &Toll, blocking: bool) -> f64 {
+pub fn layer_seconds(
+    s: &Stages,
+    insert: f64,
+    queue: &Queue,
+    interference: &Interference,
+    blocking: bool,
+) -> f64 {
     let after = s.down + insert;
     let (reads, device) = (queue.urgent + queue.ahead, queue.urgent_seconds + queue.ahead_seconds);
     let Last { of_missing, of_down, of_insert } = queue.last;
@@ -322,7 +328,7 @@ pub fn layer_seconds(s: &Stages, insert: f64, queue: &Queue, toll: &Toll, blocki
     let before = queue.ahead_seconds.min(s.before);
     let share = if queue.ahead_seconds > 0.0 { before / queue.ahead_seconds } else { 0.0 };
     let (ahead_before, ahead_after) = (share * queue.ahead, (1.0 - share) * queue.ahead);
-    let taken_before = toll.taken(before, ahead_before);
+    let taken_before = interference.taken(before, ahead_before);
     let completed = s.completion * queue.urgent.min(COMPLETED_DISPATCHES as f64);
     let checked = queue.missing * s.check;
     let busy = s.look_ahead
@@ -330,16 +336,16 @@ pub fn layer_seconds(s: &Stages, insert: f64, queue: &Queue, toll: &Toll, blocki
         + checked
         + completed
         + early
-        + toll.taken(device - before, reads - ahead_before);
+        + interference.taken(device - before, reads - ahead_before);
     let drain = s.drain + of_missing * (checked + queue.missing * s.neuron);
-    let own_reads = queue.urgent_seconds.max(toll.issuing(queue.urgent));
+    let own_reads = queue.urgent_seconds.max(interference.issuing(queue.urgent));
     let own = if blocking {
         busy + own_reads
     } else {
-        busy.max(own_reads + drain + toll.taken(queue.ahead_seconds - before, ahead_after))
+        busy.max(own_reads + drain + interference.taken(queue.ahead_seconds - before, ahead_after))
     };
     let own = own + queue.waiting_seconds + after - early + taken_before;
-    own.max(device.max(toll.issuing(reads)) - s.before)
+    own.max(device.max(interference.issuing(reads)) - s.before)
 }
 
 /// Computing a layer of a chunk of so many tokens: each takes its time, in whole registers of them, and the chunk some beside;
@@ -390,7 +396,7 @@ mod tests {
         neuron: 0.0,
         check: 0.0,
     };
-    const TOLL: Toll = Toll {
+    const INTERFERENCE: Interference = Interference {
         cpu_seconds_per_read: 0.02,
         interference_fraction: 0.25,
         covered_per_second: 10.0,
@@ -400,7 +406,7 @@ mod tests {
     fn seconds(queue: Queue, sharing: Option<usize>, blocking: bool) -> f64 {
         let last = Last { of_missing: 0.0, of_down: 1.0, of_insert: 1.0 };
         let queue = Queue { last_fraction: 1.0, last, ..queue };
-        layer_seconds(&STAGES, 0.0, &queue, &Toll { sharing, ..TOLL }, blocking)
+        layer_seconds(&STAGES, 0.0, &queue, &Interference { sharing, ..INTERFERENCE }, blocking)
     }
 
     #[test]
@@ -442,7 +448,7 @@ mod tests {
     #[test]
     fn experts_that_are_missing_or_not_are_priced_as_counted_over_tokens() {
         // an expert of three reads in 6 seconds, missing by chance: independent draws of 40 with one in 80 each
-        let toll = Toll { interference_fraction: 0.0, ..TOLL };
+        let interference = Interference { interference_fraction: 0.0, ..INTERFERENCE };
         let of = |experts: f64, by_chance: f64| {
             let reads = 3.0 * experts;
             let all = LayerReads {
@@ -453,7 +459,7 @@ mod tests {
                 of_slice: 3.0,
                 ..LayerReads::default()
             };
-            SUPPLY.layer_seconds(&STAGES, 0.0, &all, false, &toll)
+            SUPPLY.layer_seconds(&STAGES, 0.0, &all, false, &interference)
         };
         let (draws, tokens, mut state) = (40, 20_000, 7u64);
         let mut sum = 0.0;
@@ -482,7 +488,7 @@ mod tests {
             let (seconds, reading_fraction) = (0.1 * reads, reading_fraction(reads, 1.0));
             let all =
                 LayerReads { reads, seconds, missing: reads, reading_fraction, ..LayerReads::default() };
-            SUPPLY.layer_seconds(&stages, 0.0, &all, false, &TOLL)
+            SUPPLY.layer_seconds(&stages, 0.0, &all, false, &INTERFERENCE)
         };
         assert!((of(0.0) - 0.3).abs() < 1e-12);
         for reads in [1e-9, 1e-6, 1e-3] {
@@ -525,9 +531,9 @@ mod tests {
             ..LayerReads::default()
         };
         let stages = Stages { neuron: 0.1, check: 0.3, ..STAGES };
-        let toll = Toll { interference_fraction: 0.0, ..TOLL };
+        let interference = Interference { interference_fraction: 0.0, ..INTERFERENCE };
         let supply = |together_fraction| Supply { depth: 16, together_fraction, ..SUPPLY };
-        let seconds = |supply: Supply| supply.layer_seconds(&stages, 2.0, &all, false, &toll);
+        let seconds = |supply: Supply| supply.layer_seconds(&stages, 2.0, &all, false, &interference);
         let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} instead of {b}");
         close(seconds(supply(0.0)), 30.0 + 0.5 + (0.1 + 0.3) * 10.0 / 3.0 + 0.25 + 2.0 / 3.0);
         close(seconds(supply(1.0)), 30.0 + 0.5 + (0.1 + 0.3) * 10.0 + 0.75 + 2.0);
@@ -576,7 +582,7 @@ mod tests {
         // a quarter is not: of eight seconds six pass before anything of the others is computed
         assert_eq!(of(10.0, 40.0, 0.25), 2.0 + 6.0 + 10.0);
         // small reads by those who compute take most of their time
-        let taken = Toll { sharing: Some(2), ..TOLL }.taken(1.0, 150.0);
+        let taken = Interference { sharing: Some(2), ..INTERFERENCE }.taken(1.0, 150.0);
         assert_eq!(taken, 0.25 + 140.0 * 0.02 / 2.0);
         assert_eq!(of(40.0, 40.0, taken), 2.0 + 8.0 + 40.0 * taken);
     }

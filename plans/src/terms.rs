@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Plan;
 use crate::overlap::{
-    LayerReads, PromptReads, Stages, Supply, Toll, prompt_compute_seconds, prompt_layer_seconds,
+    Interference, LayerReads, PromptReads, Stages, Supply, prompt_compute_seconds, prompt_layer_seconds,
     reading_fraction, uneven,
 };
 
@@ -369,7 +369,7 @@ impl Terms {
     pub fn decode(&self, plan: &Plan, f: &Factors, times: f64) -> TokenSeconds {
         let layers = plan.quality.always_on_neurons.len();
         let before = self.attention.at(f).seconds() + self.select.at(f).seconds();
-        let toll = self.toll(plan, f);
+        let interference = self.interference(plan, f);
         let r = &self.reading;
         let supply = Supply {
             depth: plan.read.depth,
@@ -385,7 +385,7 @@ impl Terms {
             let stages = self.stages(plan, layer, before, last, f);
             let reads = self.reads(plan, layer, f, times);
             let insert = times * of(&self.layers.insert_seconds, layer) / f.stream;
-            supply.layer_seconds(&stages, insert, &reads, layer > 0, &toll)
+            supply.layer_seconds(&stages, insert, &reads, layer > 0, &interference)
         };
         TokenSeconds {
             constant: self.rest.at(f).seconds()
@@ -401,11 +401,14 @@ impl Terms {
     pub fn prompt_seconds(&self, plan: &Plan, tokens: u32, f: &Factors) -> f64 {
         let (layers, p) = (plan.quality.always_on_neurons.len(), &self.prompt);
         let chunk = plan.prefill.chunk_tokens.max(1);
-        let toll =
-            Toll { cpu_seconds_per_read: p.taken_seconds_per_read, sharing: Some(1), ..self.toll(plan, f) };
+        let interference = Interference {
+            cpu_seconds_per_read: p.taken_seconds_per_read,
+            sharing: Some(1),
+            ..self.interference(plan, f)
+        };
         let reads_per_second = p.reads_per_second * f.ordered_reads;
         let checks = reads_per_second * p.check_seconds_per_read / f.stream;
-        let taken_fraction = toll.taken(1.0, reads_per_second) + checks;
+        let taken_fraction = interference.taken(1.0, reads_per_second) + checks;
         let tokens = tokens.max(1);
         let of_chunk = |tokens: u32| {
             let visited = visited(&p.visited_fraction, tokens);
@@ -432,9 +435,9 @@ impl Terms {
         seconds
     }
 
-    fn toll(&self, plan: &Plan, f: &Factors) -> Toll {
+    fn interference(&self, plan: &Plan, f: &Factors) -> Interference {
         let r = &self.reading;
-        Toll {
+        Interference {
             cpu_seconds_per_read: r.cpu_seconds_per_read,
             interference_fraction: r.interference_fraction,
             covered_per_second: r.covered_reads_per_second * f.random_reads,

@@ -1,6 +1,6 @@
 //! Better splits by changes of two layers at once: where limits bind, one layer gives up what another one needs.
 
-use super::{Budget, Found, Item, LIMITS, priced};
+use super::items::{Budget, Found, Item, LIMITS, priced};
 
 /// Items of a layer that are tried, those of the least reduced cost.
 const TRIED: usize = 48;
@@ -82,7 +82,7 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
-    use super::super::NEVER;
+    use super::super::items::NEVER;
     use super::*;
     use crate::room::{Need, Room};
 

@@ -7,7 +7,7 @@
 //! What keeps their number small are *surrogates*: sums of all that a split takes at prices, of which no split within the limits
 //! has more than the limits together. A partial choice that has too much of one is dropped.
 
-use super::{Budget, Found, Item, LIMITS, NEVER};
+use super::items::{Budget, Found, Item, LIMITS, NEVER};
 use crate::room::Need;
 
 /// Of a token and of two prompts.

@@ -1,5 +1,6 @@
 //! Explanations name the limits that contradict each other, with their numbers and the nearest plans.
 
+use planner::problem::LIMITS;
 use planner::{Answer, Infeasible, Inputs, blame};
 use plans::plan::Request;
 
@@ -194,7 +195,7 @@ fn more_than_the_machine_has_is_never_planned() {
 pub(crate) fn refused(inputs: &Inputs, request: &Request) -> bool {
     let Answer::Infeasible(why) = planner::plan(inputs, request).expect("an answer") else { return false };
     let question = planner::request::resolve(inputs, request).expect("a question");
-    let all = blame::LIMITS;
+    let all = LIMITS;
     let blamed: Vec<&str> = why.conflict.iter().copied().filter(|name| all.contains(name)).collect();
     assert!(!blamed.is_empty(), "{why}");
     let left = |kept: &dyn Fn(&str) -> bool| {
@@ -277,13 +278,16 @@ fn a_refusal_says_how_many_ways_were_given_up() {
     requested.prefill_tokens_per_second_min = Some(1e6);
     let question = planner::request::resolve(&inputs, &requested).expect("a question");
     let refused = |undecided: usize| {
-        let space = planner::space::Space::new(&question);
+        let space = planner::presolve::Presolve::new(&question);
         assert!(planner::search::best_in(&question, &space).expect("an answer").is_none(), "too fast");
         assert_eq!(space.work().undecided, 0);
-        space.count(planner::space::Effort { undecided, ..Default::default() });
-        planner::explain::explain(&question, &space)
+        space.count(planner::presolve::Effort { undecided, ..Default::default() });
+        planner::explain::explain(&question, &space).expect("a core")
     };
     let [sure, open] = [0, 2].map(refused);
     assert!(sure.proven && !sure.to_string().contains("not proven"), "{sure}");
-    assert!(!open.proven && open.to_string().contains("that there is none is not proven: 2 ways"), "{open}");
+    assert!(
+        !open.proven && open.to_string().contains("that there is none is not proven: 2 configurations"),
+        "{open}"
+    );
 }

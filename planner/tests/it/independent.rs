@@ -2,12 +2,15 @@
 //! of committed profiles every way, its memory filled where a byte gains most. What the planner finds is as fast, and what it proves
 //! is true.
 
+use planner::cores::Compute;
+use planner::cost::reads::LayerReads;
+use planner::flash::Read;
 use planner::layers::Cached;
-use planner::reads::LayerReads;
-use planner::request::{Question, resolve};
+use planner::options::Options;
+use planner::question::Question;
+use planner::request::resolve;
 use planner::room::{Need, Room, regions_within};
 use planner::space::Space;
-use planner::ways::{Compute, Read, Ways};
 use planner::{Answer, Inputs};
 use plans::PAGE_BYTES;
 use plans::plan::Request;
@@ -20,7 +23,7 @@ use crate::small::{inputs, plan, request};
 fn fastest(question: &Question<'_>) -> [f64; 2] {
     let space = Space::new(question);
     let mut best = [f64::INFINITY; 2];
-    for ways in &space.ways {
+    for ways in &space.options {
         for (compute, read) in ways.computes.iter().flat_map(|c| ways.reads.iter().map(move |r| (c, r))) {
             let found = of_way(question, &space, ways, compute, read);
             best = [best[0].min(found[0]), best[1].min(found[1])];
@@ -32,7 +35,7 @@ fn fastest(question: &Question<'_>) -> [f64; 2] {
 fn of_way(
     question: &Question<'_>,
     space: &Space<'_>,
-    ways: &Ways<'_>,
+    ways: &Options<'_>,
     compute: &Compute,
     read: &Read,
 ) -> [f64; 2] {
@@ -44,11 +47,11 @@ fn of_way(
     if most < room.rows {
         return [f64::INFINITY; 2];
     }
-    let toll = ways.toll(compute, read);
+    let interference = ways.interference(compute, read);
     let layer = |layer: usize| {
         let priced = ways.cached[layer].iter();
         let mut priced: Vec<(i64, f64)> = priced
-            .map(|cached| (cached.need.bytes(), ways.seconds(compute, read, &toll, layer, cached)))
+            .map(|cached| (cached.need.bytes(), ways.seconds(compute, read, &interference, layer, cached)))
             .collect();
         priced.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         priced
@@ -93,7 +96,7 @@ fn fastest_filled(question: &Question<'_>) -> (usize, f64) {
     let of_level = |level| {
         let space = Space::of(question, vec![level]);
         let (mut count, mut best) = (0, f64::INFINITY);
-        for ways in &space.ways {
+        for ways in &space.options {
             let mut computes: Vec<&Compute> = ways.computes.iter().collect();
             computes.sort_by(|a, b| ways.seconds_least(a).total_cmp(&ways.seconds_least(b)));
             for compute in computes {
@@ -117,19 +120,19 @@ fn fastest_filled(question: &Question<'_>) -> (usize, f64) {
 fn filled(
     question: &Question<'_>,
     space: &Space<'_>,
-    ways: &Ways<'_>,
+    ways: &Options<'_>,
     compute: &Compute,
     read: usize,
 ) -> f64 {
     let (regions, reads) = (regions_within(question.limits.memory_bytes), ways.layer_reads(read));
     let read = &ways.reads[read];
     let room = ways.room(question.device, regions, compute, read, &space.prompts[0]);
-    let toll = ways.toll(compute, read);
+    let interference = ways.interference(compute, read);
     let layer = |(layer, cached): (usize, &Vec<Cached>)| {
         let kept = |(cached, reads): (&Cached, &LayerReads)| {
-            (cached.need, ways.seconds_with(compute, read, &toll, layer, cached, reads))
+            (cached.need, ways.seconds_with(compute, read, &interference, layer, cached, reads))
         };
-        let mut all: Vec<Kept> = cached.iter().zip(&reads[layer]).map(kept).collect();
+        let mut all: Vec<Kept> = cached.iter().zip(&*reads[layer]).map(kept).collect();
         all.sort_by(|a, b| a.0.bytes().cmp(&b.0.bytes()).then(a.1.total_cmp(&b.1)));
         all
     };

@@ -3,6 +3,7 @@
 mod cases;
 mod command;
 mod cores;
+mod decisions;
 mod documents;
 mod explains;
 mod grid;

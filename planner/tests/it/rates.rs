@@ -2,8 +2,10 @@
 //! that was measured with those rates.
 
 use planner::assemble;
-use planner::request::{Question, resolve};
-use planner::{Answer, Inputs, Solved, cost, hardware};
+use planner::cost::hardware;
+use planner::question::Question;
+use planner::request::resolve;
+use planner::{Answer, Inputs, Solved, cost};
 use plans::Plan;
 use plans::model::Level;
 use plans::plan::{Feature, Request};

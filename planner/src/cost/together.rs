@@ -12,11 +12,12 @@
 //! probable as the others: that is assumed, of what is requested and of what is missing. Sequences that speak of one matter have
 //! more in common. Nothing is read ahead for several rows.
 
+use crate::cost::misses::{self, Missing};
+use crate::cost::reads::ReadPrice;
 use crate::cost::{self, Decision, Work};
-use crate::reads::ReadPrice;
-use crate::request::{Question, measured_run};
-use crate::surface::{self, Missing};
+use crate::question::Question;
 use plans::plan::mean_position;
+use plans::plan::measured_run;
 
 /// Of so many neurons those that one of `rows` concerns or more, if each concerns `each` of them.
 fn of_any(neurons: f64, each: f64, rows: f64) -> f64 {
@@ -33,7 +34,7 @@ pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -
     let (Question { model, limits, .. }, each) = (question, f64::from(rows));
     let r = cost::rates(question, d.cores);
     let reads = ReadPrice::new(question, d.level.kind, d.read);
-    let toll = reads.toll(d.shared, r.threads);
+    let interference = reads.interference(d.shared, r.threads);
     let neurons = model.architecture.neurons() as f64;
     let mut seconds = bytes_once(cost::rest(model, &r), each).seconds()
         + each * cost::embedding_seconds(question, d.embedding_rows);
@@ -52,13 +53,14 @@ pub fn tokens_per_second(question: &Question<'_>, d: &Decision<'_>, rows: u32) -
         stages.down = each * cost::down(model, d.level, (requested, fires), &r).seconds();
         let cached = (d.hot[layer], d.cold[layer]);
         let (missing, of_layer) =
-            surface::missing_and_filling(model, d.level, layer, d.policy, requested, cached);
+            misses::missing_and_filling(model, d.level, layer, d.policy, requested, cached);
         filling += of_layer.at(each * f64::from(generated)) * reads.fill_seconds();
         let missing = Missing { neurons: of_any(neurons, missing.neurons, each), ..missing };
         let inserted = if cached.1 > 0 { missing.neurons * reads.whole_fraction(fires) } else { 0.0 };
         let insert = inserted * cost::insert_seconds(model, d.level, &r);
         let of_layer = reads.of(missing, fires);
-        seconds += stages.before + reads.supply().layer_seconds(&stages, insert, &of_layer, false, &toll);
+        seconds +=
+            stages.before + reads.supply().layer_seconds(&stages, insert, &of_layer, false, &interference);
     }
     let context = cost::context_seconds(model, limits.kv, &r) * mean_position(limits.context);
     each / (seconds + each * context + filling / f64::from(generated))

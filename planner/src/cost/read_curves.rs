@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use plans::Backend;
 use plans::device::{Device, ReadSpeed};
 
-use crate::isotonic::{self, Order};
+use crate::cost::isotonic::{self, Order};
 
 /// For each depth, rising, reads a second over block sizes, all in logarithms.
 type Curves = Vec<(f64, Vec<(f64, f64)>)>;
@@ -31,7 +31,7 @@ pub struct ReadCurves(Curves);
 impl ReadCurves {
     /// Depths up to `depth`, at the nearest measured span at or above `span`; `None` where nothing like it was measured.
     ///
-    /// What was measured is made monotone first ([`isotonic`]): of many ways of reading the planner takes the best, which would be the
+    /// What was measured is made monotone first ([`isotonic`]): of many choices of reads the planner takes the best, which would be the
     /// one that a disturbed neighbour makes look good.
     pub fn new(
         Flash { device, fitted }: Flash<'_>,

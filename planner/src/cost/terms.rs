@@ -10,20 +10,21 @@ use plans::plan::MemoryPlan;
 use plans::terms::{LayerTerms, PromptTerms, Rates, ReadingTerms, StartTerms, Terms, Work};
 use plans::{Backend, PAGE_BYTES};
 
-use crate::assemble::Decided;
+use crate::cost::hardware;
+use crate::cost::misses::{self, Missing};
+use crate::cost::read_curves::ReadCurves;
+use crate::cost::reads::ReadPrice;
 use crate::cost::{self, PromptChoice, PromptLayers, PromptPrice};
-use crate::hardware;
-use crate::read_curves::ReadCurves;
-use crate::reads::ReadPrice;
-use crate::request::{Question, measured_run};
-use crate::surface::{self, Missing};
+use crate::decided::Decided;
+use crate::question::Question;
+use plans::plan::measured_run;
 
 /// The parts of a plan's times, with six significant digits.
 pub fn terms(question: &Question<'_>, level: &Level, d: &Decided, memory: &MemoryPlan) -> Terms {
     let Question { model, limits, .. } = question;
     let r = cost::rates(question, &d.cores);
     let price = ReadPrice::new(question, level.kind, d.read);
-    let toll = price.toll(d.shared, r.threads);
+    let interference = price.interference(d.shared, r.threads);
     let LookAhead { recall_fraction, precision_fraction } = price.look_ahead();
     let look_ahead = match d.read.look_ahead {
         0 => Work::default(),
@@ -41,10 +42,10 @@ pub fn terms(question: &Question<'_>, level: &Level, d: &Decided, memory: &Memor
         rest: rounded(&rest),
         context: rounded(&cost::context(model, limits.kv, &r)),
         reading: ReadingTerms {
-            cpu_seconds_per_read: toll.cpu_seconds_per_read,
-            interference_fraction: toll.interference_fraction,
-            covered_reads_per_second: significant(toll.covered_per_second),
-            shares_cores: toll.sharing.is_some(),
+            cpu_seconds_per_read: interference.cpu_seconds_per_read,
+            interference_fraction: interference.interference_fraction,
+            covered_reads_per_second: significant(interference.covered_per_second),
+            shares_cores: interference.sharing.is_some(),
             prefetched_fraction: recall_fraction,
             prefetched_used_fraction: precision_fraction,
             completed_together_fraction: price.together_fraction(),
@@ -96,7 +97,7 @@ fn missing(
 ) -> (Missing, LayerReads) {
     let (requested, fires) = cost::requested(model, level, layer);
     let cached = (d.hot[layer], d.cold[layer]);
-    let missing = surface::missing(model, level, layer, d.policy, requested, cached);
+    let missing = misses::missing(model, level, layer, d.policy, requested, cached);
     (missing, price.of(missing, fires))
 }
 
@@ -174,7 +175,7 @@ fn prompt(question: &Question<'_>, d: &Decided, reads: &ReadPrice) -> PromptTerm
         chunk_seconds: rounded_list(chunk),
         layer_read_seconds: if_any(price.read_seconds(0)),
         reads_per_second: if_any(reads.in_order_per_second()),
-        taken_seconds_per_read: if_any(reads.toll(false, r.threads).taken_seconds_per_read()),
+        taken_seconds_per_read: if_any(reads.interference(false, r.threads).taken_seconds_per_read()),
         check_seconds_per_read: if_any(cost::prompt_check_seconds(reads, &r)),
         read_seconds,
         visited_fraction: layers.visited.to_vec(),

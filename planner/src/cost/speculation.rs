@@ -17,9 +17,9 @@ use plans::file::significant;
 use plans::model::Drafts;
 use plans::plan::Speculation;
 
+use crate::cost::together;
 use crate::cost::{self, Decision};
-use crate::request::Question;
-use crate::together;
+use crate::question::Question;
 
 /// How far a planned speed is off at the median, over the models and limits of `docs/benchmarks.md`.
 pub const SPEED_ERROR_FRACTION: f64 = 0.2;

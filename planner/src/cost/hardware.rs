@@ -7,7 +7,7 @@ use plans::device::{Device, KernelSpeed, LONG_ROW_VALUES, SHORT_ROW_VALUES};
 use plans::engine::{CHUNK_TOKENS_ASSUMED, PROMPT_TOKENS};
 use plans::terms::Factors;
 
-use crate::units::Shared;
+use crate::cost::units::Shared;
 
 /// Rates that a set of compute cores sustains together.
 #[derive(Debug, Clone, Copy, PartialEq)]

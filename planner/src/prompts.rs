@@ -1,0 +1,241 @@
+//! Limits on prompts: which configurations can keep them, and the ticks of a limited prompt in each layer.
+//!
+//! Pinned neurons make prompts faster and take memory beside the slots. So each configuration has a least number of bytes that
+//! are pinned, without which no split keeps the limits.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::cost::PromptPrice;
+use crate::question::{PromptLimit, Question};
+use crate::rules::Prompt;
+use crate::space::{Configuration, Space};
+use crate::split::NEVER;
+
+/// Parts of the time of a prompt that is limited.
+const PROMPT_TICKS: f64 = (1u64 << 40) as f64;
+/// Ticks of prompts that are kept, at most: 16 MiB.
+const PROMPT_TICKS_KEPT: usize = (16 << 20) / size_of::<i64>();
+
+/// A level, the price of a prompt, and its place among the limits.
+type LimitedPrompt = (usize, *const PromptPrice, usize);
+
+/// A level, and which prices of prompts.
+pub(crate) type PromptKey = (usize, Vec<*const PromptPrice>);
+
+/// The ticks of a limited prompt.
+#[derive(Debug)]
+pub(crate) struct PromptTicks {
+    /// Most of all layers.
+    pub(crate) most: i64,
+    /// Per layer those with each of its cachings.
+    pub(crate) layers: Vec<Vec<i64>>,
+}
+
+/// Prompts that can keep the limits, the least memory first, each with the fewest bytes of pinned neurons with which it does.
+pub(crate) type Prompts = Rc<[(usize, i64)]>;
+
+/// The limits on prompts in a space, and what is known of them.
+#[derive(Debug)]
+pub struct PromptLimits<'a> {
+    question: &'a Question<'a>,
+    space: &'a Space<'a>,
+    /// By level, reads and whether rows of the token embedding are read: [`Self::useful`].
+    useful: RefCell<HashMap<(usize, usize, bool), Prompts>>,
+    ticks: RefCell<HashMap<LimitedPrompt, Rc<PromptTicks>>>,
+    /// By level and prices of prompts: bytes beside the slots with which no split keeps the limits on prompts.
+    refused: RefCell<HashMap<PromptKey, i64>>,
+}
+
+impl<'a> PromptLimits<'a> {
+    /// Of a question, in its space.
+    pub fn new(question: &'a Question<'a>, space: &'a Space<'a>) -> Self {
+        let (useful, ticks, refused) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Self { question, space, useful, ticks, refused }
+    }
+
+    /// Whether no prompt is limited.
+    pub fn is_empty(&self) -> bool {
+        self.question.limits.prompts_max.is_empty()
+    }
+
+    /// The price of a prompt.
+    pub fn price(&self, config: Configuration, tokens: u32) -> Rc<PromptPrice> {
+        let of_decoding = (config.level, config.read, self.rows(config));
+        self.space.prompt_price(self.question, of_decoding, config.prompt, tokens)
+    }
+
+    /// Whether rows of the token embedding are read.
+    fn rows(&self, config: Configuration) -> bool {
+        self.space.options[config.level].computes[config.compute].embedding_rows
+    }
+
+    /// One configuration of each kind that limits on prompts can tell apart, the one that leaves most memory, with the bytes that it
+    /// leaves for pinned neurons: the most bytes first.
+    ///
+    /// How long a prompt takes depends on the level, on parts of the reads, on the rows of the embedding and on the prompt's own
+    /// choices. So where a token may take any time, these decide for all configurations.
+    pub(crate) fn roomiest(&self, regions: i64) -> Vec<(i64, Configuration)> {
+        let mut found = Vec::new();
+        for (level, options) in self.space.options.iter().enumerate() {
+            let mut reads: HashMap<usize, usize> = HashMap::new();
+            for (read, of) in options.reads.iter().enumerate() {
+                let least = reads.entry(self.space.prompts_as(level, read)).or_insert(read);
+                if of.bytes < options.reads[*least].bytes {
+                    *least = read;
+                }
+            }
+            for rows in [false, true] {
+                let computes =
+                    (0..options.computes.len()).filter(|&c| options.computes[c].embedding_rows == rows);
+                let Some(compute) = computes.min_by_key(|&c| options.computes[c].cores.len()) else {
+                    continue;
+                };
+                for &read in reads.values() {
+                    let all = (0..self.space.prompts.len()).map(|prompt| Configuration {
+                        level,
+                        compute,
+                        read,
+                        prompt,
+                    });
+                    found.extend(all.map(|config| {
+                        (self.space.room(self.question.device, config, regions).budgets()[1], config)
+                    }));
+                }
+            }
+        }
+        found.retain(|&(beside, _)| beside >= 0);
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found
+    }
+
+    /// Seconds that no plan within so many bytes of regions can be below with a prompt, however slowly it decodes.
+    pub fn seconds_least(&self, tokens: u32, regions: i64) -> Option<f64> {
+        let least = |(beside, config): (i64, Configuration)| {
+            self.price(config, tokens).seconds_least(beside as f64 / self.neuron_bytes(config.level))
+        };
+        self.roomiest(regions).into_iter().map(least).min_by(f64::total_cmp)
+    }
+
+    /// Bytes of the smallest neuron in memory.
+    fn neuron_bytes(&self, level: usize) -> f64 {
+        self.space.options[level].slot_bytes.iter().copied().min().unwrap_or(1) as f64
+    }
+
+    /// The fewest bytes of pinned neurons with which a configuration keeps each limit on prompts; `None` where all are not enough.
+    pub(crate) fn pinned_least(&self, config: Configuration) -> Vec<Option<i64>> {
+        let bytes = |pinned: f64| (pinned * self.neuron_bytes(config.level) * (1.0 - 1e-9)) as i64;
+        let least = |limit: &PromptLimit| {
+            self.price(config, limit.tokens).pinned_least(limit.seconds_allowed()).map(bytes)
+        };
+        self.question.limits.prompts_max.iter().map(least).collect()
+    }
+
+    /// The prompts worth looking at with a choice of reads, and for each the fewest bytes of pinned neurons with which it keeps
+    /// the limits. One that keeps them with none leaves no reason for those that take more memory; without limits that is the
+    /// smallest.
+    pub(crate) fn useful(&self, level: usize, read: usize, embedding_rows: bool) -> Prompts {
+        let read = self.space.prompts_as(level, read);
+        let known = self.useful.borrow().get(&(level, read, embedding_rows)).cloned();
+        known.unwrap_or_else(|| {
+            let neuron = self.neuron_bytes(level);
+            let none = vec![0; self.space.options[level].slot_bytes.len()];
+            let limits = &self.question.limits.prompts_max;
+            let prices = |prompt: usize| {
+                let of_decoding = (level, read, embedding_rows);
+                let price = |limit: &PromptLimit| {
+                    self.space.prompt_price(self.question, of_decoding, prompt, limit.tokens)
+                };
+                limits.iter().map(|limit| (price(limit), limit.seconds_allowed())).collect::<Vec<_>>()
+            };
+            /// What a prompt costs beside each limit, and whether it keeps them with nothing pinned.
+            type Seen<'p> = (&'p Prompt, Vec<(Rc<PromptPrice>, f64)>, bool);
+            let mut seen: Vec<Seen<'_>> = Vec::new();
+            let mut useful = Vec::new();
+            for (place, prompt) in self.space.prompts.iter().enumerate() {
+                let prices = prices(place);
+                // a chunk longer than all prompts takes more memory, and where there is no unit beside the CPU nothing else
+                let no_better = |(other, of_other, keeps): &Seen<'_>| {
+                    let mut both = prices.iter().zip(of_other);
+                    other.rows_bytes <= prompt.rows_bytes
+                        && other.cores.len() <= prompt.cores.len()
+                        && (*keeps || both.all(|((price, _), (other, _))| price.is_alike(other)))
+                };
+                if seen.iter().any(no_better) {
+                    continue;
+                }
+                let pinned = prices.iter().map(|(price, most)| price.pinned_least(*most));
+                if let Some(pinned) = pinned.reduce(|a, b| Some(a?.max(b?))).unwrap_or(Some(0.0)) {
+                    useful.push((place, (pinned * neuron * (1.0 - 1e-9)) as i64));
+                }
+                let keeps = prices.iter().all(|(price, most)| price.seconds(&none) <= *most);
+                seen.push((prompt, prices, keeps));
+            }
+            let useful: Prompts = useful.into();
+            self.useful.borrow_mut().insert((level, read, embedding_rows), Rc::clone(&useful));
+            useful
+        })
+    }
+
+    /// Whether prompts can be as fast as they must within so many bytes of regions.
+    pub(crate) fn may(&self, config: Configuration, regions: i64) -> bool {
+        let beside = self.space.room(self.question.device, config, regions).budgets()[1];
+        self.pinned_least(config).into_iter().all(|pinned| pinned.is_some_and(|pinned| pinned <= beside))
+    }
+
+    /// The prices of the limited prompts, which many configurations share.
+    pub(crate) fn key(&self, config: Configuration) -> PromptKey {
+        let limits = self.question.limits.prompts_max.iter();
+        (config.level, limits.map(|limit| Rc::as_ptr(&self.price(config, limit.tokens))).collect())
+    }
+
+    /// Whether no split within so many bytes is known to keep the limits on prompts.
+    pub(crate) fn is_refused(&self, config: Configuration, beside: i64) -> bool {
+        !self.is_empty()
+            && self.refused.borrow().get(&self.key(config)).is_some_and(|&refused| beside <= refused)
+    }
+
+    /// Remembers that.
+    pub(crate) fn refuse(&self, config: Configuration, beside: i64) {
+        if !self.is_empty() {
+            let mut refused = self.refused.borrow_mut();
+            let most = refused.entry(self.key(config)).or_insert(beside);
+            *most = beside.max(*most);
+        }
+    }
+
+    /// The ticks of each limited prompt, which many configurations share.
+    pub(crate) fn ticks(&self, config: Configuration) -> Vec<Rc<PromptTicks>> {
+        let options = &self.space.options[config.level];
+        let of_limit = |(k, limit): (usize, &PromptLimit)| {
+            let price = self.price(config, limit.tokens);
+            let mut known = self.ticks.borrow_mut();
+            let key = (config.level, Rc::as_ptr(&price), k);
+            if let Some(ticks) = known.get(&key) {
+                return Rc::clone(ticks);
+            }
+            let most = limit.seconds_allowed();
+            let tick = most / PROMPT_TICKS;
+            let mut reads = HashMap::new();
+            let mut ticks = |layer: usize, hot: u32| {
+                let read = *reads.entry(hot).or_insert_with(|| price.read_seconds(hot));
+                (price.layer_with(layer, read) / tick).min(NEVER as f64 / 64.0).ceil() as i64
+            };
+            let layers: Vec<Vec<i64>> = options
+                .cached
+                .iter()
+                .enumerate()
+                .map(|(layer, cached)| cached.iter().map(|cached| ticks(layer, cached.hot)).collect())
+                .collect();
+            let of_config = PromptTicks { most: ((most - price.once) / tick).floor() as i64, layers };
+            let of_config = Rc::new(of_config);
+            if (known.len() + 1) * options.cached.iter().map(Vec::len).sum::<usize>() > PROMPT_TICKS_KEPT {
+                known.clear();
+            }
+            known.insert(key, Rc::clone(&of_config));
+            of_config
+        };
+        self.question.limits.prompts_max.iter().enumerate().map(of_limit).collect()
+    }
+}
