@@ -25,7 +25,7 @@ pub struct Candidate {
 pub struct Fastest {
     /// The fastest plan, or one that is as fast.
     pub best: Candidate,
-    /// Ticks by which it is said what is as fast.
+    /// Ticks of the fastest plan: plans within a tie of it are as fast.
     pub standard: i64,
     /// Ticks that no plan can be below.
     pub least: i64,

@@ -104,7 +104,7 @@ fn modes<'a>(search: &Search<'a>, question: &Question<'a>, excluded: &[&'static 
     found
 }
 
-/// A level with a policy: the relaxation of all its cores and reads at once, in ticks of which one of the space's is `ratio`.
+/// A level with a policy: the relaxation of all its cores and reads at once. A tick of the space is `ratio` ticks of the result.
 fn mode(question: &Question<'_>, space: &Presolve<'_>, level: usize, ratio: f64) -> Mode {
     let roots: Vec<Node> = space.roots().into_iter().filter(|root| root.level == level).collect();
     let rooms = || roots.iter().map(|&root| relax::room(space, question.device, root, 0));

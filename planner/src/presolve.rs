@@ -104,7 +104,7 @@ impl<'a> Presolve<'a> {
         self.work.set(work);
     }
 
-    /// The relaxation of a node; those of single nodes are kept.
+    /// The relaxation of a node. Relaxations of single nodes are kept.
     pub fn relaxation(&self, node: Node) -> Rc<Relaxation> {
         if let Some(known) = self.relaxations.borrow().get(&node) {
             return Rc::clone(known);

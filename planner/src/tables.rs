@@ -82,7 +82,7 @@ pub struct Mode {
     pub layers: Bound,
 }
 
-/// The fewest pages, in all, with which a mode keeps some limits.
+/// The fewest pages, in all, that a mode takes to keep some limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Need {
     /// The limits.

@@ -9,8 +9,7 @@ use plans::plan::{Objective, Request};
 
 use crate::small::{inputs, plan, request};
 
-/// The plan of a request, of which no runner-up is better than what is proven of the plan's problem, but for a hundredth that only exact
-/// splits prove.
+/// Plans a request. No runner-up may be better than the bound of the plan's own problem, but for a hundredth that only exact splits prove.
 fn no_runner_up_is_better(inputs: &Inputs, request: &Request) -> (Solved, Vec<planner::decisions::Taken>) {
     let solved = plan(inputs, request);
     let (rows, tick_seconds) = planner::search::decisions(inputs, &solved).expect("decisions");
