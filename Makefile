@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load browser fuzz fuzz-smoke check prose locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -365,6 +365,17 @@ serve-load: $(BUILT) ## at `run --serve` under the plan's memory, 10,000 each: r
 	$(PYTHON) $(CLIENTS)/load.py soak --run $(BIN)/run --plan $(DEMO)/load.toml
 	$(PYTHON) $(CLIENTS)/load.py hostile --run $(BIN)/run --plan $(DEMO)/load.toml $(PLAIN) --clients 32
 	$(PYTHON) $(CLIENTS)/load.py fuzz --run $(BIN)/run --plan $(DEMO)/load.toml $(PLAIN)
+
+cluster-check: $(BUILT) ## docs/cluster.md: two servers behind nginx, one killed under load; Prometheus' alerts; the manifest for Kubernetes
+	@missing=''; foreign=''; \
+	command -v nginx >/dev/null || missing="$$missing nginx-light"; \
+	command -v promtool >/dev/null || missing="$$missing prometheus"; \
+	$(install)
+	@$(call client_environment,cluster)
+	@$(call client_plan,$(MODEL),$(DEMO),cluster.toml,--slots 4 --reserve 4M)
+	@cd fixtures/cluster && promtool check rules alerts.yml && promtool test rules alerts-test.yml
+	@mkdir -p target/cluster && cp fixtures/cluster/*.yml target/cluster/ && touch target/cluster/key && promtool check config target/cluster/prometheus.yml
+	@target/clients/cluster/bin/python fixtures/cluster/check.py --run $(BIN)/run --plan $(DEMO)/cluster.toml $(PLAIN)
 
 # the page's sources, its bundler and its tests
 .PHONY: page page-check page-pictures
