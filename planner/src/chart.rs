@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use plotters::prelude::{
     ChartBuilder, Circle, Color as _, DashedLineSeries, IntoDrawingArea as _, LineSeries, PathElement,
-    RGBColor, SVGBackend, Text, WHITE,
+    RGBColor, SVGBackend, TRANSPARENT, Text, WHITE,
 };
 
 /// Colour of axes, grid lines and the mark of the model's size.
@@ -85,7 +85,7 @@ fn draw(svg: &mut String, title: &str, series: &[Series<'_>], axes: &Axes<'_>) -
     chart
         .configure_mesh()
         .disable_x_mesh()
-        .light_line_style(WHITE)
+        .light_line_style(TRANSPARENT)
         .bold_line_style(GREY.mix(0.25))
         .axis_style(GREY)
         .x_desc(format!("memory limit, {}", axes.unit))

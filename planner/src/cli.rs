@@ -23,6 +23,33 @@ Examples:
 Then: run --plan plan.toml --prompt \"Once upon a time\"
 Exit codes: 0 done, 1 error or wrong usage, 2 no plan satisfies the limits.";
 
+/// Options that `--check` has no use for: each plan holds its own request.
+const OF_ONE_PLAN: [&str; 23] = [
+    "device",
+    "model",
+    "output",
+    "mem",
+    "min_speed",
+    "min_prefill",
+    "max_ttft",
+    "prompt",
+    "cores",
+    "context",
+    "slots",
+    "speculate",
+    "reserve",
+    "max_loss",
+    "objective",
+    "quality",
+    "level",
+    "kv_format",
+    "calibration",
+    "without",
+    "baseline",
+    "explain",
+    "smt",
+];
+
 /// Find the fastest plan for a model on a device under a memory limit, and write plan.toml
 #[derive(Debug, Parser)]
 #[command(name = "plan", version, after_help = EXAMPLES, max_term_width = 110)]
@@ -101,10 +128,10 @@ pub struct Cli {
     pub baseline: Option<Baseline>,
 
     /// Plan at twelve memory limits: prints a table, writes frontier.csv and frontier.svg, and no plan
-    #[arg(long, conflicts_with_all = ["check", "explain"], help_heading = "Instead of planning")]
+    #[arg(long, conflicts_with_all = ["check", "explain", "smt"], help_heading = "Instead of planning")]
     pub frontier: bool,
-    /// Solve these plans again from the profiles beside them, and compare
-    #[arg(long, value_name = "PLAN", num_args = 1.., help_heading = "Instead of planning")]
+    /// Solve these plans again from the profiles beside them, by the request that each holds, and compare
+    #[arg(long, value_name = "PLAN", num_args = 1.., conflicts_with_all = OF_ONE_PLAN, help_heading = "Instead of planning")]
     pub check: Vec<PathBuf>,
 
     /// Print time and memory term by term, and what decided each choice

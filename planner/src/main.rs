@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use planner::cli::Cli;
-use planner::{Answer, Inputs, check, frontier, report};
+use planner::cli::{Cli, Drafting};
+use planner::{Answer, Inputs, PlanError, check, frontier, report};
 use plans::expectation::prompt_seconds;
 use plans::file::Loaded;
 use plans::output_file::OutputKind;
@@ -64,11 +64,20 @@ fn inputs_of(cli: &Cli) -> Vec<(&'static str, &Path)> {
     inputs
 }
 
+/// The file of `--calibration`; prints a note on one that was changed by hand.
+fn calibration(cli: &Cli, inputs: &Inputs) -> Result<Option<Loaded<Calibration>>, PlanError> {
+    let loaded = cli.calibration(&inputs.device)?;
+    if let Some(note) = loaded.as_ref().and_then(|loaded| loaded.integrity.note()) {
+        say(format_args!("note: calibration.toml: {note}"));
+    }
+    Ok(loaded)
+}
+
 /// One plan.
 fn solve(cli: &Cli) -> anyhow::Result<u8> {
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
     inputs.notes.iter().for_each(|note| say(format_args!("note: {note}")));
-    let calibration = cli.calibration(&inputs.device)?;
+    let calibration = calibration(cli, &inputs)?;
     let request = cli.request(&inputs, calibration.as_ref())?;
     check_outputs(cli)?;
     if cli.simple_rule() {
@@ -162,12 +171,17 @@ fn write(cli: &Cli, calibration: Option<&Loaded<Calibration>>, plan: &mut Plan) 
 
 /// Speed against memory.
 fn draw(cli: &Cli) -> anyhow::Result<u8> {
+    if cli.speculate == Some(Drafting::Auto) {
+        anyhow::bail!(
+            "--frontier plans all points with the same drafts; give --speculate a number, or leave it out"
+        );
+    }
     if cli.simple_rule() {
         anyhow::bail!("--frontier shows the simple rule beside the plans; leave out --baseline simple-rule");
     }
     let inputs = planner::read_inputs(&cli.device, &cli.model)?;
     inputs.notes.iter().for_each(|note| say(format_args!("note: {note}")));
-    let request = cli.request(&inputs, cli.calibration(&inputs.device)?.as_ref())?;
+    let request = cli.request(&inputs, calibration(cli, &inputs)?.as_ref())?;
     let folder = cli.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     frontier::writable(folder, &inputs_of(cli))?;
     let bar = Progress::on_stderr(cli.verbose > 0).bar(0, "points of the frontier", Unit::Steps);

@@ -19,13 +19,13 @@ use tempfile::NamedTempFile;
 
 use crate::page_cache;
 
-/// Links that are followed before a path is given up as a circle; the system's own number.
+/// Links that are followed before a path counts as a circle; the system's own number.
 const LINKS_MAX: usize = 40;
 
-/// Bytes after which what was written goes to the disk and leaves the page cache.
+/// Written bytes after which they are flushed to the disk and leave the page cache.
 const CACHED_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes from the beginning of an existing file that say its kind.
+/// Bytes at the beginning of an existing file that show its kind.
 const HEAD_BYTES: u64 = 64 << 10;
 
 /// A kind of output file. An existing file is replaced only by another of its own kind.
@@ -50,7 +50,7 @@ impl OutputKind {
     pub const GGUF: Self = Self { name: "a GGUF file", is_one: |head| head.starts_with(b"GGUF") };
 }
 
-/// Files that a command reads, each with a name for people: no output may replace one.
+/// Files that a command reads, each with a name for people. No output may replace them.
 pub type InputFiles<'a> = &'a [(&'a str, &'a Path)];
 
 /// An output file being written. Dropped before [`OutputFile::finish`], no file is left or changed.
@@ -63,9 +63,9 @@ pub struct OutputFile {
 
 #[derive(Debug)]
 enum Kind {
-    /// A temporary file, and the name that it will get.
-    Renamed { file: BufWriter<NamedTempFile>, target: PathBuf },
-    /// Something that takes bytes as they come.
+    /// A temporary file, the name that it will get, and the kind of file that it may replace there.
+    Renamed { file: BufWriter<NamedTempFile>, target: PathBuf, replaces: OutputKind },
+    /// Something that takes bytes at once, such as a pipe.
     Direct { file: BufWriter<File>, is_file: bool },
 }
 
@@ -81,10 +81,10 @@ enum PathKind {
 }
 
 impl OutputFile {
-    /// Begins an output file; a pipe is waited for until somebody reads it.
+    /// Begins an output file. On a pipe it waits for a reader.
     ///
     /// # Errors
-    /// The system's, without a temporary name; and a folder or a file of another kind at this path.
+    /// The system's, without the temporary name; and a folder or a file of another kind at this path.
     pub fn create(path: &Path, kind: OutputKind) -> io::Result<Self> {
         let direct = |file: File| {
             let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
@@ -94,7 +94,7 @@ impl OutputFile {
             PathKind::File { target, mode } => {
                 replaceable(&target, kind, &[])?;
                 let file = BufWriter::new(temporary(&target, mode)?);
-                Ok(Self::of(Kind::Renamed { file, target }))
+                Ok(Self::of(Kind::Renamed { file, target, replaces: kind }))
             }
             PathKind::Special { path, .. } => OpenOptions::new().write(true).open(path).map(direct),
             PathKind::Descriptor { number: 1, .. } => {
@@ -112,7 +112,7 @@ impl OutputFile {
         Self { kind, cached_bytes: 0 }
     }
 
-    /// Has what was written so far leave the page cache.
+    /// Flushes the bytes written so far, and drops them from the page cache.
     fn uncache(&mut self) -> io::Result<()> {
         self.cached_bytes = 0;
         self.flush()?;
@@ -126,8 +126,9 @@ impl OutputFile {
         Ok(())
     }
 
-    /// The file under it, to be written from its beginning by other means; none where the bytes go to something else, such as a pipe.
-    /// Before [`OutputFile::finish`] everything must be written.
+    /// The underlying file, for other means of writing from its beginning; `None` for a pipe and the like.
+    ///
+    /// All bytes must be written before [`OutputFile::finish`].
     pub fn as_file(&self) -> Option<&File> {
         match &self.kind {
             Kind::Renamed { file, .. } => Some(file.get_ref().as_file()),
@@ -135,17 +136,18 @@ impl OutputFile {
         }
     }
 
-    /// Ends the file: all bytes are where they belong, and a file has its name.
+    /// Ends the file: all bytes are on the disk, and a file has its name.
     ///
     /// # Errors
-    /// The system's; the temporary file is gone then.
+    /// The system's, and a file of another kind that appeared at this path meanwhile; the temporary file is gone then.
     pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         match self.kind {
-            Kind::Renamed { file, target } => {
+            Kind::Renamed { file, target, replaces } => {
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
                 file.as_file().sync_all()?;
                 page_cache::forget(file.as_file());
+                replaceable(&target, replaces, &[])?;
                 file.persist(target).map_err(|error| error.error)?;
                 Ok(())
             }
@@ -183,7 +185,7 @@ impl Write for OutputFile {
     }
 }
 
-/// A refusal to write, with the remedy where the system's sentence has none.
+/// An error of writing, with a remedy where the system's message has none.
 fn explained(error: io::Error) -> io::Error {
     match error.kind() {
         ErrorKind::FileTooLarge => {
@@ -198,18 +200,19 @@ fn explained(error: io::Error) -> io::Error {
 /// Writes a whole output file.
 ///
 /// # Errors
-/// Those of [`OutputFile::create`] and [`OutputFile::finish`].
+/// As [`OutputFile::create`] and [`OutputFile::finish`].
 pub fn write(path: &Path, kind: OutputKind, bytes: &[u8]) -> io::Result<()> {
     let mut file = OutputFile::create(path, kind)?;
     file.write_all(bytes)?;
     file.finish()
 }
 
-/// Whether an output file can be written there by a command with these inputs: to be known before the work, not after it. Nothing
-/// is changed, and no pipe is waited for.
+/// Checks, before the work, that an output file can be written by a command with these inputs.
+///
+/// It changes nothing and waits for no pipe.
 ///
 /// # Errors
-/// As [`OutputFile::create`]; and one of the inputs at this path.
+/// As [`OutputFile::create`]; and an input at this path.
 pub fn writable(path: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::Result<()> {
     match place(path)? {
         PathKind::File { target, mode } => {
@@ -221,12 +224,12 @@ pub fn writable(path: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::Re
     }
 }
 
-/// Whether what is written there goes to a device, a pipe, a socket or a descriptor, so that no other file can stand beside it.
+/// Whether the path is a device, a pipe, a socket or a descriptor, beside which no other file can stand.
 pub fn is_special(path: &Path) -> bool {
     matches!(place(path), Ok(PathKind::Special { .. } | PathKind::Descriptor { .. }))
 }
 
-/// Gives a complete file, which stands elsewhere on the disk, the name `to`: as an output file of the same bytes.
+/// Moves a complete file to the name `to`, with the checks of an output file.
 ///
 /// # Errors
 /// As [`OutputFile::create`]; `from` is still there then.
@@ -248,7 +251,7 @@ pub fn deliver(from: &Path, to: &Path, kind: OutputKind) -> io::Result<()> {
     fs::remove_file(from)
 }
 
-/// Follows links to what the bytes of an output file go to.
+/// Follows links to the place where an output file's bytes go.
 fn place(path: &Path) -> io::Result<PathKind> {
     let descriptors = fs::canonicalize("/proc/self/fd").ok();
     let mut path = path.to_owned();
@@ -281,7 +284,7 @@ fn place(path: &Path) -> io::Result<PathKind> {
     Err(io::Error::other("its symbolic links go round in a circle"))
 }
 
-/// Refuses a target that an output of this kind must not replace: an input, or a file of another kind.
+/// Refuses a target that this output must not replace: an input, or a file of another kind.
 fn replaceable(target: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::Result<()> {
     let refused = |why: String| Err(io::Error::new(ErrorKind::AlreadyExists, why));
     if let Some((name, _)) = inputs.iter().find(|(_, input)| same_file(target, input)) {
@@ -302,20 +305,22 @@ fn replaceable(target: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::R
     ))
 }
 
-/// Whether two paths lead to one file, under whatever names; it need not be there yet.
+/// Whether two paths lead to one file, under whatever names. The file need not exist: links to it are followed.
 fn same_file(a: &Path, b: &Path) -> bool {
     match (fs::metadata(a), fs::metadata(b)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         (Err(_), Err(_)) => {
-            let whole =
-                |path: &Path| Some((folder_of(path).canonicalize().ok()?, path.file_name()?.to_owned()));
+            let whole = |path: &Path| {
+                let PathKind::File { target, .. } = place(path).ok()? else { return None };
+                Some((folder_of(&target).canonicalize().ok()?, target.file_name()?.to_owned()))
+            };
             whole(a).is_some_and(|a| whole(b) == Some(a))
         }
         _ => false,
     }
 }
 
-/// A file beside `target` under a temporary name; its permissions are `mode`, or those of any new file.
+/// A file beside `target` under a temporary name, with the permissions `mode` or the default ones.
 fn temporary(target: &Path, mode: Option<u32>) -> io::Result<NamedTempFile> {
     let file = tempfile::Builder::new()
         .prefix(".flashplan-")
@@ -329,7 +334,7 @@ fn temporary(target: &Path, mode: Option<u32>) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// Why no file can be made in a folder, and what to do.
+/// Why no file can be created in a folder, and what to do.
 fn refusal(folder: &Path, error: &io::Error) -> String {
     let shown = folder.display();
     match error.kind() {

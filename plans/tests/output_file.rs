@@ -207,6 +207,19 @@ fn a_file_of_another_kind_is_never_replaced() {
 }
 
 #[test]
+fn a_file_of_another_kind_that_appears_meanwhile_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let mut file = OutputFile::create(&path, OutputKind::GGUF).unwrap();
+    file.write_all(b"GGUF").unwrap();
+    fs::write(&path, "remember the milk\n").unwrap();
+    let said = file.finish().unwrap_err().to_string();
+    assert!(said.starts_with("the file that is there is not a GGUF file, and would be lost"), "{said}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "remember the milk\n");
+    assert_eq!(names(folder.path()), ["file"]);
+}
+
+#[test]
 fn an_earlier_output_and_an_empty_file_are_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
@@ -247,5 +260,12 @@ fn an_input_is_never_replaced_under_any_name() {
     let refused = output_file::writable(&at("inner/../later"), ANY, &other).unwrap_err();
     assert_eq!(refused.to_string(), "it is where the report goes; name another file");
     output_file::writable(&at("later.svg"), ANY, &other).unwrap();
+    // an output whose link leads to a file that is not there yet, either way round
+    symlink("later", at("ahead")).unwrap();
+    for (path, taken) in [("later", "ahead"), ("ahead", "later")] {
+        let taken = [("where the report goes", &*at(taken))];
+        let refused = output_file::writable(&at(path), ANY, &taken).unwrap_err();
+        assert_eq!(refused.to_string(), "it is where the report goes; name another file", "{path}");
+    }
     output_file::writable(Path::new("/dev/null"), ANY, &[("an output", Path::new("/dev/null"))]).unwrap();
 }

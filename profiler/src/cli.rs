@@ -16,118 +16,118 @@ Examples:
   profile --out devices/my-phone --storage /data/local/tmp
       measures this machine and the disk under /data/local/tmp; writes device.toml
   profile --check
-      says what this machine lacks, and the command that mends it
+      lists what slows this machine down, with the command that mends each
   profile --model mistral-7b-relu.gguf --out mistral
-      measures the machine, unless mistral/device.toml is there, and the model
+      measures the machine, unless mistral/device.toml exists, and then the model
   profile --model Qwen3-4B --quantize q8_0 --out qwen
-      makes qwen/Qwen3-4B-q8_0.gguf of the folder, says what that loses, and measures it
+      converts the folder to qwen/Qwen3-4B-q8_0.gguf, prints the loss of quantising, and measures the file
   profile --model hf:Qwen/Qwen3-4B-GGUF:Q4_K_M --out qwen
-      fetches that file from Hugging Face's hub, unless it is there, and measures it
+      downloads the file from Hugging Face's hub, unless the cache has it, and measures it
 
 Then: plan --device device.toml --model model.toml --mem 12G
 Exit codes: 0 done, 1 error or wrong usage.";
 
-/// Measure this machine and a model, for `plan` to plan with
+/// Measure this machine and a model, for `plan`
 ///
-/// Writes device.toml, storage.csv, cores.csv and memory.csv; with --model also model.toml, neurons.csv,
-/// reuse.csv and the flash container MODEL.bundle, or MODEL.index where weights are read from the model's own file.
-/// Files appear when they are complete; what is finished of a model is kept beside them until then, so that the same
-/// command goes on where it was stopped or killed.
+/// Writes device.toml, storage.csv, cores.csv and memory.csv. With --model it also writes model.toml, neurons.csv and reuse.csv, and
+/// the container MODEL.bundle or the index MODEL.index. Files appear when they are complete. Finished parts of a model are kept, so the
+/// same command resumes after a kill.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "profile", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Arguments {
-    /// A model to measure too: a GGUF file, a folder with one, a folder from Hugging Face's hub, or a model there
+    /// Model to measure: a GGUF file, a folder with one, a folder from Hugging Face's hub, or a model on the hub
     ///
-    /// A folder from the hub (config.json, safetensors, tokenizer) is first written as a GGUF file into the folder of --storage, with its
-    /// weights as they are or as --quantize has them. The file stays, and the same command finds it again.
+    /// A folder from the hub (config.json, safetensors, tokenizer) is first converted to a GGUF file in the folder of --storage, quantised
+    /// with --quantize. The file stays, and the same command finds it again.
     ///
-    /// hf:OWNER/REPO:QUANT is fetched first: the GGUF files of that quantisation, the only one's where :QUANT is left out, or a folder
-    /// with safetensors where there are no GGUF files. They lie in the cache of Hugging Face's own programs; a fetch that was stopped
-    /// goes on. `HF_TOKEN`, `HF_HOME` and `HF_ENDPOINT` are heeded.
+    /// hf:OWNER/REPO:QUANT is downloaded first. Without :QUANT the repository must have a single quantisation; one without GGUF files is
+    /// downloaded as a folder. Downloads lie in the cache of Hugging Face's own programs and resume. `HF_TOKEN`, `HF_HOME` and
+    /// `HF_ENDPOINT` work as there.
     #[arg(long, value_name = "FILE|DIR|hf:OWNER/REPO[:QUANT]", help_heading = "Model", value_hint = ValueHint::AnyPath)]
     #[arg(value_parser = OsStringValueParser::new().try_map(Source::read))]
     pub model: Option<Source>,
-    /// The format that the weights of a folder from Hugging Face's hub are quantised to [default: none, as they are]
+    /// Quantise the weights of a folder from Hugging Face's hub to this format [default: none]
     ///
-    /// The change of perplexity is measured and told. The embedding and the head of models in four bits have eight.
+    /// Prints the measured change of perplexity. Embedding and head of a 4-bit model have 8 bits.
     #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
     pub quantize: Option<QuantisedFormat>,
-    /// A calibration text instead of the one built in
+    /// Calibration text, instead of the built-in one
     #[arg(long, value_name = "FILE", requires = "model", help_heading = "Model")]
     pub text: Option<PathBuf>,
-    /// How a quantised model's down rows are stored, which must be quantised again [default: as in the model, the
-    /// finest where layers differ; not at all where all neurons fire]
+    /// Format of the down rows of a quantised model, which are quantised again to read single neurons [default: the model's; the finest
+    /// where layers differ]
     ///
-    /// Where all neurons fire, as those of `SiLU` do, down stays bit for bit as it is in the file unless this asks for rows.
-    /// `Q8_0` keeps nearly every bit and takes more memory and reads; the loss of either is measured with the levels.
+    /// `Q8_0` loses least, and takes more memory and reads. The loss is measured with the levels. Where all neurons fire (`SiLU`, GELU),
+    /// down stays bit for bit as in the file without this option.
     #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
     pub down: Option<DownFormat>,
-    /// Offer levels that leave out neurons whose gate is small, of a model whose neurons all fire (`SiLU`, GELU)
+    /// Add levels that skip neurons with a small gate, for a model whose neurons all fire (`SiLU`, GELU)
     ///
-    /// Neurons are stored one by one then, in a container, with all gates always in memory; up and down are read and computed of
-    /// those alone whose gate reaches a threshold. Each level's loss is measured; `--max-loss` of `plan` chooses among them.
+    /// A container then stores single neurons, and all gates stay in memory. Up and down are read and computed only where the gate reaches
+    /// a threshold. Each level's loss is measured; `--max-loss` of `plan` limits it.
     #[arg(long, requires = "model", conflicts_with = "routes", help_heading = "Model")]
     pub gate_levels: bool,
-    /// The function between gate and up, where the file does not say it or is wrong: files of `relu` models that came from llama.cpp's
-    /// converter are taken for `silu`
+    /// Activation function, where the file does not name it or names a wrong one
+    ///
+    /// Files of ReLU models from llama.cpp's converter need `--activation relu`: they look like SiLU models.
     #[arg(long, value_name = "NAME", requires = "model", help_heading = "Model")]
     pub activation: Option<ActivationName>,
-    /// Leave the weights in the model's own file, and write an index of it instead of a container [default where whole experts
-    /// are read]
+    /// Write an index of the model's own file instead of a container [default for mixtures read by whole experts]
     ///
-    /// For models of which every level needs whole experts or layers: `run` reads them from the model's file, which must stay, and
-    /// an index of a few megabytes says where they are. Reads are larger than a container's, one for each matrix of an expert. A mixture
-    /// with exact zeros has the level `dense` alone then.
+    /// `run` then reads the weights from the model's file, which must stay. The index has a few megabytes. Each matrix of an expert is a
+    /// read of its own. A mixture with exact zeros has only the level `dense` then.
     #[arg(long, requires = "model", help_heading = "Model")]
     pub index: bool,
-    /// Write all weights into a container, after which the model's file is not needed [default where single neurons or whole layers
-    /// are read, where --storage is on another disk than the model, and with --consume-model]
+    /// Write a container with all weights, after which the model's file is not needed
+    ///
+    /// The default for models read by single neurons or whole layers, where --storage is on another disk than the model, and with
+    /// --consume-model.
     #[arg(long, requires = "model", conflicts_with = "index", help_heading = "Model")]
     pub pack: bool,
-    /// A recording of a real model's routing, for a mixture of generated weights that is read expert by expert
+    /// Recorded expert routing of a real model, for a mixture with random weights
     ///
-    /// Misses are then measured of the recorded experts, not of the model's own, and nothing is known ahead but what was recorded: a plan is
-    /// for `run --bench --routes` with the same file, which has the form that is described there.
+    /// Misses are measured with the recorded experts, and look-ahead knows only recorded predictions. Run the plan with
+    /// `run --bench --routes` and the same file; `run --help` describes its form.
     #[arg(long, value_name = "FILE.csv", requires = "model", help_heading = "Model")]
     pub routes: Option<PathBuf>,
-    /// Give the model's file back to the disk while the container is written, and remove it at the end
+    /// Delete the model's file while the container is written
     ///
-    /// For a disk that cannot hold a model twice. Only what the container holds already goes; a start after a kill goes
-    /// on, with this same option.
+    /// For a disk that cannot hold the model twice. Each layer's bytes go as soon as the container has them. After a kill only the same
+    /// command with this option can resume.
     #[arg(long, requires = "model", help_heading = "Model")]
     pub consume_model: bool,
 
-    /// The folder for all files but the container or index
+    /// Folder of all files but the container or index
     #[arg(short, long, value_name = "DIR", default_value = ".", help_heading = "Files")]
     pub out: PathBuf,
-    /// The folder for the container or index: its disk is measured [default: that of --out]
+    /// Folder of the container or index; its disk is measured [default: --out]
     #[arg(long, value_name = "DIR", help_heading = "Files")]
     pub storage: Option<PathBuf>,
-    /// Replace the files of another model in these folders
+    /// Replace another model's profile in these folders
     ///
-    /// Without it they are refused. A profile of the same model replaces its own files.
+    /// Without this option it is an error. A profile of the same model always replaces its own files.
     #[arg(long, requires = "model", help_heading = "Files")]
     pub replace: bool,
-    /// The short name of the device or, with --model, of the model [default: made from its description]
+    /// Short name of the device or, with --model, of the model [default: from its description]
     #[arg(long, help_heading = "Files")]
     pub name: Option<String>,
 
-    /// A sixth of the time: fewer points, shorter windows, fewer tokens
+    /// Take a sixth of the time: fewer points, shorter windows, fewer tokens
     #[arg(long)]
     pub quick: bool,
-    /// Only say what this machine lacks for plans to run at full speed, and the command that mends each; nothing is measured
+    /// List what slows this machine down, with the command that mends each; measures nothing
     #[arg(long, conflicts_with_all = ["model", "name", "quick", "json"])]
     pub check: bool,
     /// Print one JSON object on standard output instead of tables
     #[arg(long, help_heading = "Report")]
     pub json: bool,
-    /// Say on standard error what is done; twice: each step of it, too
+    /// Log to standard error, and print all rates and levels; twice: every step
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Report")]
     pub verbose: u8,
 }
 
 impl Arguments {
-    /// Where weights are to be read from, if that is asked for.
+    /// The requested place of the weights; `None`: the default.
     pub fn weights(&self) -> Option<Weights> {
         match (self.index, self.pack) {
             (true, _) => Some(Weights::OwnFile),
@@ -141,12 +141,15 @@ impl Arguments {
         self.storage.as_deref().unwrap_or(&self.out)
     }
 
-    /// Finds paths that cannot be, before anything is measured.
+    /// Checks all paths before the measurement.
     ///
     /// # Errors
-    /// [`ProfileError::Path`] with the option and what is wrong with it; [`ProfileError::Contract`] if a
-    /// folder cannot be written to.
+    /// [`ProfileError::Path`] with the option and its fault; [`ProfileError::Contract`] if a folder cannot be written to.
     pub fn check(&self) -> Result<(), ProfileError> {
+        if self.check {
+            let flag = if self.storage.is_some() { "--storage" } else { "--out" };
+            return require(flag, self.storage(), self.storage().is_dir(), "is not a folder");
+        }
         for (flag, folder) in [("--out", &*self.out), ("--storage", self.storage())] {
             if flag == "--out" && !folder.exists() {
                 std::fs::create_dir_all(folder).map_err(|source| ProfileError::Io {
@@ -178,7 +181,7 @@ impl Arguments {
 }
 
 impl Arguments {
-    /// Whether the folders take files, and no output replaces another file.
+    /// Checks that the folders take files, and that no output replaces another file.
     fn check_outputs(&self) -> Result<(), ProfileError> {
         let (mut inputs, mut files): (Vec<(&str, &Path)>, _) = (Vec::new(), Vec::new());
         if let Some(Source::Path(model)) = &self.model {
@@ -186,7 +189,7 @@ impl Arguments {
         }
         inputs.extend(self.text.iter().map(|text| ("the file of --text", &**text)));
         inputs.extend(self.routes.iter().map(|routes| ("the file of --routes", &**routes)));
-        // a device that is measured already stays
+        // an existing device stays
         if self.model.is_none() || !self.out.join("device.toml").exists() {
             files.extend(outputs::of_device());
         }
@@ -199,7 +202,7 @@ impl Arguments {
     }
 }
 
-/// A format that down rows can be quantised to.
+/// A format of quantised down rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DownFormat {
     /// 4.5 bits a weight.
@@ -231,7 +234,7 @@ impl From<DownFormat> for Format {
     }
 }
 
-/// A format that a folder's weights can be quantised to.
+/// A format of a folder's quantised weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum QuantisedFormat {
     /// 8.5 bits a weight.
@@ -240,7 +243,7 @@ pub enum QuantisedFormat {
     /// 4.5 bits a weight.
     #[value(name = "q4_0", alias = "Q4_0")]
     Q4,
-    /// 4.5 bits a weight, with a minimum for each 32; rows that are no multiple of 256 have `q8_0`.
+    /// 4.5 bits a weight, with a minimum for each 32; rows that are no multiple of 256 become `q8_0`.
     #[value(name = "q4_k", alias = "Q4_K")]
     Q4K,
     /// Half precision.
@@ -259,12 +262,12 @@ impl From<QuantisedFormat> for Quantisation {
     }
 }
 
-/// An activation that a model can be said to have.
+/// An activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ActivationName {
-    /// `relu(gate x) * up x`, as in models made sparse with it.
+    /// `relu(gate x) * up x`: most neurons are zero.
     Relu,
-    /// `relu(gate x) * relu(up x)`, both sides sparse.
+    /// `relu(gate x) * relu(up x)`: more neurons are zero.
     Drelu,
     /// `silu(gate x) * up x`: no neuron is exactly zero.
     Silu,

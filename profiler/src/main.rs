@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error and those below it that say something more.
+/// An error, and its causes that add something.
 fn said(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -91,7 +91,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         consume: arguments.consume_model,
         replace: arguments.replace,
     });
-    // what cannot be is told before another profile is waited for
+    // errors come before the wait for another profile
     if let Some(options) = &options {
         profiler::truncated::explain().context("cannot listen to bus errors")?;
         model::hub::check(&context, options, quantisation)?;
@@ -151,7 +151,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The result for people: what was measured, the files, and the next command.
+/// The result for people: machine, model, files, and the next command.
 fn summary(device: Option<&device::Summary>, model: Option<&model::Summary>) -> String {
     let mut table = Rows::new().left();
     let mut files = Vec::new();
@@ -204,11 +204,11 @@ fn disk_line(device: &plans::Device) -> String {
     };
     let mut parts = vec![device.identity.storage.clone()];
     parts.extend(
-        best("random", 8192).map(|rate| format!("{:.0} thousand random reads of 8 KiB a second", rate / 1e3)),
+        best("random", 8192).map(|rate| format!("{} random reads of 8 KiB a second", in_thousands(rate))),
     );
     parts.extend(
         best("sequential", 1 << 20)
-            .map(|rate| format!("{:.1} GB/s in sequence", rate * f64::from(1 << 20) / 1e9)),
+            .map(|rate| format!("{} in sequence", bandwidth(rate * f64::from(1 << 20)))),
     );
     if !device.storage.direct {
         parts.push("through the page cache: this file system refuses direct reads".to_owned());
@@ -216,23 +216,52 @@ fn disk_line(device: &plans::Device) -> String {
     parts.join(", ")
 }
 
-/// The fastest lossless level and the fastest of all, each with its loss and its share of neurons.
+/// A rate with about two digits: `98 thousand`, `4.2 thousand`, `180`.
+fn in_thousands(rate: f64) -> String {
+    match rate {
+        _ if rate >= 9950.0 => format!("{:.0} thousand", rate / 1e3),
+        _ if rate >= 1000.0 => format!("{:.1} thousand", rate / 1e3),
+        _ => format!("{rate:.0}"),
+    }
+}
+
+/// Bytes a second in decimal units: `1.6 GB/s`, `120 MB/s`.
+fn bandwidth(bytes_per_second: f64) -> String {
+    if bytes_per_second >= 1e9 {
+        format!("{:.1} GB/s", bytes_per_second / 1e9)
+    } else {
+        format!("{:.0} MB/s", bytes_per_second / 1e6)
+    }
+}
+
+/// The number of levels, and the one that computes the fewest neurons with its loss; for a single level its loss.
 fn levels_line(levels: &[model::LevelSummary]) -> String {
     let percent = |fraction: f64| format!("{:.1} %", fraction * 100.0);
     let fewest = levels.iter().min_by(|a, b| a.active_fraction.total_cmp(&b.active_fraction));
-    match fewest {
-        Some(fewest) if levels.len() > 1 => format!(
+    match (fewest, levels) {
+        (Some(one), [_]) => format!("one, `{}`: every neuron is computed, {}", one.name, loss(one)),
+        (Some(fewest), _) => format!(
             "{} levels, from all neurons down to {} of them at {:+.2} % of perplexity (`{}`)",
             levels.len(),
             percent(fewest.active_fraction),
             fewest.change_fraction * 100.0,
             fewest.name
         ),
-        _ => "one, `dense`: every neuron, nothing lost".to_owned(),
+        (None, _) => "none".to_owned(),
     }
 }
 
-/// Prints warnings, time and disk space of a profile before it begins; `verbose`: also each stage, and the facts assumed of the model.
+/// The loss of a level in words.
+fn loss(level: &model::LevelSummary) -> String {
+    let change = level.change_fraction * 100.0;
+    match level.upper_fraction {
+        _ if level.lossless => "lossless".to_owned(),
+        Some(upper) => format!("{change:+.2} % of perplexity, at most {:+.2} %", upper * 100.0),
+        None => format!("{change:+.2} % of perplexity"),
+    }
+}
+
+/// Prints warnings, time and disk space before the profile begins. `verbose` adds each stage, and all assumptions about the model.
 fn print_estimate(context: &Context, profile: &Profile, verbose: bool) {
     for remark in &profile.remarks {
         say(format_args!("warning: {remark}"));
@@ -251,8 +280,11 @@ fn print_estimate(context: &Context, profile: &Profile, verbose: bool) {
             say(format_args!("  {:>8}  {stage}", time(*seconds)));
         }
     }
-    // the first is the activation, which a file may not state: a wrong one computes garbage
-    profile.taken.iter().take(if verbose { usize::MAX } else { 1 }).for_each(say);
+    if verbose {
+        profile.taken.iter().for_each(say);
+    } else {
+        profile.assumed_activation().into_iter().for_each(say);
+    }
     if profile.layers_done > 0 {
         say(format_args!("resuming: {} of {} layers done", profile.layers_done, profile.layers()));
     }
@@ -417,4 +449,59 @@ fn model_json(summary: &model::Summary) -> serde_json::Value {
         "levels": levels,
         "kv_formats": summary.kv_formats,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(name: &str, lossless: bool, [change, active]: [f64; 2]) -> model::LevelSummary {
+        let upper_fraction = Some(2.0 * change);
+        model::LevelSummary {
+            name: name.to_owned(),
+            lossless,
+            change_fraction: change,
+            upper_fraction,
+            active_fraction: active,
+        }
+    }
+
+    #[test]
+    fn a_level_is_called_lossless_only_where_nothing_is_lost() {
+        for (levels, said) in [
+            (vec![level("dense", true, [0.0001, 1.0])], "one, `dense`: every neuron is computed, lossless"),
+            (
+                vec![level("dense", false, [0.0042, 1.0])],
+                "one, `dense`: every neuron is computed, +0.42 % of perplexity, at most +0.84 %",
+            ),
+            (
+                vec![level("dense", true, [0.0, 1.0]), level("sign", false, [0.0021, 0.123])],
+                "2 levels, from all neurons down to 12.3 % of them at +0.21 % of perplexity (`sign`)",
+            ),
+        ] {
+            assert_eq!(levels_line(&levels), said);
+        }
+    }
+
+    #[test]
+    fn a_slow_disk_has_units_that_fit() {
+        let device = concat!(env!("CARGO_MANIFEST_DIR"), "/../plans/tests/device.toml");
+        let mut device = plans::file::read::<plans::Device>(device.as_ref()).expect("a device").value;
+        for (random, sequential, said) in [
+            (98_000.0, 1_600.0, "98 thousand random reads of 8 KiB a second, 1.7 GB/s in sequence"),
+            (4_200.0, 400.0, "4.2 thousand random reads of 8 KiB a second, 419 MB/s in sequence"),
+            (180.0, 110.0, "180 random reads of 8 KiB a second, 115 MB/s in sequence"),
+        ] {
+            let read = device.storage.reads[0].clone();
+            let at = |pattern: &str, block_bytes, reads_per_second| plans::device::ReadSpeed {
+                pattern: pattern.to_owned(),
+                block_bytes,
+                reads_per_second,
+                ..read.clone()
+            };
+            device.storage.reads = vec![at("random", 8192, random), at("sequential", 1 << 20, sequential)];
+            let line = disk_line(&device);
+            assert!(line.contains(said), "{line}");
+        }
+    }
 }

@@ -41,6 +41,19 @@ fn a_check_says_what_is_lacking_and_measures_nothing() {
     }
     assert_eq!(files_in(folder.path()), Vec::<String>::new(), "{text}");
     assert_eq!(run(&["--check", "--model", "x.gguf"]).status.code(), Some(1));
+    // of files that it would not write, and of a folder that it would not make, it asks nothing
+    fs::write(folder.path().join("memory.csv"), "name,age\n").expect("written");
+    let missing = folder.path().join("missing");
+    for out in [folder.path(), &missing] {
+        let output =
+            profile().args(["--check", "--storage"]).arg(folder.path()).arg("--out").arg(out).output();
+        let output = output.expect("the program starts");
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    assert_eq!(files_in(folder.path()), ["memory.csv"]);
+    let said =
+        stderr(&profile().arg("--check").arg("--out").arg(&missing).output().expect("the program starts"));
+    assert!(said.contains("missing does not exist"), "{said}");
 }
 
 fn files_in(folder: &Path) -> Vec<String> {

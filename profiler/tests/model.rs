@@ -557,7 +557,7 @@ fn a_mixture_whose_neurons_all_fire_stands_expert_by_expert_and_its_slices_are_m
     assert!(shares.iter().all(|share| share.is_some_and(|share| share > 0.0)), "{shares:?}");
 }
 
-/// The misses of a profile are those of an obvious count over the recording, and its plan's hits those that come.
+/// A profile's misses equal a plain count over the recording, and its plan's hits equal the measured ones.
 #[test]
 fn misses_of_recorded_routes_take_the_place_of_the_models_own() {
     const SLOTS: usize = 2;
@@ -709,8 +709,22 @@ fn what_a_model_is_taken_to_be_is_told_with_the_reason() {
         template,
         "chat template: none; the file does not say, and a conversation needs `run --template FILE`"
     );
+    let assumed = |place: &Place| {
+        let profile = Profile::prepare(&place.context, &place.options).unwrap();
+        profile.assumed_activation().map(str::to_owned)
+    };
+    assert_eq!(assumed(&place), None);
     place.options.activation = Some(kernels::Activation::Relu);
-    assert_eq!(taken(&place)[0], "activation: relu, by --activation");
+    assert_eq!((&*taken(&place)[0], assumed(&place)), ("activation: relu, by --activation", None));
+    // the same file without the key
+    let mut bytes = std::fs::read(&place.options.model).unwrap();
+    let (key, other) = (b"flashplan.activation", b"something.activation");
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+    bytes[at..][..other.len()].copy_from_slice(other);
+    std::fs::write(&place.options.model, bytes).unwrap();
+    place.options.activation = None;
+    let sentence = "activation: silu, as `llama` has it; the file does not say; --activation names another";
+    assert_eq!(assumed(&place).as_deref(), Some(sentence));
 
     let golden = |name: &str| {
         let path = format!("{}/../fixtures/golden/architectures/{name}.gguf", env!("CARGO_MANIFEST_DIR"));

@@ -112,7 +112,21 @@ fn a_profile_that_was_changed_is_refused_or_noted() {
     write(&format!("{by_hand}checksum = \"void\"\n"));
     let (code, _, err) = run(&folder, &[]);
     assert_eq!((code, &*err), (0, "note: device.toml: its checksum is void: it was changed by hand\n"));
-    write(figures.rsplit_once("\n#").expect("a comment").0);
+    write(&device);
+    let calibration = format!(
+        "schema = 1\n[measured]\ntool = \"run\"\ndate = \"2026-11-24\"\ndevice = \"small\"\ndevice_fingerprint = \"{}\"\n\
+         model = \"small\"\n[factors]\ncompute = 1.0\nstream = 1.0\ngather = 1.0\nrandom_reads = 0.9\nordered_reads = 1.0\n\
+         [integrity]\nchecksum = \"void\"\n",
+        small::device().fingerprint
+    );
+    fs::write(folder.join("calibration.toml"), calibration).expect("written");
+    for also in [&[][..], &["--frontier"]] {
+        let arguments = [&["--calibration", "calibration.toml"], also].concat();
+        let (code, _, err) = run(&folder, &arguments);
+        let note = "note: calibration.toml: its checksum is void: it was changed by hand\n";
+        assert_eq!((code, &*err), (0, note), "{arguments:?}");
+    }
+    write(device.rsplit_once("\n#").expect("a comment").0);
     let (code, _, err) = run(&folder, &[]);
     assert_eq!((code, &*err), (0, ""), "a file of an older version");
 }
@@ -186,6 +200,12 @@ fn wrong_usage_exits_with_1_and_says_what_to_do() {
         (vec!["--without", "predictor", "--level", "sign"], "level `sign` is another"),
         (vec!["--baseline", "mmap"], "llm-in-a-flash"),
         (vec!["--nonsense"], "unexpected argument"),
+        (vec!["--frontier", "--smt", "a.smt2"], "cannot be used with"),
+        (vec!["--frontier", "--speculate", "auto"], "give --speculate a number, or leave it out"),
+        (vec!["--check", "plan.toml", "--frontier"], "cannot be used with"),
+        (vec!["--check", "plan.toml", "--mem", "24M"], "'--check <PLAN>...' cannot be used with"),
+        (vec!["--check", "plan.toml", "-o", "other.toml"], "cannot be used with"),
+        (vec!["--check", "plan.toml", "--max-loss", "0"], "cannot be used with"),
         (
             vec!["-o", "none/plan.toml"],
             "error: cannot write none/plan.toml: there is no folder none; make it",

@@ -1,8 +1,8 @@
-//! A folder from Hugging Face's hub, as the GGUF file that a profile begins with.
+//! Conversion of a folder from Hugging Face's hub to the GGUF file of a profile.
 //!
-//! The file is written beside the container or index, which reads weights in place, and it stays, as a downloaded one would. It knows
-//! what it was made of, so that the same command finds it again. What quantising loses is measured once, before the file has its
-//! name: held-out text is read with the folder's own weights and with the quantised ones.
+//! The file is written beside the container or index, and stays. It names its source, so the same command finds it again. The loss of
+//! quantising is measured once, before the file gets its name. Held-out text is read with the folder's own weights and with quantised
+//! ones.
 
 use std::path::{Path, PathBuf};
 
@@ -19,11 +19,10 @@ use super::text::{Texts, Windows};
 use crate::device::storage::free_bytes;
 use crate::{Context, ProfileError, Stopped};
 
-/// Tokens of held-out text on which what quantising loses is measured; a quarter of them where it is quick.
+/// Tokens of held-out text that measure the loss of quantising; a quarter of them with `--quick`.
 const HELD_OUT_TOKENS: usize = 2048;
 
-/// Opens and closes the model, or its folder, and compares free space with the files to be written. A fault is known so before
-/// anything is waited for.
+/// Checks the model or its folder, and the free space, before any wait.
 ///
 /// # Errors
 /// A fault of the folder or file, and too little space.
@@ -44,14 +43,14 @@ pub fn check(
     check_space(context, &conversion, exact.as_ref())
 }
 
-/// The GGUF file that is made of a folder.
+/// The path of a folder's GGUF file.
 fn path_of(context: &Context, options: &ModelOptions, quantisation: Option<Quantisation>) -> PathBuf {
     let name = options.name.clone().or_else(|| name_of(&options.model.canonicalize().ok()?));
     let suffix = quantisation.map_or_else(String::new, |it| format!("-{}", it.name()));
     context.storage.join(format!("{}{suffix}.gguf", name.unwrap_or_else(|| "model".to_owned())))
 }
 
-/// Refuses a disk without room for a conversion and for the exact weights beside it.
+/// Checks that the disk has room for a conversion, and for the exact weights beside it.
 fn check_space(context: &Context, conversion: &Conversion, exact: Option<&Conversion>) -> anyhow::Result<()> {
     let needed = conversion.bytes() + exact.map_or(0, Conversion::bytes);
     let free = free_bytes(&context.storage)?;
@@ -62,11 +61,12 @@ fn check_space(context: &Context, conversion: &Conversion, exact: Option<&Conver
     Ok(())
 }
 
-/// The options with the model's GGUF file for a folder from the hub, which is written if it is not there; the same options for
-/// everything else. `say` is told what is written, and what it loses.
+/// The options, with the GGUF file in place of a folder from the hub. A missing file is written.
+///
+/// `say` gets the file that is written, and its loss.
 ///
 /// # Errors
-/// Those of the folder, too little space, another file in the place, and [`Stopped`].
+/// The folder's, too little space, another file at the path, and [`Stopped`].
 pub fn open(
     context: &Context,
     options: ModelOptions,
@@ -114,7 +114,7 @@ pub fn open(
     match exact {
         None => write(context, &mut conversion, &path, options.replace, &mut |_| Ok(None))?,
         Some(exact) => {
-            // gone when it is dropped
+            // removed when it is dropped
             let beside = path.with_extension("unquantised");
             let unquantised = stopped(exact.write_aside(&beside, &progress(context, exact.bytes())))?;
             let mut said = String::new();
@@ -135,7 +135,7 @@ pub fn open(
     Ok(opened(path))
 }
 
-/// The model's name: the folder's, or in the hub's cache (`models--OWNER--NAME/snapshots/COMMIT`) the one there.
+/// The model's name: the folder's, or `NAME` of the hub's cache (`models--OWNER--NAME/snapshots/COMMIT`).
 fn name_of(folder: &Path) -> Option<String> {
     let name = |folder: &Path| Some(folder.file_name()?.to_str()?.to_owned());
     let parent = folder.parent()?;
@@ -148,7 +148,7 @@ fn name_of(folder: &Path) -> Option<String> {
     .or_else(|| name(folder))
 }
 
-/// Whether a path is a folder from the hub that is to be made into a GGUF file.
+/// Whether a path is a folder from the hub that must be converted.
 fn is_of_the_hub(path: &Path, quantisation: Option<Quantisation>) -> anyhow::Result<bool> {
     let has_gguf = || -> anyhow::Result<bool> {
         let io = |source| ProfileError::Io { action: "list", path: path.to_owned(), source };
@@ -173,7 +173,7 @@ fn stopped<T>(result: Result<T, FolderError>) -> anyhow::Result<T> {
     })
 }
 
-/// Shows the bytes written, of so many, and says whether more are wanted.
+/// A callback that shows the written bytes out of `bytes`, and returns whether to go on.
 fn progress(context: &Context, bytes: u64) -> impl Fn(u64) -> bool {
     let bar = context.bytes_bar(bytes, "writing weights");
     move |bytes| {
@@ -201,7 +201,7 @@ fn write(
     }
 }
 
-/// Loss of held-out text from one file to another, and the perplexity of both.
+/// The perplexities of two files on held-out text, and the loss from one to the other.
 fn compare(
     context: &Context,
     options: &ModelOptions,
@@ -217,7 +217,7 @@ fn compare(
     let mut read = |file: &Path, what: &str| -> anyhow::Result<Vec<f64>> {
         let mut source = SourceModel::open(file)?;
         if let Some(activation) = options.activation {
-            source = super::with_activation(source, activation)?;
+            source = super::opened::with_activation(source, activation)?;
         }
         let tokenizer = source.tokenizer_data()?.into_tokenizer()?;
         windows = Windows::new(&tokenizer, &texts.held_out, source.config().context, tokens);
@@ -267,7 +267,7 @@ fn dense(
     Ok(said(source, &stream, &windows, false, &mut go_on)?.losses)
 }
 
-/// A note on how a file's weights were quantised, where they were here.
+/// A note on the quantisation of a file that was converted here.
 pub(super) fn note(gguf: &Gguf<'_>) -> Option<String> {
     let (name, change) = huggingface::quantised(gguf)?;
     Some(format!(

@@ -1,22 +1,21 @@
-//! The model half: activation statistics, predictors, quality levels and the container.
+//! Measures a model: activation statistics, predictors, quality levels and the container.
 //!
-//! One layer at a time, so that a model larger than memory needs little of it, and so that a killed profile goes on
-//! where it was. In the order in which things happen:
+//! It takes one layer at a time. So a model larger than memory needs little of it, and a killed profile resumes. The steps in order:
 //!
-//! 0. `fetch`: a model of Hugging Face's hub is fetched; `hub`: a folder from Hugging Face's hub becomes a GGUF file;
-//!    `taken` tells what the file was taken to be, and why;
-//! 1. `text`: calibration and held-out texts, windows of tokens from everywhere in them, as many as `budget` finds time
-//!    for; `write` lets a small model write more of it, to train on;
-//! 2. `glance`: whether the model predicts text at all; `layers`, for one layer after another:
-//!    * `batch`: the calibration text goes through the layer; `observe` hears what fires;
-//!    * `order`: hot neurons first, co-active ones together;
-//!    * `level`: the predictors of the quality levels; `start` and `train` (or `import`) and `threshold` make them;
-//!    * `evaluate`: the held-out text goes through the layer once for every level, and is counted;
-//!    * `reuse`: the requested neurons as miss rates of caches of every size; `missing`: how tokens differ in that;
-//!    * `work`: the layer's results are kept on disk, and the streams that the next one begins with;
-//! 3. `convert`: the container; `consume` gives the model's bytes back meanwhile, if that is wanted;
-//! 4. `loss`: what each level loses against the dense model, and how sure that is;
-//! 5. `table`: all of it as `model.toml` and its tables, beside the container.
+//! 1. `fetch` downloads a model from Hugging Face's hub. `hub` converts a folder from there to a GGUF file. `taken` says what the profile
+//!    assumes of the file, and why.
+//! 2. `text` cuts calibration and held-out texts into windows of tokens, as many as `budget` finds time for. `write` has a small model
+//!    generate more text to train on.
+//! 3. `glance` checks that the model predicts text. `layers` then takes each layer through these steps:
+//!    * `batch` computes the layer for the calibration text, and `observe` records active neurons.
+//!    * `order` ranks neurons: hot ones first, co-active ones together.
+//!    * `level` has the predictors of the quality levels, from `start` and `train` (or `import`) and `threshold`.
+//!    * `evaluate` computes the layer for the held-out text, once for every level.
+//!    * `reuse` turns requests into miss rates of caches of every size, `missing` into differences between tokens.
+//!    * `work` keeps the layer's results on disk, and the streams for the next layer.
+//! 4. `convert` writes the container. `consume` frees the model's bytes meanwhile, with `--consume-model`.
+//! 5. `loss` compares each level with the dense model, and bounds the loss.
+//! 6. `table` writes `model.toml` and its tables.
 
 pub mod batch;
 pub mod budget;
@@ -37,8 +36,10 @@ pub mod loss;
 pub mod matrix;
 pub mod missing;
 pub mod observe;
+mod opened;
 pub mod order;
 pub mod reuse;
+mod space;
 pub mod start;
 pub mod table;
 pub mod taken;
@@ -48,23 +49,18 @@ pub mod train;
 pub mod work;
 pub mod write;
 
-use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use flashplan::internals::container::{self, Container, Written};
-use flashplan::internals::model::gguf::model_name;
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::model::tokenizer::TokenizerData;
 use flashplan::internals::recording::{Recording, Routing};
 use kernels::Format;
 use kernels::{self, Activation};
 use plans::model::{KvLoss, ModelProvenance};
-use plans::size;
 
-use crate::device::storage::free_bytes;
-use crate::{Context, ProfileError, Stopped, folder, outputs};
+use crate::{Context, Stopped, folder, outputs};
 use budget::Speed;
 pub use budget::{Estimate, Job};
 use consume::Consumption;
@@ -73,32 +69,35 @@ pub use fetch::Source;
 use layers::Sweep;
 use level::Menu;
 pub use level::Weights;
+use opened::{container_file, name_of, open};
+pub use space::check;
+use space::{check_space, disk, given_back_bytes, weights_of};
 use text::{Texts, Windows};
 use work::FinishedParts;
 
-/// The model to measure, and how.
+/// The model to measure, and the options.
 #[derive(Debug, Clone)]
 pub struct ModelOptions {
-    /// A GGUF file, or a folder with one; [`hub::open`] makes one of a folder from Hugging Face's hub.
+    /// A GGUF file, or a folder with one. [`hub::open`] converts a folder from Hugging Face's hub.
     pub model: PathBuf,
-    /// The calibration text instead of the one built in.
+    /// The calibration text, instead of the built-in one.
     pub text: Option<PathBuf>,
-    /// Recorded routes whose experts' misses are measured, instead of the model's own.
+    /// Recorded routes, instead of the model's own routing.
     pub routes: Option<PathBuf>,
-    /// The model's short name instead of one made from its file name.
+    /// The model's short name, instead of its file name.
     pub name: Option<String>,
-    /// The format of the container's down rows where the source's are quantised, instead of the source's.
+    /// The format of quantised down rows in the container, instead of the source's.
     pub down: Option<Format>,
-    /// Whether levels are offered that leave out neurons whose gate is small, of a model whose neurons all fire.
+    /// Whether to add levels that skip neurons with a small gate, for a model whose neurons all fire.
     pub gate_levels: bool,
-    /// The function between gate and up instead of the one that the file says or implies.
+    /// The activation function, instead of the file's.
     pub activation: Option<Activation>,
-    /// Where weights are read from; `None`: whole experts from the model's own file, if its disk is the one that is measured and it
-    /// is not consumed, and all others from a container.
+    /// The place of the weights. `None`: whole experts stay in the model's own file, if it is on the measured disk and not consumed.
+    /// All other weights go to a container.
     pub weights: Option<Weights>,
-    /// The model's file is given back to the disk while the container is written.
+    /// Whether to delete the model's file while the container is written.
     pub consume: bool,
-    /// The files of another model are replaced.
+    /// Whether to replace the files of another model.
     pub replace: bool,
 }
 
@@ -107,7 +106,7 @@ pub struct ModelOptions {
 pub struct Summary {
     /// The model's short name.
     pub name: String,
-    /// The contract file.
+    /// Path of `model.toml`.
     pub model_toml: PathBuf,
     /// The flash container.
     pub container: PathBuf,
@@ -124,6 +123,8 @@ pub struct Summary {
 pub struct LevelSummary {
     /// Name of the level.
     pub name: String,
+    /// Whether every active neuron is computed with the weights of the source file.
+    pub lossless: bool,
     /// Change of perplexity as a fraction.
     pub change_fraction: f64,
     /// Upper bound of the change, with 95 % confidence.
@@ -132,7 +133,7 @@ pub struct LevelSummary {
     pub active_fraction: f64,
 }
 
-/// A profile that is about to be made: everything is read and checked, nothing is written.
+/// A prepared profile: everything is read and checked, nothing is written.
 #[derive(Debug)]
 pub struct Profile {
     context: Context,
@@ -153,17 +154,17 @@ pub struct Profile {
     pub estimate: Estimate,
     /// Layers that an earlier start has finished.
     pub layers_done: usize,
-    /// Sentences on facts that the file does not state, and what was taken for them.
+    /// Warnings for people.
     pub remarks: Vec<String>,
-    /// What the model was taken to be, and why: its activation, router, pre-tokenizer and template.
+    /// Assumptions about the model, and why: its activation, router, pre-tokenizer and template.
     pub taken: Vec<String>,
 }
 
 impl Profile {
-    /// Reads the model and the text, finds what an earlier start has finished, and checks that there is room.
+    /// Reads the model and the text, finds the finished parts of an earlier start, and checks the free space.
     ///
     /// # Errors
-    /// Those of the model's files, too little space, and [`Stopped`].
+    /// Faults of the model's files, too little space, and [`Stopped`].
     pub fn prepare(context: &Context, options: &ModelOptions) -> anyhow::Result<Self> {
         let (path, source) = open(options)?;
         let tokenizer_data =
@@ -231,7 +232,7 @@ impl Profile {
             None => {}
         }
         let [calibration, held_out] = [&texts.calibration, &texts.held_out].map(|texts| text::hash(texts));
-        // bundles begun for other kernels have the right checksums, and their rows another order
+        // bundles for other kernels have valid checksums, but rows in another order
         let stored = |format| kernels::best().stored(format, source.config().width);
         let of_layer = |layer| {
             let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, 0);
@@ -264,7 +265,7 @@ impl Profile {
         let cut = |texts: &[String], tokens| Windows::new(&tokenizer, texts, source.config().context, tokens);
         let windows =
             [cut(&texts.calibration, job.calibration_tokens), cut(&texts.held_out, job.held_out_tokens)];
-        // of one window there is no telling how sure a loss is
+        // a single window gives no bound of the loss
         if windows[0].tokens.is_empty() || windows[1].tokens.len() < 2 {
             bail!(
                 "the text is too short to calibrate with and to hold some out; give --text a file of a few \
@@ -314,15 +315,20 @@ impl Profile {
         })
     }
 
+    /// The sentence of [`Profile::taken`] on the activation, if no key of the file supports it: a wrong one computes garbage.
+    pub fn assumed_activation(&self) -> Option<&str> {
+        self.taken.first().map(String::as_str).filter(|sentence| sentence.contains(taken::UNSTATED))
+    }
+
     /// Layers of the model.
     pub fn layers(&self) -> usize {
         self.source.config().layers()
     }
 
-    /// Measures what is not measured yet, and writes `model.toml`, its CSV files and the container.
+    /// Measures everything that is not finished, and writes `model.toml`, its CSV files and the container.
     ///
     /// # Errors
-    /// Those of the output files, and [`Stopped`], which leaves what is finished to go on with.
+    /// Faults of the output files, and [`Stopped`], which keeps the finished parts.
     pub fn run(self) -> anyhow::Result<Summary> {
         let (folder, layers) = (self.work.folder().to_owned(), self.layers());
         self.finish().map_err(|error| {
@@ -349,7 +355,7 @@ impl Profile {
         let kv_windows = held_out.some(job.kv_tokens);
         let swept = sweep.run(&calibration.tokens, &held_out.tokens, &kv_windows)?;
         context.stopped()?;
-        // before anything of the model is given back
+        // before any byte of the model is deleted
         let finite = swept.dense.iter().all(|surprise| surprise.is_finite());
         glance::check(&self.path, if finite { held_out.perplexity(&swept.dense) } else { f64::NAN })?;
 
@@ -397,7 +403,7 @@ impl Profile {
             losses: &swept.levels,
             kv: &swept.kv,
             kv_windows: &kv_windows,
-            // a recurrent state cannot go back to where a draft fails
+            // a recurrent state cannot go back to a rejected token
             drafts: source
                 .config()
                 .recurrent()
@@ -424,6 +430,7 @@ impl Profile {
                 let requested = level.layers.iter().map(|layer| layer.active_predicted_fraction).sum::<f64>();
                 LevelSummary {
                     name: level.name.clone(),
+                    lossless: level.lossless,
                     change_fraction: level.perplexity_change_fraction,
                     upper_fraction: level.perplexity_change_fraction_upper,
                     active_fraction: requested / level.layers.len() as f64,
@@ -442,7 +449,7 @@ impl Profile {
         })
     }
 
-    /// Networks whose predictors in the file told nothing, so that others were trained.
+    /// Networks whose predictors in the file were no better than chance, and were trained again.
     fn predictors_replaced(&self) -> anyhow::Result<usize> {
         let config = self.source.config();
         let mut replaced = 0;
@@ -530,26 +537,7 @@ impl Profile {
     }
 }
 
-/// A model with another function between gate and up than its file says.
-///
-/// # Errors
-/// If it has no gates.
-fn with_activation(
-    source: SourceModel<'static>,
-    activation: Activation,
-) -> anyhow::Result<SourceModel<'static>> {
-    let own = source.config().activation();
-    if !own.is_gated() {
-        bail!(
-            "the networks of {} have no gates and compute {}: leave out --activation",
-            source.config().architecture,
-            own.name()
-        );
-    }
-    Ok(source.with_activation(activation))
-}
-
-/// The recording of a mixture that is read expert by expert: what a token requests of others depends on more than its experts.
+/// Reads a recording for a mixture that is read expert by expert; requests of other models depend on more than experts.
 fn recorded(path: &Path, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Result<Recording> {
     let recording = Recording::read(path, Routing::of(source.config()))?;
     if menu.slice_neurons == 1 {
@@ -565,146 +553,14 @@ fn recorded(path: &Path, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Resul
 /// Measures a model and writes `model.toml`, its CSV files and the container.
 ///
 /// # Errors
-/// Those of [`Profile::prepare`] and [`Profile::run`].
+/// As [`Profile::prepare`] and [`Profile::run`].
 pub fn profile(context: &Context, options: &ModelOptions) -> anyhow::Result<Summary> {
     Profile::prepare(context, options)?.run()
 }
 
-/// The contract file.
+/// Name of the contract file.
 const MODEL: &str = "model.toml";
-/// The part that says how much is done of everything.
+/// The part with the amount of work.
 const JOB: &str = "job";
-/// The version of the kept parts; parts with another number are ignored.
+/// Version of the finished parts; parts of another version are ignored.
 const KEPT: u32 = 9;
-
-/// The file, or the only GGUF file of the folder.
-fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
-    if !path.is_dir() {
-        return Ok(path.to_owned());
-    }
-    let io = |source| ProfileError::Io { action: "list", path: path.to_owned(), source };
-    let mut found = Vec::new();
-    for entry in path.read_dir().map_err(io)? {
-        let file = entry.map_err(io)?.path();
-        if file.extension().is_some_and(|extension| extension == "gguf") {
-            found.push(file);
-        }
-    }
-    found.sort();
-    // of a model in several files, any leads to all
-    let names: BTreeSet<_> = found.iter().map(|file| model_name(file)).collect();
-    if names.len() == 1 && names.iter().all(Option::is_some) {
-        found.truncate(1);
-    }
-    match found.as_slice() {
-        [file] => Ok(file.clone()),
-        [] => bail!(
-            "{} is a folder without a .gguf file and without a config.json: name a GGUF file, or a folder as Hugging Face's hub has them",
-            path.display()
-        ),
-        [first, ..] => bail!(
-            "{} holds {} .gguf files; name one of them, for example {}",
-            path.display(),
-            found.len(),
-            first.display()
-        ),
-    }
-}
-
-/// The name given, or the file's without its extension and its number.
-fn name_of(options: &ModelOptions, path: &Path) -> anyhow::Result<String> {
-    let name = match &options.name {
-        Some(name) => name.clone(),
-        None => model_name(path)
-            .or_else(|| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()))
-            .unwrap_or_default(),
-    };
-    if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
-        bail!("the name `{name}` cannot be a file's; give another with --name");
-    }
-    Ok(name)
-}
-
-/// The file name of the container, or of the index.
-fn container_file(name: &str, index: bool) -> String {
-    format!("{name}.{}", if index { "index" } else { "bundle" })
-}
-
-fn disk(path: &Path) -> Result<u64, ProfileError> {
-    match std::fs::metadata(path) {
-        Ok(metadata) => Ok(metadata.dev()),
-        Err(source) => Err(ProfileError::Io { action: "read", path: path.to_owned(), source }),
-    }
-}
-
-/// Bytes that a consumed model makes free on the container's disk before the container needs the last of its own: all
-/// layers but one.
-fn given_back_bytes(context: &Context, path: &Path, source: &SourceModel<'_>) -> Result<u64, ProfileError> {
-    if disk(path)? != disk(&context.storage)? {
-        return Ok(0);
-    }
-    let of_layer =
-        |layer| source.feed_forward_ranges(layer).iter().map(|range| range.len() as u64).sum::<u64>();
-    Ok((1..source.config().layers()).map(of_layer).sum())
-}
-
-/// Opens the model; of one in several files the path is the first's, whichever was named.
-fn open(options: &ModelOptions) -> anyhow::Result<(PathBuf, SourceModel<'static>)> {
-    let path = model_file(&options.model)?;
-    let mut source = SourceModel::open(&path).map_err(|error| anyhow!(error.of_file(&path)))?;
-    if let Some(activation) = options.activation {
-        source = with_activation(source, activation)?;
-    }
-    let path = source.gguf().files().next().map_or(path, |(first, ..)| first.to_owned());
-    Ok((path, source))
-}
-
-/// Where weights are to be read from, of a model that may stand on another disk than the one that is measured.
-fn weights_of(options: &ModelOptions, elsewhere: bool) -> Option<Weights> {
-    options.weights.or((elsewhere || options.consume).then_some(Weights::Container))
-}
-
-/// Opens the model and refuses a disk without room for its container. [`Profile::prepare`] adds the finished parts: their size
-/// depends on the machine's speed.
-///
-/// # Errors
-/// A fault of the model's files, and too little space.
-pub fn check(context: &Context, options: &ModelOptions) -> anyhow::Result<()> {
-    let (path, source) = open(options)?;
-    let elsewhere = disk(&path)? != disk(&context.storage)?;
-    let menu = Menu::new(&source, options.down, weights_of(options, elsewhere), options.gate_levels)?;
-    let given_back = if options.consume { given_back_bytes(context, &path, &source)? } else { 0 };
-    let container = budget::container_bytes(&source, &menu).saturating_sub(given_back);
-    check_free(&context.storage, free_bytes(&context.storage)?, container)
-}
-
-fn check_free(path: &Path, free: u64, needed: u64) -> anyhow::Result<()> {
-    if free < needed {
-        bail!(ProfileError::Space {
-            path: path.to_owned(),
-            free: size::show(free),
-            needed: size::show(needed),
-            remedy: "or ",
-        });
-    }
-    Ok(())
-}
-
-/// Refuses before the first byte if container and finished parts will not fit.
-fn check_space(
-    context: &Context,
-    work: &FinishedParts,
-    estimate: &Estimate,
-    given_back: u64,
-) -> anyhow::Result<()> {
-    let (storage_free, out_free) = (free_bytes(&context.storage)?, free_bytes(&context.out)?);
-    let kept = work.bytes();
-    let container = estimate.container_bytes.saturating_sub(given_back);
-    let parts = estimate.work_bytes.saturating_sub(kept);
-    let needs = if disk(&context.storage)? == disk(&context.out)? {
-        vec![(&context.storage, storage_free, container + parts)]
-    } else {
-        vec![(&context.storage, storage_free, container), (&context.out, out_free, parts)]
-    };
-    needs.into_iter().try_for_each(|(path, free, needed)| check_free(path, free, needed))
-}

@@ -1,11 +1,14 @@
-//! What a model is taken to be where its file says little, and why: its activation, its router, its pre-tokenizer and its template.
+//! Assumptions about a model where its file says little, and why: activation, router, pre-tokenizer and template.
 
 use flashplan::internals::model::config::{Gating, Router};
 use flashplan::internals::model::source::{SourceModel, is_of_pictures};
 use flashplan::internals::model::tokenizer::{TokenizerData, TokenizerKind};
 use kernels::Activation;
 
-/// A sentence on each, for people. `asked`: the activation that the user named.
+/// Part of the sentence on an assumption that no key of the file supports.
+pub(super) const UNSTATED: &str = "the file does not say";
+
+/// A sentence for people on each assumption, the activation first. `asked` is the user's activation.
 pub fn told(source: &SourceModel<'_>, tokenizer: &TokenizerData, asked: Option<Activation>) -> Vec<String> {
     let router = source.config().network().router.as_ref().map(|router| of_router(source, router));
     let mut told = vec![format!("activation: {}", activation(source, asked))];
@@ -29,10 +32,10 @@ fn activation(source: &SourceModel<'_>, asked: Option<Activation>) -> String {
         return format!("{name}, by the magic `PWRI` of the file");
     }
     let other = if own.is_gated() { "; --activation names another" } else { "" };
-    format!("{name}, as `{architecture}` has it; the file does not say{other}")
+    format!("{name}, as `{architecture}` has it; {UNSTATED}{other}")
 }
 
-/// Parts of the file that its text does not need.
+/// Ignored parts of the file, which text does not need.
 fn left_out(source: &SourceModel<'_>) -> impl Iterator<Item = &'static str> {
     let sees = source.gguf().tensors().iter().any(|tensor| is_of_pictures(&tensor.name));
     let key = format!("{}.nextn_predict_layers", source.config().architecture);
@@ -53,7 +56,7 @@ fn of_router(source: &SourceModel<'_>, router: &Router) -> String {
     let why = if source.gguf().value(&key).is_some() {
         format!("by the key `{key}`")
     } else {
-        format!("as `{}` has it; the file does not say", source.config().architecture)
+        format!("as `{}` has it; {UNSTATED}", source.config().architecture)
     };
     let groups = router
         .groups
@@ -67,7 +70,7 @@ fn pre_tokenizer(tokenizer: &TokenizerData) -> String {
             "none, as the tokenizer (key `tokenizer.ggml.model`) has it".to_owned()
         }
         TokenizerKind::ByteLevel if tokenizer.pre.is_empty() => {
-            "`default`, as llama.cpp takes it; the file does not say".to_owned()
+            format!("`default`, as llama.cpp takes it; {UNSTATED}")
         }
         TokenizerKind::ByteLevel => format!("`{}`, by the key `tokenizer.ggml.pre`", tokenizer.pre),
     }
@@ -76,6 +79,6 @@ fn pre_tokenizer(tokenizer: &TokenizerData) -> String {
 fn template(tokenizer: &TokenizerData) -> String {
     match &tokenizer.chat_template {
         Some(template) => format!("{} bytes, by the key `tokenizer.chat_template`", template.len()),
-        None => "none; the file does not say, and a conversation needs `run --template FILE`".to_owned(),
+        None => format!("none; {UNSTATED}, and a conversation needs `run --template FILE`"),
     }
 }

@@ -106,20 +106,16 @@ fn table(f: &Figures) -> String {
     ]);
     let (change, upper) =
         (f.perplexity_change_fraction_predicted, f.perplexity_change_fraction_upper_predicted);
+    let is_lossless = change == 0.0 && upper.is_none_or(|upper| upper == 0.0);
+    let loss: fn(f64) -> String = match is_lossless {
+        true => |_| "lossless".to_owned(),
+        false => |fraction| format!("{:+.2} %", fraction * 100.0),
+    };
     rows.push(row(names::CHANGE, Some(change), None, loss));
-    if let Some(upper) = upper.filter(|&upper| loss(upper) != loss(0.0)) {
+    if let Some(upper) = upper.filter(|_| !is_lossless) {
         rows.push(row("  at most (95 %)", Some(upper), None, loss));
     }
     compare(rows, f)
-}
-
-/// A rise of perplexity for people.
-fn loss(fraction: f64) -> String {
-    if (fraction * 1e4).round() == 0.0 {
-        "lossless".to_owned()
-    } else {
-        format!("{:+.2} %", fraction * 100.0)
-    }
 }
 
 /// P50, P90 and P99 of a token's time: planned, at current rates and measured.
@@ -449,6 +445,28 @@ mod tests {
             Decoding was 3 % slower than planned.
         "#]]
         .assert_eq(&format!("{}\n", text(&ABOUT, &figures())));
+    }
+
+    #[test]
+    fn a_loss_that_is_rounded_to_nothing_is_not_called_lossless() {
+        for (change, upper, rows) in [
+            (0.0, None, &["perplexity change lossless -\n"][..]),
+            (0.0, Some(0.0), &["perplexity change lossless -\n"]),
+            (0.00002, Some(0.0026), &["perplexity change +0.00 % -\n", "at most (95 %) +0.26 %"]),
+            (0.00002, None, &["perplexity change +0.00 % -\n"]),
+            (0.0, Some(0.0026), &["perplexity change +0.00 %", "at most (95 %) +0.26 %"]),
+        ] {
+            let figures = Figures {
+                perplexity_change_fraction_predicted: change,
+                perplexity_change_fraction_upper_predicted: upper,
+                ..figures()
+            };
+            let said = text(&ABOUT, &figures);
+            let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n";
+            let said: String = said.lines().map(words).collect();
+            assert!(rows.iter().all(|row| said.contains(row)), "{rows:?}: {said}");
+            assert_eq!(said.contains("at most (95 %)"), rows.len() == 2, "{said}");
+        }
     }
 
     #[test]

@@ -15,15 +15,14 @@ const SCHEMA: u32 = 1;
 /// Bytes of a conversation's file besides its texts. The texts may take twice the bytes of a full context: reasoning is kept, too.
 const FILE_BYTES: usize = 64 << 10;
 
-/// The file.
+/// A saved conversation as an output file. It is known by how [`Conversation::save`] begins it: requests to a server have the same keys.
 const SAVED: OutputKind = OutputKind {
     name: "a saved conversation",
     is_one: |head| {
-        let has = |key: &[u8]| head.windows(key.len()).any(|bytes| bytes == key);
-        head.trim_ascii_start().starts_with(b"{")
-            && has(b"\"schema\"")
-            && has(b"\"model\"")
-            && has(b"\"messages\"")
+        let parts = ["{", "\"schema\"", ":", "1", ",", "\"model\"", ":"];
+        let rest =
+            parts.iter().try_fold(head, |rest, part| rest.trim_ascii_start().strip_prefix(part.as_bytes()));
+        rest.is_some()
     },
 };
 
@@ -202,6 +201,23 @@ mod tests {
         assert_eq!(talk.anew().messages, [Message::new(Role::System, "Be kind.")]);
         assert_eq!(talk.with_system(None).messages, talk.messages[1..]);
         assert_eq!(talk.with_system(Some("x")).messages[1..], talk.messages[1..]);
+    }
+
+    #[test]
+    fn a_request_or_a_schema_is_not_replaced_and_an_older_conversation_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("talk.json");
+        for text in [
+            r#"{"model": "m", "messages": [], "response_format": {"json_schema": {"schema": {}}}}"#,
+            r#"{"schema": {"type": "object"}, "model": "m", "messages": []}"#,
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert!(talk().save(&path).unwrap_err().contains("is not a saved conversation"), "{text}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        std::fs::write(&path, r#"{"schema":1,"model":"m","messages":[]}"#).unwrap();
+        talk().save(&path).unwrap();
+        talk().save(&path).unwrap();
     }
 
     #[test]
