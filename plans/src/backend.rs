@@ -1,10 +1,10 @@
-//! The ways to read flash.
+//! Back ends that read flash.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A way to read flash; the runtime has one back end for each.
+/// A back end that reads flash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {

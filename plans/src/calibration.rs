@@ -1,7 +1,7 @@
-//! `calibration.toml`: how far a machine was from its profile at a later date, thing by thing.
+//! `calibration.toml`: a machine's rates at a later date, relative to its profile.
 //!
-//! It holds physical factors alone: what each kernel and each kind of read gave over what the profile says. Nothing in it comes from
-//! the speed of a model, so that no prediction of a model is fitted to that model.
+//! It has physical factors only: the measured rate of each kernel and each kind of read, over the profile's. Nothing in it comes from the
+//! speed of a model, so no prediction of a model is fitted to that model.
 
 mod check;
 
@@ -17,13 +17,13 @@ use crate::terms::Factors;
 pub struct Calibration {
     /// Always [`crate::SCHEMA`].
     pub schema: u32,
-    /// When it was measured, and where.
+    /// Date and place of the measurement.
     pub measured: MeasuredAt,
     /// Current rates over the profile's.
     pub factors: Factors,
 }
 
-/// When and where a calibration was measured.
+/// Date and place of a calibration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredAt {
@@ -37,7 +37,7 @@ pub struct MeasuredAt {
     pub device_fingerprint: String,
     /// The model whose container was read, for people.
     pub model: String,
-    /// Share of the processors' time that others took meanwhile; absent: the system does not say.
+    /// Share of processor time that other processes took during the measurement; absent: the system does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others_cpu_fraction: Option<f64>,
 }

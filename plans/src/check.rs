@@ -1,8 +1,7 @@
-//! The words in which the values of a contract file are checked.
+//! Checks of the values of a contract file.
 //!
-//! Each kind of file has a `check` module beside its types. It takes every struct apart by name, so that a new key does not
-//! compile until its values are checked or said to be free. Every check also notes in words what is possible there: `KEYS.md`
-//! is made of these notes.
+//! Each kind of file has a `check` module beside its types. It takes every struct apart by name: a new key does not compile until its
+//! values are checked or marked as free. Every check also notes the valid range in words, and `KEYS.md` is made from these notes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,7 +29,7 @@ pub const CONTEXT_MAX: u32 = 1 << 28;
 pub const TEXT_BYTES_MAX: usize = 4096;
 /// The greatest loss of perplexity that a level is measured to have.
 pub const LOSS_MAX: f64 = 1e6;
-/// How far the perplexity of a lossless level, and its bound, may lie from the dense one: what rounding does.
+/// Maximum perplexity change of a lossless level, and of its bound: the effect of rounding.
 pub const LOSSLESS_MAX: f64 = 0.05;
 
 /// Storage formats of weights.
@@ -41,14 +40,14 @@ pub const FORMATS: [&str; 29] = [
 ];
 /// Storage formats of keys and values.
 pub const KV_FORMATS: [&str; 4] = ["F16", "F32", "Q8_0", "Q4_0"];
-/// How vectors meet weights in blocks.
+/// Rounding of vectors where they meet weights in blocks.
 pub const ACTIVATIONS: [&str; 2] = ["f32", "q8"];
 /// Instruction sets that kernels are written in.
 pub const INSTRUCTION_SETS: [&str; 6] = ["scalar", "avx2", "avx512", "neon", "dotprod", "i8mm"];
 /// Compute units; the CPU is the first of every list.
 pub const UNITS: [&str; 3] = ["cpu", "npu", "gpu"];
 
-/// A key whose value is impossible.
+/// A key with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}` {problem}")]
 pub struct Wrong {
@@ -58,10 +57,10 @@ pub struct Wrong {
     pub problem: String,
 }
 
-/// Nothing, or the first key whose value is impossible.
+/// The result of a check: nothing, or the first key with an invalid value.
 pub type Checked = Result<(), Wrong>;
 
-/// Ranges in words, by key; entries of lists are `[]`.
+/// Valid ranges in words, by key; entries of lists are `[]`.
 pub type Ranges = RefCell<BTreeMap<String, String>>;
 
 /// A place in a contract file.
@@ -95,15 +94,15 @@ impl<'a> At<'a> {
         At { above: Some(self), step: Step::Item(index), ranges: self.ranges }
     }
 
-    /// Each entry of the list at this place is checked.
+    /// Checks each entry of the list at this place.
     ///
     /// # Errors
-    /// The first entry's that is impossible.
+    /// The first invalid entry's.
     pub fn each<T>(&self, entries: &[T], check: impl Fn(&At<'_>, &T) -> Checked) -> Checked {
         entries.iter().enumerate().try_for_each(|(index, entry)| check(&self.item(index), entry))
     }
 
-    /// Reports that the value here is impossible; `problem` names the value and the possible ones.
+    /// Reports an invalid value; `problem` names it and the valid ones.
     ///
     /// # Errors
     /// Always.
@@ -111,7 +110,7 @@ impl<'a> At<'a> {
         Err(Wrong { key: self.to_string(), problem: problem.to_string() })
     }
 
-    /// Requires a condition of the value here.
+    /// Requires a condition of the value at this place.
     ///
     /// # Errors
     /// If `so` is false.
@@ -119,7 +118,7 @@ impl<'a> At<'a> {
         if so { Ok(()) } else { self.wrong(problem()) }
     }
 
-    /// Notes in words what is possible here.
+    /// Notes the valid range at this place, in words.
     pub fn note(&self, range: &str) {
         if let Some(ranges) = self.ranges {
             let mut key = String::new();
@@ -129,12 +128,12 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A key both of whose values are right.
+    /// A Boolean; both values are valid.
     pub fn free(&self, _value: bool) {
         self.note("`true` or `false`");
     }
 
-    /// A key whose type allows nothing but right values.
+    /// An enum; every value is valid.
     pub fn one_of_its_names<T>(&self, _value: T) {
         self.note("one of its names");
     }
@@ -172,7 +171,7 @@ impl<'a> At<'a> {
     /// A finite number from `least` to `most`.
     ///
     /// # Errors
-    /// If it is another, or none.
+    /// Any other value, and NaN.
     pub fn number(&self, value: f64, least: f64, most: f64) -> Checked {
         let (low, high) = (number(least), number(most));
         self.note(&format!("{low} to {high}"));
@@ -220,7 +219,7 @@ impl<'a> At<'a> {
     /// One of these names.
     ///
     /// # Errors
-    /// Another; the nearest is told.
+    /// Any other name, with the known ones.
     pub fn named(&self, value: &str, names: &[&str]) -> Checked {
         self.note(&names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "));
         self.holds(names.contains(&value), || format!("is `{value}`; known here: {}", names.join(", ")))
@@ -264,7 +263,7 @@ impl<'a> At<'a> {
     /// Numbers of cores, each once.
     ///
     /// # Errors
-    /// The first that stands twice or is too high; or too many of them.
+    /// The first core that is repeated or too high; or too many of them.
     pub fn cores(&self, ids: &[u32]) -> Checked {
         self.each(ids, |at, &id| at.count(id, 0, CORE_MAX.into()))?;
         self.note(&format!("each once, at most {CORES_MAX}"));
@@ -277,7 +276,7 @@ impl<'a> At<'a> {
         })
     }
 
-    /// A list with as many entries as `whole` says, of which there are `count`.
+    /// A list of `count` entries, as many as `whole`.
     ///
     /// # Errors
     /// If it has more or fewer.
@@ -309,10 +308,10 @@ impl Display for At<'_> {
     }
 }
 
-/// A number as short as it can be told, however large.
+/// The shortest text of a number.
 pub fn number(value: f64) -> String {
-    let told = format!("{value:?}");
-    told.strip_suffix(".0").map_or(told.clone(), str::to_owned)
+    let text = format!("{value:?}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
 /// A limit in words: powers of two are shown as such where they are long.

@@ -5,7 +5,7 @@
 //! checksum = "64 hexadecimal digits"    # "void" after a change by hand
 //! ```
 //!
-//! It is of keys and values. Comments, white space and the order of the keys do not count. Files of older versions have none.
+//! It covers keys and values, but not comments, white space or the order of keys. Files of older versions have none.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -13,13 +13,13 @@ use toml::{Table, Value};
 
 use crate::check::Wrong;
 
-/// The table.
+/// Name of the table.
 pub(crate) const TABLE: &str = "integrity";
-/// The key in it.
+/// Name of its key.
 const KEY: &str = "checksum";
-/// The value that says that figures were changed on purpose.
+/// The value of a file that was changed by hand.
 const VOID: &str = "void";
-/// Written above the table.
+/// Comment above the table.
 const COMMENT: &str = "# A hash of all keys and values: one that has changed is refused. After a change by hand: checksum = \"void\".";
 
 /// The checksum of a file, compared with its figures.
@@ -27,14 +27,14 @@ const COMMENT: &str = "# A hash of all keys and values: one that has changed is 
 pub enum Integrity {
     /// The checksum fits the figures.
     Right,
-    /// Somebody says that they were changed by hand.
+    /// The file says that it was changed by hand.
     Void,
-    /// The file has no checksum: an older version wrote it, or it is of a kind that has none.
+    /// The file has no checksum: an older version wrote it, or its kind has none.
     Absent,
 }
 
 impl Integrity {
-    /// A sentence on a file that was changed by hand.
+    /// A note for people on a file that was changed by hand.
     pub fn note(self) -> Option<&'static str> {
         match self {
             Self::Void => Some("its checksum is void: it was changed by hand"),
@@ -43,7 +43,7 @@ impl Integrity {
     }
 }
 
-/// A checksum as it stands in a file.
+/// A checksum as a file states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stated {
     Void,
@@ -53,7 +53,7 @@ pub(crate) enum Stated {
 /// Takes the checksum out of a parsed file; nothing if there is none.
 ///
 /// # Errors
-/// A table that is something else.
+/// A table without a valid checksum.
 pub(crate) fn take(file: &mut Spanned<DeTable<'_>>) -> Result<Option<Stated>, Wrong> {
     let Some((_, table)) = file.get_mut().remove_entry(TABLE) else { return Ok(None) };
     let wrong = |key: String| Wrong {
@@ -77,7 +77,7 @@ pub(crate) fn take(file: &mut Spanned<DeTable<'_>>) -> Result<Option<Stated>, Wr
     }
 }
 
-/// The table with the checksum of a file's text, which has none yet.
+/// The table with the checksum of a text that has none yet.
 ///
 /// # Errors
 /// The text is no TOML.
@@ -85,7 +85,7 @@ pub(crate) fn table_of(text: &str) -> Result<String, toml::de::Error> {
     Ok(format!("\n{COMMENT}\n[{TABLE}]\n{KEY} = \"{}\"\n", of(text)?))
 }
 
-/// BLAKE3 of all keys and values of a text but the checksum, in hexadecimal.
+/// BLAKE3 of all keys and values but the checksum, in hexadecimal.
 ///
 /// # Errors
 /// The text is no TOML.
@@ -97,7 +97,7 @@ pub(crate) fn of(text: &str) -> Result<String, toml::de::Error> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// Adds a value, so that different values never add the same bytes: a letter for the kind, lengths before contents.
+/// Hashes a value without ambiguity: a letter for its kind, and lengths before contents.
 fn feed(hasher: &mut blake3::Hasher, value: &Value) {
     let text = |hasher: &mut blake3::Hasher, kind: u8, text: &str| {
         hasher.update(&[kind]).update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());

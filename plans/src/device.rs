@@ -1,4 +1,4 @@
-//! `device.toml`: what a machine can do, measured with the runtime's own kernels and reads.
+//! `device.toml`: the rates of a machine, measured with the runtime's own kernels and reads.
 
 pub(crate) mod check;
 
@@ -116,8 +116,8 @@ pub struct Memory {
     /// thread).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fresh_bytes_per_second: Option<f64>,
-    /// Spread of the samples, quartiles over median, sequential and scattered, for the number of threads where it is largest (absent:
-    /// older profiles, and figures that are not measured).
+    /// Largest spread of the samples over thread counts, sequential and scattered: distance of the quartiles over the median (absent:
+    /// not measured).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_fraction: Option<f64>,
 }
@@ -136,12 +136,11 @@ pub struct Storage {
     pub best_core: u32,
     /// Share of compute speed lost while reads through `pread` are in flight, measured.
     pub interference_fraction: f64,
-    /// By number of threads: what a step takes longer after a wait for reads, during which all of them have gone to sleep (absent:
-    /// nothing).
+    /// By number of threads: extra seconds of a step after a wait for reads, because the threads went to sleep (absent: none).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_seconds: Option<Vec<f64>>,
-    /// Share of the reads in flight through `pread`, the last excluded, that complete together with the last: 0 where reads complete one
-    /// after another, 1 where all complete at once, as on disks of some virtual machines (absent: 0).
+    /// Share of the reads in flight through `pread`, without the last, that complete together with the last (absent: 0). It is 0 where
+    /// reads complete one after another, and 1 where all complete at once, as on disks of some virtual machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_together_fraction: Option<f64>,
     /// Bytes just read whose checksum one thread verifies in a second (absent: the rate of sequential memory).
@@ -158,8 +157,8 @@ pub struct Storage {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadCost {
-    /// CPU time of the issuing core for one read through this back end, interrupts included. The table is absent where the back end
-    /// is refused or was not tried.
+    /// CPU time of the issuing core for one read through this back end, interrupts included. The table is absent where the system
+    /// refuses the back end, or nobody tried it.
     pub cpu_seconds_per_read: f64,
     /// Share of compute speed lost while reads through this back end are in flight, measured.
     pub interference_fraction: f64,
@@ -186,7 +185,7 @@ pub struct ReadSpeed {
     pub span_bytes: u64,
     /// Reads completed in a second, median.
     pub reads_per_second: f64,
-    /// Between the quartiles of the windows, over their median (absent: of older profiles, and of figures that are not measured).
+    /// Distance of the quartiles of the windows, over their median (absent: not measured).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_fraction: Option<f64>,
 }
@@ -203,7 +202,7 @@ pub struct CoreClass {
     pub capacity: u32,
     /// Highest clock.
     pub clock_mhz: u32,
-    /// `f_k`: what one core of the class sustains on the runtime's own dot product, weights in cache.
+    /// `f_k`: FLOP/s of one core of the class in the runtime's dot product, weights in cache.
     pub flops_per_second: f64,
 }
 
@@ -219,11 +218,9 @@ pub struct KernelSpeed {
     pub flops_per_second: Vec<f64>,
     /// By number of threads: weight bytes/s of a dense matrix-vector product from memory.
     pub dense_bytes_per_second: Vec<f64>,
-    /// By number of threads: weight bytes/s of scattered rows of gate and up from memory, gates of one neuron in eight and the ups of
-    /// every second of these. Where `sparse_down_bytes_per_second` is absent (older profiles): gate, up and down of one neuron in
-    /// eight.
+    /// By number of threads: weight bytes/s of scattered gate and up rows from memory, one gate in eight and one up in sixteen. Where `sparse_down_bytes_per_second` is absent (older profiles): gate, up and down of one neuron in eight.
     pub sparse_bytes_per_second: Vec<f64>,
-    /// By number of threads: weight bytes/s of down rows here and there from memory, 16 added to a sum at a time (absent: as
+    /// By number of threads: weight bytes/s of scattered down rows from memory, 16 added to a sum at a time (absent: as
     /// `sparse_bytes_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sparse_down_bytes_per_second: Option<Vec<f64>>,
@@ -246,23 +243,19 @@ pub struct KernelSpeed {
     /// (absent: as `flops_per_second`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention_flops_per_second: Option<Vec<f64>>,
-    /// By number of threads: seconds of a row of 256 values of a matrix from memory, all threads taking rows (absent: its share of a
-    /// row of 4096 values).
+    /// By number of threads: seconds of a matrix row of 256 values from memory, all threads busy (absent: 1/16 of a row of 4096 values).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_dense_row_seconds: Option<Vec<f64>>,
-    /// By number of threads: seconds of a scattered gate or up row of 256 values from memory (absent: its share of a row of 4096
-    /// values).
+    /// By number of threads: seconds of a scattered gate or up row of 256 values from memory (absent: 1/16 of a row of 4096 values).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_dot_row_seconds: Option<Vec<f64>>,
-    /// By number of threads: seconds of a scattered down row of 256 values from memory, added to a sum (absent: its share of a row of
-    /// 4096 values).
+    /// By number of threads: seconds to add a scattered down row of 256 values to a sum (absent: 1/16 of a row of 4096 values).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_add_row_seconds: Option<Vec<f64>>,
-    /// By number of threads: time of a step beyond its bytes at the rate of large ones: starting and joining workers, and waiting for
-    /// the first rows.
+    /// By number of threads: time of a step beyond its bytes: starting and joining workers, and waiting for the first rows.
     pub dispatch_seconds: Vec<f64>,
-    /// Spread of the samples of matrix-vector products, dense and sparse, quartiles over median, for the number of threads where it
-    /// is largest (absent: older profiles, and figures that are not measured).
+    /// Largest spread of the samples of matrix-vector products over thread counts, dense and sparse: distance of the quartiles over the
+    /// median (absent: not measured).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_fraction: Option<f64>,
 }
@@ -293,7 +286,7 @@ pub struct UnitRates {
     /// Weights that the unit and all cores move together; absent: the unit has memory of its own, and nothing is shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_stream_bytes_per_second: Option<f64>,
-    /// From handing a matrix over until the CPU has the result, beyond the products.
+    /// Seconds from handing a matrix over until the CPU has the result, beyond the products.
     pub dispatch_seconds: f64,
     /// Memory of the unit's own; absent: it computes from the machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -340,7 +333,7 @@ impl Device {
         blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
     }
 
-    /// [`Self::spread_fractions`] in words, `kernels 3.1 %, reads 5.0 %`; `None` where the profile says nothing of them.
+    /// [`Self::spread_fractions`] in words, `kernels 3.1 %, reads 5.0 %`; `None` where the profile has none.
     pub fn spreads_told(&self) -> Option<String> {
         let all = self.spread_fractions();
         let told: Vec<_> =
@@ -348,7 +341,7 @@ impl Device {
         (!told.is_empty()).then(|| told.join(", "))
     }
 
-    /// Spread of the samples of kernels, memory and reads, each the middle of the stored ones; kinds without any are left out.
+    /// Spread of the samples of kernels, memory and reads: the median of the stored ones. Kinds without any are left out.
     pub fn spread_fractions(&self) -> Vec<(&'static str, f64)> {
         let kernels = self.kernels.iter().filter_map(|kernel| kernel.spread_fraction);
         let reads = self.storage.reads.iter().filter_map(|read| read.spread_fraction);

@@ -1,109 +1,109 @@
-//! The engine in numbers: the runtime computes by them, the planner prices them.
+//! Constants of the engine, which the runtime uses and the planner prices.
 //!
-//! Memory follows from some of them ([`crate::memory`]), time from all. None is a choice of the plan, and none is measured on
-//! a machine; who changes one changes what the engine does and what is expected of it at once.
+//! Some decide memory ([`crate::memory`]), all decide time. None is a choice of a plan or measured on a machine. A changed constant
+//! changes the engine and its expected speed at once.
 
-/// Products that one thread is done with in about the time in which another wakes up: no more are worth sharing.
+/// Products that one thread computes in about the time that another takes to wake up; fewer are not worth sharing.
 pub const ALONE: usize = 1 << 15;
 
 /// Sums that neurons are added to, by rank: the most threads that can add at once.
 pub const SUMS: usize = 8;
 
-/// Rows that are added to a sum together where their factors are rounded: in 16 bits.
+/// Rows that are added to a sum together, in 16 bits, where their factors are rounded.
 pub const ADDED: usize = 16;
 
-/// Neighbours by rank, of so many neurons, that are added to one sum, a power of two: enough for whole groups of rows where few
-/// are active, and few enough for all sums to have their share.
+/// Neurons of neighbouring ranks that are added to the same sum, a power of two.
+///
+/// A run is long enough for whole groups of rows when few are active, and short enough for all sums to have their share.
 pub const fn run_neurons(neurons: usize) -> usize {
     let run = neurons / (8 * SUMS);
     let run = if run < 32 { 32 } else { run };
     if run > 256 { 256 } else { run.next_power_of_two() }
 }
 
-/// Neurons whose down rows a prompt meets under one scale for each column, where
+/// Neurons whose down rows a prompt multiplies with one scale for each column, where
 /// [`crate::model::Architecture::transposes_down`].
 pub const TRANSPOSED: usize = 32;
 
-/// Words of a prompt's row for so many neurons and, rounded, their values once more: a scale, a sum, and four in a word.
+/// Words of a prompt's row for [`TRANSPOSED`] neurons: their values, and a rounded copy with a scale, a sum, and four values in a word.
 pub const TRANSPOSED_WORDS: usize = TRANSPOSED + 2 + TRANSPOSED / 4;
 
-/// Words that so many values take, rounded to 8 bits to meet one row: a scale, a sum, and four values in a word, twice.
+/// Words of `values` that are rounded to 8 bits: a scale, a sum, and four values in a word, twice.
 pub const fn rounded_words(values: usize) -> usize {
     values / 32 * (2 + 2 * 32 / 4)
 }
 
-/// Values of a sum that share a word, in which kernels may keep what they have in common.
+/// Values of a sum that share one more word, for a common factor that a kernel keeps.
 pub const SHARING: usize = 32;
 
-/// Words of a sum to which rows of `columns` values are added: one a value, and then one for each [`SHARING`] of them.
+/// Words of a sum of rows of `columns` values: one for each value, then one for each [`SHARING`] of them.
 pub const fn sum_words(columns: usize) -> usize {
     columns + columns.div_ceil(SHARING)
 }
 
-/// Neurons of one dispatch of what completed, for each thread: what is left to compute when the last read has completed.
+/// Completed neurons of one dispatch, for each thread: the work left when the last read completes.
 pub const COMPLETED_CLUSTER: usize = 4;
 
-/// Dispatches of what completes in a layer, at most: some reads complete together.
+/// Dispatches of completed neurons in a layer, at most: some reads complete together.
 pub const COMPLETED_DISPATCHES: usize = 3;
 
-/// One in so many of a layer's neurons is considered for reading ahead: those not in memory, the most used first.
+/// One of this many neurons of a layer is considered for prefetching: neurons not in memory, the most used first.
 pub const PREFETCH_ONE_IN: usize = 3;
 
-/// Share of a layer's reads that the layer before it prefetches, where no profile has it. *Assumed*, from the prototype's 80 %.
+/// Share of a layer's reads that the layer before it prefetches, where no profile has it. *Assumed.*
 pub const PREFETCHED_FRACTION: f64 = 0.8;
 
-/// Share of the prefetched reads that the layer then requests, where no profile has it. *Assumed*, from the prototype's 80 %.
+/// Share of the prefetched reads that the layer then requests, where no profile has it. *Assumed.*
 pub const PREFETCHED_USED_FRACTION: f64 = 0.8;
 
 /// Dispatches of a layer's attention: queries, keys and values together; the scores; the output matrix.
 pub const ATTENTION_DISPATCHES: usize = 3;
-/// Further ones where one vector is kept for all heads: queries of what they are made of; each head's own matrix before the scores, and
-/// behind them.
+/// Further dispatches of latent attention: the queries' second matrix, and each head's matrix before and after the scores.
 pub const LATENT_DISPATCHES: usize = 3;
 
-/// Passes over the residual stream that one thread makes per layer: two norms (read, read and write), two additions (two
-/// reads and a write each), rotary positions.
+/// Passes of one thread over the residual stream per layer.
+///
+/// Two norms (read, read and write), two additions (two reads and a write each), and rotary positions.
 pub const SERIAL_PASSES_PER_LAYER: usize = 13;
 
-/// Passes over the neurons of the routed experts that one thread makes as it lists those requested: scores and ranks are
-/// read, lists and scores are written.
+/// Passes of one thread over the routed experts' neurons to list the requested ones: it reads scores and ranks, writes lists and scores.
 pub const LIST_PASSES: usize = 4;
 
-/// Passes over the sums of down that one thread makes: they are filled, and joined.
+/// Passes of one thread over the sums of down: it clears and joins them.
 pub const SUMS_PASSES: usize = 2;
 
-/// Passes over the logits that sampling makes: maximum, exponentials, the draw.
+/// Passes of sampling over the logits: maximum, exponentials, the draw.
 pub const SAMPLING_PASSES: usize = 3;
 
-/// Sequences that may be in memory at a time, a token of each of which passes a layer together.
+/// Sequences in memory at a time, at most. Active ones decode as one batch.
 pub const SEQUENCES_MAX: usize = 8;
 
-/// Rows that pass a layer together while decoding, at most: a token of each sequence, and the tokens of drafts.
+/// Rows of a decoding batch, at most: a token of each sequence, and the tokens of drafts.
 pub const ROWS_MAX: usize = SEQUENCES_MAX;
 
 /// Tokens of a draft, at most.
 pub const DRAFT_TOKENS_MAX: usize = ROWS_MAX - 1;
 
-/// Bytes that a row of a draft takes beside the engine for each token of the vocabulary: its logits.
+/// Bytes of a draft's row outside the engine, for each token of the vocabulary: its logits.
 pub const DRAFT_VOCABULARY_BYTES: u64 = 4;
 
-/// Bytes that a sequence takes beside the engine, where a server answers in it: for each token of the vocabulary its logits, those
-/// after its prompt, and the two words of each candidate for its next token.
+/// Bytes of a server's sequence outside the engine, for each token of the vocabulary.
+///
+/// Its logits, the logits after its prompt, and two words of each candidate for the next token.
 pub const SEQUENCE_VOCABULARY_BYTES: u64 = 4 * 4;
-/// Bytes that a sequence takes for each token of its context: that token, the request's, and eight bytes of the request's text.
+/// Bytes of a sequence for each token of its context: that token, the request's token, and eight bytes of the request's text.
 pub const SEQUENCE_CONTEXT_BYTES: u64 = 4 + 4 + 8;
-/// Bytes that a sequence takes for the rest of a request.
+/// Bytes of a sequence for the rest of a request.
 pub const SEQUENCE_BYTES: u64 = 64 << 10;
 
-/// Rows of a prompt that an expert meets in one register of products; of the last, half are empty on average.
+/// Rows of a prompt in one register of products; the last register is half empty on average.
 pub const REGISTER_ROWS: usize = 16;
 
-/// Tokens of a chunk where `kernels.prompt_flops_per_second` is measured, and where `kernels.prompt_few_flops_per_second` is.
+/// Chunk lengths that measure `kernels.prompt_flops_per_second` and `kernels.prompt_few_flops_per_second`.
 pub const PROMPT_TOKENS: [usize; 2] = [128, REGISTER_ROWS];
 
-/// Tokens that are computed in the time that a chunk of a prompt takes beside its tokens, where no profile has it. *Assumed*:
-/// weights are unpacked, and their scales met, once a chunk.
+/// Time of a chunk beyond its tokens, in tokens, where no profile has it. *Assumed*: weights are unpacked once a chunk.
 pub const CHUNK_TOKENS_ASSUMED: f64 = 16.0;
 
-/// One value of a prompt in so many is not zero where `kernels.prompt_sparse_flops_per_second` is measured.
+/// One value of this many is not zero where `kernels.prompt_sparse_flops_per_second` is measured.
 pub const PROMPT_ACTIVE_ONE_IN: usize = 8;

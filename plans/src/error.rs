@@ -1,8 +1,8 @@
-//! Everything that can be wrong with a contract file, each as a sentence with the fact and the remedy.
+//! Errors of contract files, each a sentence with the fact and the remedy.
 
 use std::path::PathBuf;
 
-/// A contract file that cannot be read, believed or written.
+/// A contract file that cannot be read, trusted or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ContractError {
     /// The operating system refused.
@@ -72,14 +72,14 @@ pub enum ContractError {
     Schema {
         /// The file.
         path: PathBuf,
-        /// The file's schema number, or the text that stands in its place.
+        /// The file's schema number, or the text found for it.
         found: String,
         /// Ours.
         expected: u32,
         /// The command that makes it.
         command: &'static str,
     },
-    /// A key that nobody knows.
+    /// An unknown key.
     #[error("{path}, line {line}: unknown key `{key}`{hint}")]
     UnknownKey {
         /// The file.
@@ -88,10 +88,10 @@ pub enum ContractError {
         line: usize,
         /// The key.
         key: String,
-        /// `; did you mean ...?`, or what is known there.
+        /// The nearest known name.
         hint: String,
     },
-    /// Not the TOML that was expected.
+    /// Invalid TOML, or a value of another type.
     #[error("{path}, line {line}: {message}")]
     Syntax {
         /// The file.
@@ -101,7 +101,7 @@ pub enum ContractError {
         /// The parser's message.
         message: String,
     },
-    /// Well-formed but impossible.
+    /// A well-formed but invalid value.
     #[error("{path}{}: `{key}` {problem}", line.map_or_else(String::new, |line| format!(", line {line}")))]
     Value {
         /// The file.
@@ -110,10 +110,10 @@ pub enum ContractError {
         line: Option<usize>,
         /// The key, dotted.
         key: String,
-        /// The fault, and the values that would be right.
+        /// The fault, and the valid values.
         problem: String,
     },
-    /// Figures that do not fit their checksum.
+    /// Figures that differ from their checksum.
     #[error(
         "{path}: its figures are not those that `{command}` wrote, for their checksum is another: make the {kind} again, or, if they \
          were changed by hand, write checksum = \"void\" below [integrity]"
@@ -126,7 +126,7 @@ pub enum ContractError {
         /// The command that makes it.
         command: &'static str,
     },
-    /// A file that could not be put into TOML: our mistake, kept as a value so that nothing is lost.
+    /// A value that has no TOML form, which is a bug.
     #[error("cannot write {path}: {message}")]
     Encode {
         /// The file.

@@ -1,4 +1,4 @@
-//! Reading and writing contract files: schema, unknown keys, impossible values, canonical bytes, hashes.
+//! Reading and writing contract files: schema, unknown keys, invalid values, canonical bytes, hashes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,58 +15,58 @@ use crate::checksum::{self, Integrity, Stated};
 use crate::output_file::{self, InputFiles, OutputKind};
 use crate::{Calibration, ContractError, Device, Model, Plan, SCHEMA, lines};
 
-/// No contract file comes near this size; a larger one is another file, and is not read to its end.
+/// Maximum bytes of a contract file. A larger file is something else, and is not read to its end.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Characters of a message that are shown from its beginning and from its end.
+/// Characters of a long message that are shown from its beginning, and from its end.
 const SAID_MAX: usize = 160;
 
 /// A kind of contract file.
 pub trait Contract: Serialize + DeserializeOwned {
     /// `device.toml`, `model.toml` or `plan.toml`.
     const KIND: &'static str;
-    /// The command that makes it.
+    /// The command that writes it.
     const COMMAND: &'static str;
-    /// The table by which it is known.
+    /// A table that only this kind of file has.
     const MARK: &'static str;
-    /// Comment lines: each table's heading and the sentence that is written above it.
+    /// Comments: a table's heading, and the sentence above it.
     const COMMENTS: &'static [(&'static str, &'static str)];
     /// Whether a file of this kind has a checksum of its figures.
     const HAS_CHECKSUM: bool;
-    /// Everything that the types cannot say, key by key and between keys; `at` is the file.
+    /// Checks every value, alone and against other keys; `at` is the file.
     ///
     /// # Errors
-    /// The first key whose value is impossible, and what would be right.
+    /// The first key with an invalid value, and the valid ones.
     fn check_at(&self, at: &At<'_>) -> Checked;
 
-    /// Whether a text that begins so is a file of this kind, even one that cannot be read any more.
+    /// Whether a file that begins with `head` is of this kind, even if it cannot be read any more.
     fn is_one(head: &[u8]) -> bool {
         let has =
             |start: &str| head.split(|&byte| byte == b'\n').any(|line| line.starts_with(start.as_bytes()));
         has("schema") && has(&format!("[{}]", Self::MARK))
     }
 
-    /// The value of a parsed file. A method of each kind, so that its code is made once, and not by every crate that reads one.
+    /// The value of a parsed file. Each kind implements it, so that its code is generated once and not in every crate.
     ///
     /// # Errors
     /// Keys that are unknown, missing, or of another type.
     fn decode(file: toml::Deserializer<'_>) -> Result<Self, toml::de::Error>;
 
-    /// The value as TOML, without comments; a method of each kind as [`Contract::decode`].
+    /// The value as TOML, without comments.
     ///
     /// # Errors
-    /// What TOML has no form for.
+    /// Values that TOML cannot represent.
     fn encode(&self) -> Result<String, toml::ser::Error>;
 
-    /// As [`Contract::check_at`], with keys as they stand in a file.
+    /// [`Contract::check_at`] with keys as in a file.
     ///
     /// # Errors
-    /// The first key whose value is impossible, and what would be right.
+    /// The first key with an invalid value, and the valid ones.
     fn check(&self) -> Checked {
         self.check_at(&At::file(None))
     }
 
-    /// Every key that is checked in this value, list entries as `[]`, and in words the values that are possible there.
+    /// The valid range of every checked key, in words; list entries are `[]`.
     ///
     /// # Errors
     /// As [`Contract::check`].
@@ -85,21 +85,21 @@ const KINDS: [(&str, &str); 4] = [
     (Calibration::MARK, Calibration::KIND),
 ];
 
-/// A parsed file and the BLAKE3 hash of its bytes, in hexadecimal.
+/// A parsed file.
 #[derive(Debug, Clone)]
 pub struct Loaded<T> {
     /// The contents.
     pub value: T,
-    /// Hash of the file's bytes, for other files' provenance.
+    /// BLAKE3 of the file's bytes in hexadecimal, for other files' provenance.
     pub hash: String,
-    /// The checksum of its figures.
+    /// The state of its checksum.
     pub integrity: Integrity,
 }
 
 /// Reads and checks a contract file.
 ///
 /// # Errors
-/// Every [`ContractError`] but `Encode`.
+/// Any [`ContractError`] but `Encode`.
 pub fn read<T: Contract>(path: &Path) -> Result<Loaded<T>, ContractError> {
     let io = |source| ContractError::Io { action: "read", path: path.to_owned(), source };
     let metadata = fs::metadata(path).map_err(|error| match error.kind() {
@@ -141,7 +141,7 @@ pub fn read<T: Contract>(path: &Path) -> Result<Loaded<T>, ContractError> {
 /// Parses and checks the text of a contract file; `path` is for messages.
 ///
 /// # Errors
-/// The errors of [`read`] but for the operating system's.
+/// As [`read`], without the operating system's.
 pub fn parse<T: Contract>(text: &str, path: &Path) -> Result<T, ContractError> {
     parse_whole(text, path).map(|(value, _)| value)
 }
@@ -197,7 +197,7 @@ fn parse_whole<T: Contract>(text: &str, path: &Path) -> Result<(T, Integrity), C
 /// The canonical text of a contract: the same value always gives the same bytes.
 ///
 /// # Errors
-/// [`ContractError::Encode`] and [`ContractError::Value`]: an impossible value is never written.
+/// [`ContractError::Encode`], and [`ContractError::Value`]: an invalid value is never written.
 pub fn render<T: Contract>(value: &T, path: &Path) -> Result<String, ContractError> {
     value.check().map_err(|Wrong { key, problem }| ContractError::Value {
         path: path.to_owned(),
@@ -231,17 +231,17 @@ pub fn render<T: Contract>(value: &T, path: &Path) -> Result<String, ContractErr
     Ok(text)
 }
 
-/// Writes a contract file, as [`output_file::write`] does. Returns the hash of what was written.
+/// Writes a contract file as [`output_file::write`] does, and returns the hash of its bytes.
 ///
 /// # Errors
-/// [`ContractError::Io`], and those of [`render`].
+/// [`ContractError::Io`], and as [`render`].
 pub fn write<T: Contract>(value: &T, path: &Path) -> Result<String, ContractError> {
     let text = render(value, path)?;
     write_bytes(path, kind::<T>(), text.as_bytes())?;
     Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
 }
 
-/// A contract file as a kind of output.
+/// A contract file as a kind of output file.
 pub fn kind<T: Contract>() -> OutputKind {
     OutputKind { name: T::KIND, is_one: T::is_one }
 }
@@ -258,7 +258,7 @@ pub fn write_bytes(path: &Path, kind: OutputKind, bytes: &[u8]) -> Result<(), Co
     })
 }
 
-/// Whether an output file can be written there, as [`output_file::writable`] says.
+/// Checks that an output file can be written, as [`output_file::writable`] does.
 ///
 /// # Errors
 /// [`ContractError::Io`], with the sentence of [`write_bytes`].
@@ -281,7 +281,7 @@ pub fn hash_file(path: &Path) -> Result<String, ContractError> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// A measured value with six significant digits: what a measurement is worth, and a stable text.
+/// A measured value with six significant digits, which have a short and stable text.
 pub fn significant(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -289,7 +289,7 @@ pub fn significant(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
-/// Turns the parser's error into ours; unknown keys get the nearest known name.
+/// The parser's error as [`ContractError`]; an unknown key gets the nearest known name.
 fn toml_error(text: &str, path: &Path, error: &toml::de::Error) -> ContractError {
     let line = lines::line_at(text, error.span().map_or(0, |span| span.start));
     let message = error.message().trim();
@@ -309,7 +309,7 @@ fn toml_error(text: &str, path: &Path, error: &toml::de::Error) -> ContractError
     ContractError::Syntax { path: path.to_owned(), line, message: bounded(message) }
 }
 
-/// The words about a value, which may be of any length, cut to their beginning and their end.
+/// A message of any length, cut to its beginning and its end.
 fn bounded(said: &str) -> String {
     let count = said.chars().count();
     if count <= 2 * SAID_MAX {

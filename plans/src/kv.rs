@@ -1,4 +1,4 @@
-//! The storage formats of keys and values: planner and runtime must agree on their bytes.
+//! Storage formats of keys and values, whose bytes planner and runtime agree on.
 
 /// A storage format of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,7 +14,7 @@ pub enum KvFormat {
 }
 
 impl KvFormat {
-    /// Every format, that of a plan without a choice first.
+    /// Every format, the default first.
     pub const ALL: [Self; 4] = [Self::F16, Self::F32, Self::Q8_0, Self::Q4_0];
 
     /// The name in files.
@@ -27,12 +27,12 @@ impl KvFormat {
         }
     }
 
-    /// The format of that name; `F16` for a name of none, which no checked file has.
+    /// The format of a name; `F16` for an unknown name, which no checked file has.
     pub fn named(name: &str) -> Self {
         Self::ALL.into_iter().find(|format| format.name() == name).unwrap_or(Self::F16)
     }
 
-    /// Values of a block: a row is whole blocks.
+    /// Values of a block; a row has whole blocks.
     pub const fn block_values(self) -> u64 {
         match self {
             Self::F16 | Self::F32 => 1,
@@ -50,17 +50,17 @@ impl KvFormat {
         }
     }
 
-    /// Whether keys and values are quantised in blocks, at a loss that has to be measured.
+    /// Whether the format quantises in blocks, with a loss that `profile` measures.
     pub const fn has_blocks(self) -> bool {
         self.block_values() > 1
     }
 
-    /// Whether a row of so many values is whole blocks.
+    /// Whether a row of `values` has whole blocks.
     pub const fn holds(self, values: u64) -> bool {
         values.is_multiple_of(self.block_values())
     }
 
-    /// Bytes of a row of so many values, the last block filled up.
+    /// Bytes of a row of `values`, the last block padded.
     pub const fn row_bytes(self, values: u64) -> u64 {
         values.div_ceil(self.block_values()).saturating_mul(self.block_bytes())
     }

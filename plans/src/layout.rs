@@ -1,9 +1,8 @@
 //! Where a neuron's bytes lie in the container, and which pages a read of it covers.
 //!
-//! A layer's neurons stand one after another at a fixed stride. A neuron is addressed by its
-//! *rank* in its layer: hot neurons first. Its bundle is `[gate | up | down^T]`, three rows of
-//! the model's width. A network without gates has two, `[up | down^T]`: its up decides whether a neuron fires, and stands in
-//! the gate's place, and `up_bytes` is 0.
+//! A layer's neurons lie one after another at a fixed stride. Their order is the *rank*, hot neurons first. The bundle of a neuron is
+//! `[gate | up | down^T]`, three rows of the model's width. A network without gates has two, `[up | down^T]`: the up row decides
+//! whether a neuron fires, takes the gate's place, and `up_bytes` is 0.
 //!
 //! ```text
 //! layer start (page aligned)
@@ -13,15 +12,15 @@
 //! |<---------- stride_bytes -------->|
 //! ```
 //!
-//! Bundles of a page or more are padded to whole pages, so that no read covers a page for a
-//! neighbour's sake; smaller ones are packed, and a read covers the pages it touches.
+//! Bundles of a page or more are padded to whole pages, so that no read covers a neighbour's page. Smaller bundles are packed, and a
+//! read covers the pages that it touches.
 //!
-//! Where a model's experts are requested whole, its neurons stand in *slices*: neighbours of one expert that are read,
-//! kept and dropped together. All bundles are packed there, and a read is of a slice at least.
+//! A model whose experts are requested whole has *slices*: neighbouring neurons of one expert that are read, inserted and evicted
+//! together. Their bundles are packed, and a read covers a slice at least.
 //!
-//! Where down keeps the orientation of the model's file (`architecture.down_transposed = false`), a slice is the inputs of
-//! its `k` neurons and then their *piece* of down: of each of the output's rows the bytes of `k` neighbouring columns, as the
-//! file has them. A bundle's down row is then a neuron's share of the piece's bytes, no row of numbers.
+//! With down in the orientation of the model's file (`architecture.down_transposed = false`), a slice has gate and up of its `k`
+//! neurons, then their *piece* of down. The piece has `k` neighbouring columns of each output row, byte for byte as in the file.
+//! `down_bytes` is then a neuron's share of the piece, and no row of numbers.
 //!
 //! ```text
 //! slice start
@@ -29,9 +28,9 @@
 //! |<------------ k * (gate_bytes + up_bytes) ---->|<------------------ k * down_bytes ------------------------>|
 //! ```
 //!
-//! Where the model's own file is read in place of a container (`apart`), such a slice is a whole expert, whose gate, up and down
-//! are three runs of bytes anywhere in that file, or two without gates. They are read together into one buffer, each on pages of its own, as far from
-//! the first of them as in the file from a page's begin.
+//! With an index (`apart`), the engine reads the model's own file, and a slice is a whole expert. Its gate, up and down are three runs
+//! of bytes anywhere in the file, or two without gates. One buffer takes all of them, each on pages of its own, at the same offset
+//! in its first page as in the file.
 //!
 //! ```text
 //! buffer
@@ -39,7 +38,7 @@
 //! |<---------- pages of gate ----------->|<---- pages of up ---->|<--------------- pages of down -------------->|
 //! ```
 //!
-//! A padded bundle may be read in [`Phases`], one read after another into one buffer.
+//! A padded bundle can be read in [`Phases`], one read after another into one buffer.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,17 +50,16 @@ use crate::PAGE_BYTES;
 pub struct BundleLayout {
     /// Bytes of the gate row; of a network without gates, of the up row.
     pub gate_bytes: u64,
-    /// Bytes of the up row; 0 where that stands in the gate's place.
+    /// Bytes of the up row; 0 where the up row takes the gate's place.
     pub up_bytes: u64,
     /// Bytes of the transposed down row, or a neuron's share of a piece of down.
     pub down_bytes: u64,
     /// Distance from one bundle to the next.
     pub stride_bytes: u64,
-    /// Neurons of one expert that are read, kept and dropped together; absent: 1, each comes and goes by itself.
+    /// Neurons of one expert that are read, inserted and evicted together; absent: 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slice_neurons: u64,
-    /// Gate, up and down of a slice, a whole expert, are read each from its place of the model's own file; absent: `false`, they lie
-    /// side by side in the container.
+    /// Whether gate, up and down of an expert are read from the model's own file; absent: `false`, they lie side by side in the container.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub apart: bool,
 }
@@ -76,17 +74,17 @@ fn is_one(count: &u64) -> bool {
     *count == 1
 }
 
-/// Parts of a slice that lie apart: gate, up and down, one of which may have no bytes.
+/// Parts of a slice that lie apart: gate, up and down. One of them may have no bytes.
 pub const PARTS: usize = 3;
-/// In a model's file tensors begin on a multiple of so many bytes, as most files have it.
+/// Alignment of tensors in a model's file, as most files have it.
 const TENSOR_ALIGN: u64 = 32;
 
-/// Which part of a bundle is wanted.
+/// The part of a bundle that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// `[gate | up | down^T]`.
     Whole,
-    /// `[up | down^T]`: what the exact gate reads, its gate rows being resident; without gates `[down^T]`, its up rows being that.
+    /// `[up | down^T]`, for levels whose gate rows are resident; without gates `[down^T]`, with the up rows resident.
     UpDown,
 }
 
@@ -94,13 +92,12 @@ pub enum Part {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phases {
-    /// Its whole bundle in one read, neighbours together.
+    /// The whole bundle in one read, neighbours together.
     #[default]
     Whole,
-    /// The pages of its gate row first, or without gates of its up row, and if that fires the others (the paper's two-phase reads).
+    /// The pages of the gate row, then the others if the gate fires: the paper's two-phase reads. Without gates the up row comes first.
     TwoPhase,
-    /// The pages of each row by themselves, as if the rows of a neuron did not lie side by side; up and down only if the gate
-    /// fires.
+    /// A read for the pages of each row, as if rows did not lie side by side. Up and down follow only if the gate fires.
     Rows,
 }
 
@@ -121,11 +118,11 @@ impl Phases {
 /// The reads of a part of one neuron, one after another into one buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Steps {
-    /// The order of reading that they are steps of.
+    /// The order of reading.
     pub phases: Phases,
-    /// Pages, relative to the first of the part; one where there are no phases.
+    /// Pages of each read, relative to the part's first; a single span without phases.
     pub spans: Vec<Span>,
-    /// The first brings the gate, and whether the others follow depends on it.
+    /// Whether the first read brings the gate, which decides about the others.
     pub asks: bool,
 }
 
@@ -163,7 +160,7 @@ impl BundleLayout {
         Self::in_slices(gate_bytes, up_bytes, down_bytes, 1)
     }
 
-    /// The layout for rows of these sizes in slices of so many neurons: packed, if those are several.
+    /// The layout for rows of these sizes in slices of `slice_neurons`; several neurons are packed.
     pub fn in_slices(gate_bytes: u64, up_bytes: u64, down_bytes: u64, slice_neurons: u64) -> Self {
         let bundle = gate_bytes + up_bytes + down_bytes;
         let padded = slice_neurons == 1 && bundle >= PAGE_BYTES;
@@ -177,7 +174,7 @@ impl BundleLayout {
         Self { apart: true, ..self }
     }
 
-    /// The mean layout of the neurons of all these layers, in slices of one size; `None` of no layers.
+    /// The mean layout of these layers, in slices of one size; `None` without layers.
     pub fn mean(layers: &[Self]) -> Option<Self> {
         let first = layers.first()?;
         let mean = |of: fn(&Self) -> u64| {
@@ -193,7 +190,7 @@ impl BundleLayout {
         self.gate_bytes + self.up_bytes + self.down_bytes
     }
 
-    /// Bytes of a part: what a cache slot holds.
+    /// Bytes of a part, which are the bytes of a cache slot.
     pub fn part_bytes(&self, part: Part) -> u64 {
         match part {
             Part::Whole => self.bundle_bytes(),
@@ -215,8 +212,9 @@ impl BundleLayout {
         [self.gate_bytes, self.up_bytes, self.down_bytes].map(|bytes| self.slice_neurons * bytes)
     }
 
-    /// Where the pages of each part of a slice whose parts lie apart begin in its buffer, and where the last's end: each has room
-    /// for its bytes wherever in a page they begin. Without bytes it has none.
+    /// Offsets in the buffer of a slice whose parts lie apart: the first page of each part, and the end of the last.
+    ///
+    /// Each part has room for its bytes wherever in a page they begin; a part without bytes has no room.
     pub fn parts_at(&self) -> [u64; PARTS + 1] {
         let mut at = [0; PARTS + 1];
         for (part, bytes) in self.parts_bytes().into_iter().enumerate() {
@@ -232,8 +230,9 @@ impl BundleLayout {
         if self.apart { parts.count() as u64 } else { 1 }
     }
 
-    /// Where a part of every neuron of a slice lies, from the first to the last, relative to the layer's start. A slice of one
-    /// neuron is that neuron. Slices whose parts lie apart are counted as what their buffers hold, one after another.
+    /// The span of a part of a slice's neurons, from the first to the last, relative to the layer's start.
+    ///
+    /// A slice whose parts lie apart counts as its buffer, one slice after another.
     pub fn slice_span(&self, slice: u64, part: Part) -> Span {
         if self.apart {
             let bytes = self.parts_at()[PARTS];
@@ -243,19 +242,20 @@ impl BundleLayout {
         Span { offset: first.offset, bytes: (self.slice_neurons - 1) * self.stride_bytes + first.bytes }
     }
 
-    /// The pages that reads of a slice cover, over the places in a page in which slices begin.
+    /// Bytes of the pages that a read of a slice covers, for every offset in a page at which slices begin.
     fn reads_bytes(&self, slices: u64, part: Part) -> impl Iterator<Item = u64> {
         // the pattern of page crossings repeats after at most one page's worth
         (0..slices.clamp(1, PAGE_BYTES)).map(move |slice| self.slice_span(slice, part).pages().bytes)
     }
 
-    /// Bytes of the longest read of a slice: what every buffer holds.
+    /// Bytes of the longest read of a slice, and so of every buffer.
     pub fn read_bytes_max(&self) -> u64 {
         self.reads_bytes(PAGE_BYTES, Part::Whole).max().unwrap_or(PAGE_BYTES)
     }
 
-    /// How a part of a neuron is read in phases; `None` where a bundle shares pages with others, the pages of its gate are all of
-    /// them, or the part is one row.
+    /// The reads of a part of a neuron in phases.
+    ///
+    /// `None` where bundles share pages, where the gate's pages are all of the bundle's, and where the part is one row.
     pub fn steps(&self, part: Part, phases: Phases) -> Option<Steps> {
         let whole = self.span(0, part).pages();
         let rows = [self.gate_bytes, self.up_bytes, self.down_bytes].into_iter().scan(0, |end, bytes| {
@@ -282,8 +282,7 @@ impl BundleLayout {
         Some(Steps { phases, asks: part == Part::Whole && spans.len() > 1, spans })
     }
 
-    /// Mean bytes of the pages that reading a part of a slice covers, over the first `neurons` ranks; of a slice whose parts lie
-    /// apart, of all its reads.
+    /// Mean bytes of the pages that the reads of a part of a slice cover, over the first `neurons` ranks.
     pub fn read_bytes_mean(&self, neurons: u64, part: Part) -> u64 {
         if self.apart {
             let parts = self.parts_bytes().into_iter().filter(|&bytes| bytes > 0);

@@ -11,14 +11,14 @@
 //! | `plan.toml` ([`Plan`]) | `plan` | `run` |
 //! | `calibration.toml` ([`Calibration`]) | `run --bench` | `plan` |
 //!
-//! This crate knows no solver, no kernel and no model file. It holds the types, their reading and writing, and what planner
-//! and runtime must agree on: where a neuron lies in the container ([`layout`]), what a plan's regions add up to
-//! ([`memory`]), and the numbers of what the engine does ([`mod@engine`]). Every program writes its files by [`output_file`].
+//! This crate knows no solver, no kernel and no model file. It has the types, and reads and writes them. Planner and
+//! runtime share the place of a neuron in the container ([`layout`]), the regions of a plan ([`memory`]) and the constants of the
+//! engine ([`mod@engine`]). Every program writes its files with [`output_file`].
 //!
-//! A file of measured figures ends in a checksum of them ([`Integrity`]).
+//! A file of measured figures ends in their checksum ([`Integrity`]).
 //!
-//! Every key ends in its unit; a fraction is 0 to 1. Unknown keys are refused with the nearest known name, and impossible values
-//! with what is possible ([`mod@check`]). The same value always gives the same bytes.
+//! Every key ends in its unit; a fraction is 0 to 1. Unknown keys are refused with the nearest known name, and invalid values with the
+//! valid ones ([`mod@check`]). The same value always gives the same bytes.
 
 pub mod backend;
 pub mod calibration;

@@ -1,4 +1,4 @@
-//! Where in a contract file's text a key stands.
+//! The line of a key in a contract file's text.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -8,7 +8,7 @@ pub(crate) fn line_at(text: &str, byte: usize) -> usize {
     1 + text.as_bytes()[..byte.min(text.len())].iter().filter(|&&b| b == b'\n').count()
 }
 
-/// The line of a key such as `storage.reads[3].depth`; of an absent key, that of the table where it would stand.
+/// The line of a key such as `storage.reads[3].depth`; for an absent key, the line of its table.
 pub(crate) fn line_of(text: &str, file: &Spanned<DeTable<'_>>, key: &str) -> usize {
     let mut found = None;
     let mut table = Some(file.get_ref());

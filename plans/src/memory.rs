@@ -1,7 +1,7 @@
-//! The sizes of a plan's regions and their sum: the arithmetic that planner and runtime share.
+//! The sizes of a plan's regions and their sum.
 //!
-//! The planner prices memory with these functions and the runtime takes exactly what they say, so
-//! that a plan's sums are true by construction (equation 4, *stated*; its terms are ours).
+//! The planner prices memory with these functions, and the runtime maps exactly that much. So a plan's sums are true by
+//! construction (equation 4 of the paper; its terms are ours).
 
 use crate::engine::{
     ADDED, DRAFT_VOCABULARY_BYTES, SEQUENCE_BYTES, SEQUENCE_CONTEXT_BYTES, SEQUENCE_VOCABULARY_BYTES, SUMS,
@@ -12,7 +12,7 @@ use crate::model::{Architecture, Heads, LevelKind, Model};
 use crate::plan::{MemoryPlan, Plan};
 use crate::{Backend, Device, KvFormat, PAGE_BYTES, Policy};
 
-/// The sizes on which memory depends, besides the model.
+/// The choices of a plan that decide its memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Choices<'a> {
     /// The quality level's kind.
@@ -23,21 +23,21 @@ pub struct Choices<'a> {
     pub hot_neurons: &'a [u32],
     /// Slots per layer.
     pub cold_slots: &'a [u32],
-    /// The cache policy: who leaves a slot.
+    /// The cache policy.
     pub policy: Policy,
-    /// Neurons that come and go together.
+    /// Neurons of a slice, which are inserted and evicted together.
     pub slice_neurons: u64,
     /// Context length.
     pub context_tokens: u64,
-    /// Sequences in memory, a token of each of which may pass a layer together.
+    /// Sequences in memory; each adds a row to the decoding batch.
     pub sequences: u64,
-    /// How keys and values are stored.
+    /// Storage format of keys and values.
     pub kv: KvFormat,
-    /// Tokens of a draft, which pass a layer together with those.
+    /// Tokens of a draft; each adds a row to the decoding batch.
     pub draft_tokens: u64,
     /// Compute threads.
     pub compute_threads: u64,
-    /// How flash is read.
+    /// The back end that reads flash.
     pub backend: Backend,
     /// Reads in flight; 0 for a process that reads nothing.
     pub depth: u64,
@@ -47,11 +47,11 @@ pub struct Choices<'a> {
     pub chunk_tokens: u64,
     /// I/O buffers.
     pub buffers: u64,
-    /// Bytes of one.
+    /// Bytes of an I/O buffer.
     pub buffer_bytes: u64,
-    /// Rows of the token embedding are read when their token comes.
+    /// Whether rows of the token embedding are read when their token comes.
     pub embedding_rows: bool,
-    /// Kept free for what comes and goes while a server runs.
+    /// Bytes that `run --serve` takes and frees while it answers, such as grammars.
     pub reserve_bytes: u64,
 }
 
@@ -62,12 +62,12 @@ impl Choices<'_> {
     }
 }
 
-/// Bytes of the embedding that stay in the file where its rows are read: whole pages of it.
+/// Bytes of the embedding that stay in the file while its rows are read one by one: whole pages.
 pub fn embedding_left_bytes(embedding_bytes: u64) -> u64 {
     embedding_bytes / PAGE_BYTES * PAGE_BYTES
 }
 
-/// Where a row of the embedding completes: the most pages that it touches.
+/// Bytes of the buffer for a row of the embedding: the most pages that a row touches.
 pub fn embedding_buffer_bytes(row_bytes: u64) -> u64 {
     row_bytes.next_multiple_of(PAGE_BYTES) + PAGE_BYTES
 }
@@ -89,13 +89,13 @@ pub fn kv_bytes_per_token(a: &Architecture, format: KvFormat) -> u64 {
     a.all_heads().map(of_shape).fold(0, u64::saturating_add)
 }
 
-/// [`kv_bytes_per_token`] as a plan tells it: 0 where every layer has as many heads of one width.
+/// [`kv_bytes_per_token`] as a plan has it: 0 where all layers have the same heads.
 pub fn kv_token_bytes(a: &Architecture, format: KvFormat) -> u64 {
-    let alike = a.kv_layers() == a.layers && a.other_heads.is_empty() && a.latent.is_none();
-    if alike { 0 } else { kv_bytes_per_token(a, format) }
+    let is_uniform = a.kv_layers() == a.layers && a.other_heads.is_empty() && a.latent.is_none();
+    if is_uniform { 0 } else { kv_bytes_per_token(a, format) }
 }
 
-/// Bytes of a sequence's recurrent state: as it is, and as it was after its last prompt, to which the sequence can go back.
+/// Bytes of a sequence's recurrent state: the current one, and a copy from the end of its last prompt, to go back to.
 pub fn state_bytes(a: &Architecture) -> u64 {
     a.state_values().saturating_mul(2 * 4)
 }
@@ -110,31 +110,30 @@ fn sequence_bytes(a: &Architecture, context_tokens: u64) -> u64 {
 /// Elements (of four bytes) of each activation buffer; the runtime takes exactly these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activations {
-    /// Elements of the rows that pass a layer together while decoding: of each sequence a token's, and those of a draft.
+    /// Rows of a decoding step: a token of each sequence, and the tokens of a draft.
     pub decode: Rows,
-    /// Elements of a chunk of a prompt: over the cold region.
+    /// Rows of a chunk of a prompt. They overlap the cold region.
     pub prompt: Rows,
-    /// The guess at the next layer's input, `[width]`.
+    /// Approximation of the next layer's input, for look-ahead, `[width]`.
     pub next_input: u64,
-    /// A vector of each decoding row rounded to 8 bits, twice: at most the width, attention's width, a shared expert's neurons or
-    /// 4096.
+    /// Each decoding row rounded to 8 bits, twice. A row has at most the width, attention's width, a shared expert's neurons or 4096.
     pub rounded: u64,
-    /// Predictor scores and the positions named, `[2, routed neurons]`; of several rows `[2, rows, neurons of a layer]`,
-    /// for what any of them requests, and who does.
+    /// Predictor scores and the selected positions, `[2, routed neurons]`; for several rows their union and its owners,
+    /// `[2, rows, neurons of a layer]`.
     pub candidates: u64,
     /// Predictor hidden layer and sign bits; at most the width or 4096, four times.
     pub predictor: u64,
-    /// Positions requested, where each is found, and those computed next, `[4, neurons of a layer]`.
+    /// Requested positions, their slots, and the positions computed next, `[4, neurons of a layer]`.
     pub requested: u64,
-    /// Rows of nibbles that are added up later, `[rows, `[`ADDED`]`, width]`, where down is transposed.
+    /// Quantised down rows that wait to be added as a group, `[rows, `[`ADDED`]`, width]`, where down is transposed.
     pub waiting: u64,
-    /// The values of the neurons requested, rounded, where down is not transposed: `[routed neurons]`, [`rounded_words`] of them.
+    /// Rounded values of the requested neurons, where down is not transposed: [`rounded_words`] of `[routed neurons]`.
     pub values_rounded: u64,
     /// Logits, `[rows, vocabulary]`.
     pub logits: u64,
 }
 
-/// Elements (of four bytes) of the buffers that are the larger the more rows pass a layer together.
+/// Elements (of four bytes) of the buffers that grow with the rows of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
     /// Residual stream, `[rows, width]`.
@@ -143,22 +142,23 @@ pub struct Rows {
     pub normed: u64,
     /// A block's output, `[rows, width]`.
     pub block_output: u64,
-    /// Queries, their gates where there are such, keys and values, or what a recurrent layer or latent attention projects rows to,
-    /// `[rows, projected_values]`; later a shared expert's input, gates and ups, or its input, its ups and
-    /// what is packed of those, `[rows, width + 2 shared_neurons]`.
+    /// Projections of the token mixer: queries with their gates, keys and values; or `[rows, projected_values]` of a recurrent layer
+    /// or latent attention. A shared expert reuses the buffer: `[rows, width + 2 shared_neurons]`.
     pub projections: u64,
-    /// Attention's result before its output matrix, `[rows, heads * head_width]` of the widest, or a recurrent layer's, `[rows, mixed_values]`.
+    /// Result of the token mixer before its output matrix: `[rows, heads * head_width]` of the widest heads, or a recurrent layer's
+    /// `[rows, mixed_values]`.
     pub attended: u64,
     /// Cosines and sines of the rotary position, `[rotary embeddings, rows, head_width]` of the widest head.
     pub rotations: u64,
     /// Router logits and the weight of each expert, `[2, rows + 1, experts]`.
     pub router: u64,
-    /// Neuron values: `[routed neurons]` when decoding, of several rows `[rows, neurons of a layer]`; of a prompt `[cluster, rows]`, at least [`TRANSPOSED`] neurons' and,
-    /// rounded, their values once more where [`Architecture::transposes_down`], and at least a slice's and all once more,
-    /// packed, where down is not transposed.
+    /// Neuron values. Decoding: `[routed neurons]`, for several rows `[rows, neurons of a layer]`.
+    ///
+    /// A prompt has `[cluster, rows]`. The cluster has at least [`TRANSPOSED`] neurons and a rounded copy where
+    /// [`Architecture::transposes_down`]; where down is not transposed, at least a slice and a packed copy.
     pub neurons: u64,
-    /// Sums of a feed-forward block: `[rows, `[`SUMS`]`, `[`sum_words`]`(width)]` when decoding where down is transposed, `[rows * experts used, width]` of a mixture's
-    /// prompt.
+    /// Sums of a feed-forward block. Decoding with transposed down: `[rows, `[`SUMS`]`, `[`sum_words`]`(width)]`. A mixture's prompt:
+    /// `[rows * experts used, width]`.
     pub sums: u64,
     /// Rows of a prompt by expert, `[rows * experts used]`.
     pub members: u64,
@@ -166,7 +166,7 @@ pub struct Rows {
     pub gathered: u64,
 }
 
-/// Whether a window of reads into so many buffers holds [`TRANSPOSED`] neurons wherever it begins: one read may be partly used.
+/// Whether this many buffers hold [`TRANSPOSED`] neurons wherever a window of reads begins: one read may be used in part.
 pub fn hold_transposed(buffers: u64, buffer_bytes: u64, stride_bytes: u64) -> bool {
     let each = (buffer_bytes.saturating_sub(PAGE_BYTES) / stride_bytes.max(1)).max(1);
     buffers.saturating_sub(1).saturating_mul(each) >= TRANSPOSED as u64
@@ -211,7 +211,7 @@ impl Activations {
         }
     }
 
-    /// All but the prompt's in bytes, each on cache lines, the sum on pages.
+    /// Bytes of all buffers but the prompt's: each aligned to cache lines, the sum to pages.
     pub fn bytes(&self) -> u64 {
         let Self {
             decode,
@@ -231,7 +231,7 @@ impl Activations {
 }
 
 impl Rows {
-    /// Buffers that both stages have; the others are empty.
+    /// The buffers that decoding and prefill share; all others are empty.
     fn new(a: &Architecture, rows: u64) -> Self {
         let width = u64::from(a.width);
         let gates = if a.gated_attention { 2 } else { 1 };
@@ -284,26 +284,25 @@ impl Rows {
         ]
     }
 
-    /// Bytes of all buffers, the sum on pages.
+    /// Bytes of all buffers, rounded up to pages.
     pub fn bytes(&self) -> u64 {
         on_pages(self.elements().into_iter())
     }
 }
 
-/// Values that the widest output matrix of attention, or of a recurrent layer, meets, or the widest step of latent attention on the way
-/// to them.
+/// Input width of the widest output matrix: attention's, a recurrent layer's, or the widest step of latent attention before it.
 fn mixed_values(a: &Architecture) -> u64 {
     let recurrent = a.recurrent.map_or(0, |recurrent| recurrent.mixed_values.into());
     let latent = a.latent.map_or(0, |latent| latent.mixed_values.into());
     widest(a, Heads::query_width).max(recurrent).max(latent)
 }
 
-/// The most that heads of any of the layers' shapes have.
+/// The largest of a figure over the head shapes of all layers.
 fn widest(a: &Architecture, of: impl Fn(&Heads) -> u64) -> u64 {
     a.all_heads().map(|heads| of(&heads)).max().unwrap_or(0)
 }
 
-/// Buffers of so many elements in bytes, each on cache lines, the sum on pages.
+/// Bytes of buffers with these elements: each aligned to cache lines, the sum to pages.
 fn on_pages(elements: impl Iterator<Item = u64>) -> u64 {
     elements
         .map(|elements| elements.saturating_mul(4).checked_next_multiple_of(64).unwrap_or(u64::MAX))
@@ -319,8 +318,8 @@ const SLICE_TABLES_BYTES: u64 = 4;
 
 /// Bytes of the tables that say where each neuron is.
 ///
-/// Bytes of the tables: an entry for each neuron and each slice; the cache policy's own of slices ([`slots_tables_bytes`]); a
-/// checksum of four bytes for each row of the embedding that is read.
+/// They have an entry for each neuron and each slice, and the cache policy's own ([`slots_tables_bytes`]). Where rows of the embedding
+/// are read, each has a checksum of four bytes.
 pub fn tables_bytes(a: &Architecture, c: &Choices<'_>) -> u64 {
     let of_layer = |(&hot, &cold): (&u32, &u32)| {
         slots_tables_bytes(a, c.policy, c.slice_neurons, u64::from(hot), u64::from(cold))
@@ -329,7 +328,7 @@ pub fn tables_bytes(a: &Architecture, c: &Choices<'_>) -> u64 {
     (slotless_tables_bytes(a, c.slice_neurons, c.embedding_rows) + slots).next_multiple_of(PAGE_BYTES)
 }
 
-/// Bytes of the tables that a layer's slots take: so many neurons are pinned, so many have slots, a slice at a time.
+/// Bytes of the tables of a layer with `hot` pinned neurons and `cold` slots, in whole slices.
 pub fn slots_tables_bytes(a: &Architecture, policy: Policy, slice_neurons: u64, hot: u64, cold: u64) -> u64 {
     policy.tables_bytes(a.neurons() / slice_neurons, hot / slice_neurons, cold / slice_neurons)
 }
@@ -341,7 +340,7 @@ pub fn slotless_tables_bytes(a: &Architecture, slice_neurons: u64, embedding_row
     u64::from(a.layers) * (a.neurons() * NEURON_TABLES_BYTES + slices * SLICE_TABLES_BYTES) + rows * 4
 }
 
-/// Every region of a plan with these choices. `limit_bytes` is copied, not judged.
+/// Every region of a plan with these choices. `limit_bytes` is copied, not checked.
 pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64) -> MemoryPlan {
     let a = &model.architecture;
     let slot_bytes = |layer| model.bundle(layer).part_bytes(slot_part(c.kind));
@@ -387,7 +386,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
     memory
 }
 
-/// Bytes that a back end takes beside the buffers: a thread for each read in flight, or the rings.
+/// Bytes of a back end without its buffers: a thread for each read in flight, or the rings.
 fn backend_bytes(device: &Device, c: &Choices<'_>) -> u64 {
     match c.backend {
         Backend::Pread => c.depth * device.capacity.thread_bytes,
@@ -397,8 +396,8 @@ fn backend_bytes(device: &Device, c: &Choices<'_>) -> u64 {
 
 /// Bytes that the kernel keeps for an io_uring with `depth` reads in flight and `buffers_bytes` registered; an upper bound.
 ///
-/// Per read, of the next power of two, 64 bytes of submission, 32 of completion and 4 of index, and less than 900 of
-/// the kernel's own records; per registered page 16 bytes; four pages of heads. No thread, no stack.
+/// The reads are rounded up to a power of two. Each takes 64 bytes of submission, 32 of completion, 4 of index, and less than 900 of
+/// kernel records. Each registered page takes 16 bytes, and the heads take four pages. There is no thread and no stack.
 pub fn ring_bytes(depth: u64, buffers_bytes: u64) -> u64 {
     if depth == 0 {
         return 0;
@@ -408,12 +407,12 @@ pub fn ring_bytes(depth: u64, buffers_bytes: u64) -> u64 {
     (reads + registered + 4 * PAGE_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// Bytes of the page tables of so many bytes that are mapped: eight a page, and the levels above.
+/// Bytes of the page tables of `mapped_bytes`: eight for each page, and the levels above.
 pub fn page_tables_bytes(mapped_bytes: u64) -> u64 {
     (mapped_bytes / 500 + 4 * PAGE_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// The choices that a finished plan has made.
+/// The choices of a finished plan.
 pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
     Choices {
         kind: plan.quality.kind,

@@ -1,4 +1,4 @@
-//! `model.toml`: what a model is made of and how sparsely it fires, measured on held-out text.
+//! `model.toml`: the shapes of a model and how sparsely it fires, measured on held-out text.
 
 pub(crate) mod check;
 
@@ -22,8 +22,8 @@ pub struct Model {
     pub name: String,
     /// BLAKE3 of the source model's bytes.
     pub fingerprint: String,
-    /// How the levels were measured: with vectors as they are (`f32`), or rounded to 8 bits where they meet weights in blocks
-    /// (`q8`); absent: `f32`.
+    /// Rounding of activations when the levels were measured: none (`f32`), or to 8 bits where they meet weights in blocks (`q8`);
+    /// absent: `f32`.
     #[serde(default = "plain", skip_serializing_if = "is_plain")]
     pub activations: String,
     /// How the figures came to be.
@@ -39,7 +39,7 @@ pub struct Model {
     /// Loss with keys and values in blocks, by format; absent: not measured, and not planned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kv_formats: Vec<KvLoss>,
-    /// How much of a draft the model keeps, on the held-out text; absent: not measured, and no drafts are planned.
+    /// Accepted tokens of drafts on the held-out text; absent: not measured, and no drafts are planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drafts: Option<Drafts>,
     /// The axes of every miss-rate surface below.
@@ -77,7 +77,7 @@ pub struct ModelProvenance {
     pub held_out_tokens: u64,
     /// Whether `--quick` cut the texts short.
     pub quick: bool,
-    /// BLAKE3 of the recorded routes whose experts the misses are of; absent: the misses are of the model's own.
+    /// BLAKE3 of the recorded routes that the misses were measured with; absent: the model's own routing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routes: Option<String>,
     /// Sources, and each figure that is assumed, one sentence each.
@@ -91,8 +91,8 @@ pub struct ModelProvenance {
 pub struct Architecture {
     /// The architecture's name in GGUF, for people, e.g. `llama`.
     pub family: String,
-    /// `relu`, `silu`, `drelu`, `gelu` or `swiglu-oai`, or `relu-squared`, of a network without gates: its up decides whether a neuron
-    /// fires, and stands where others have their gate.
+    /// `relu`, `silu`, `drelu`, `gelu`, `swiglu-oai` or `relu-squared`. The last is a network without gates: its up row decides whether
+    /// a neuron fires, and takes the gate's place.
     pub activation: String,
     /// Decoder layers.
     pub layers: u32,
@@ -116,7 +116,7 @@ pub struct Architecture {
     /// Layers with keys and values; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_layers: Option<u32>,
-    /// Neurons of the widest network beside the experts or before them, always in memory and visited by every token; absent: 0.
+    /// Neurons of the widest shared expert or dense layer, always in memory and used by every token; absent: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub shared_neurons: u32,
     /// Rotary embeddings that the layers choose from; absent: 1.
@@ -126,33 +126,32 @@ pub struct Architecture {
     pub vocabulary: u32,
     /// Longest context that the model was made for.
     pub context: u32,
-    /// Storage format of gate rows in the container, or of up rows without gates, e.g. `F16`; `plan` prices every matrix but down by
+    /// Storage format of gate rows in the container, or of up rows without gates, e.g. `F16`. `plan` prices every matrix but down with
     /// its kernels. Where layers differ, the format of most.
     pub weight_format: String,
     /// Storage format of down in the container; where layers differ, the format of most.
     pub down_format: String,
-    /// Whether the container has down transposed, a row for each neuron, quantised again if its file blocks it the other way;
-    /// absent: `true`. Where it is `false` each slice has its columns of down, bit for bit as the file has them.
+    /// Whether the container has down transposed, a row for each neuron; absent: `true`. A file that blocks down the other way is
+    /// quantised again for it. Where it is `false` each slice has its columns of down, bit for bit as in the file.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub down_transposed: bool,
-    /// Heads of other shapes than the one that `heads`, `kv_heads` and `head_width` say, of some of the layers with keys and values;
-    /// absent: all layers have that one.
+    /// Layers whose heads have other shapes than `heads`, `kv_heads` and `head_width`; absent: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_heads: Vec<Heads>,
-    /// Sizes of the layers that keep a recurrent state in place of keys and values; absent: there are none.
+    /// Sizes of the layers with a recurrent state instead of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,
-    /// Sizes of latent attention (MLA), which stores one vector for keys and values of all heads: `kv_heads` is then 1, and `head_width`
-    /// the vector's width; absent: ordinary keys and values.
+    /// Sizes of latent attention (MLA), which stores one vector for the keys and values of all heads; absent: ordinary keys and values.
+    /// `kv_heads` is then 1, and `head_width` the vector's width.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latent: Option<Latent>,
 }
 
-/// The heads of some layers, which have one shape.
+/// The common head shape of some layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Heads {
-    /// Layers that have them.
+    /// Layers with heads of this shape.
     pub layers: u32,
     /// Query heads.
     pub heads: u32,
@@ -168,31 +167,31 @@ impl Heads {
         u64::from(self.heads) * u64::from(self.head_width)
     }
 
-    /// Values of all key heads of a token, and of all its value heads.
+    /// Values of all key heads of a token; its value heads have as many.
     pub fn kv_width(&self) -> u64 {
         u64::from(self.kv_heads) * u64::from(self.head_width)
     }
 }
 
-/// Layers that keep a recurrent state of the tokens before, such as short convolutions, in place of keys and values.
+/// Layers with a recurrent state of the earlier tokens, such as short convolutions, instead of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recurrent {
-    /// Values of a sequence's state in all of them, four bytes each.
+    /// Values of a sequence's state in all recurrent layers, four bytes each.
     pub state_values: u64,
-    /// Values that a token is projected to in the widest layer of all, those with attention among them.
+    /// Values of a token's projection in the widest layer, layers with attention included.
     pub projected_values: u32,
-    /// Values that the widest output matrix of all meets.
+    /// Input width of the widest output matrix, layers with attention included.
     pub mixed_values: u32,
 }
 
-/// Attention that keeps one vector of a token for the keys and values of all heads.
+/// Latent attention: one stored vector for the keys and values of all heads of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Latent {
-    /// Values that a token is projected to, or that its queries or what they read have, whichever are most.
+    /// Values of a token's projections, its queries, or the vectors that they read, whichever are most.
     pub projected_values: u32,
-    /// Values that a token's queries or what they read have, whichever are most.
+    /// Values of a token's queries or the vectors that they read, whichever are most.
     pub mixed_values: u32,
 }
 
@@ -262,7 +261,7 @@ impl Architecture {
         std::iter::once(own).chain(self.other_heads.iter().copied())
     }
 
-    /// Rows that a layer keeps of a token for each head: a key and a value, or one vector that is both.
+    /// Rows that a layer stores of a token for each head: a key and a value, or one vector for both.
     pub fn kept_rows(&self) -> u32 {
         if self.latent.is_some() { 1 } else { 2 }
     }
@@ -272,8 +271,9 @@ impl Architecture {
         self.recurrent.map_or(0, |recurrent| recurrent.state_values)
     }
 
-    /// Whether a prompt may meet its down rows transposed, [`crate::engine::TRANSPOSED`] neurons at a time: rows of
-    /// nibbles, of one expert, and every neuron fires.
+    /// Whether a prompt may multiply its down rows transposed, [`crate::engine::TRANSPOSED`] neurons at a time.
+    ///
+    /// The rows must be `Q4_0`, of a single expert, and every neuron must fire.
     pub fn transposes_down(&self) -> bool {
         self.down_transposed
             && self.experts == 1
@@ -296,11 +296,11 @@ pub struct Parts {
     pub attention_layer_bytes: u64,
     /// Router of one layer; 0 for a dense model.
     pub router_layer_bytes: u64,
-    /// Everything always resident at every quality level: embedding, head, attention, norms, routers.
+    /// Bytes resident at every quality level: embedding, head, attention, norms, routers.
     pub fixed_bytes: u64,
-    /// Tokenizer and directory as they stand in memory; an upper bound.
+    /// Upper bound of tokenizer and directory in memory.
     pub tokenizer_bytes: u64,
-    /// A neuron's bundle; where layers differ the mean over layers, and `layers[].bundle` has each one's.
+    /// A neuron's bundle; where layers differ the mean over layers, and `layers[].bundle` has each layer's.
     pub bundle: BundleLayout,
 }
 
@@ -324,7 +324,7 @@ pub struct DenseQuality {
     pub perplexity: f64,
 }
 
-/// Loss with keys and values in blocks: the dense level with them beside the dense level, on the held-out text.
+/// Loss with keys and values in blocks, relative to the dense level, on the held-out text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KvLoss {
@@ -338,22 +338,22 @@ pub struct KvLoss {
     pub perplexity_change_fraction_of_texts: Vec<f64>,
 }
 
-/// Drafts by prompt lookup on held-out text, verified by the dense model, for drafts of at most one to seven tokens.
+/// Drafts by prompt lookup on held-out text, verified by the dense model; an entry for each draft length from one to seven tokens.
 ///
-/// The model reads the text, not its own answer. So tokens after the first rejected one are not counted.
+/// The model reads the text, not its own answer, so tokens after the first rejected one do not count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drafts {
-    /// By the most tokens of a draft: tokens that were drafted for a step, steps without a draft among them; the mean.
+    /// By draft length: mean drafted tokens of a step, steps without a draft included.
     pub drafted_tokens: Vec<f64>,
-    /// Drafted tokens that the model would have chosen.
+    /// By draft length: mean drafted tokens of a step that the model would have chosen.
     pub kept_tokens: Vec<f64>,
 }
 
 /// The axes of every miss-rate surface.
 ///
-/// A layer has a cache of `T` neurons. A `share` of them is pinned, the most frequent first, and a policy evicts the others. The
-/// cache misses a fraction of the neurons that a level requests. Surfaces are `miss[share][T]`, one for each policy.
+/// A layer has a cache of `T` neurons. A `share` of them is pinned, the most frequent first; a policy evicts the others. The cache
+/// misses a fraction of the neurons that a level requests. Surfaces are `miss[share][T]`, one for each policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReuseAxes {
@@ -368,13 +368,13 @@ pub struct ReuseAxes {
 }
 
 impl ReuseAxes {
-    /// Ranks between missing neurons that share a read, where `runs_over_gaps_fraction` and where `runs_over_wide_gaps_fraction` is measured.
+    /// Maximum ranks between missing neurons that share a read, in `runs_over_gaps_fraction` and in `runs_over_wide_gaps_fraction`.
     pub fn gaps(&self) -> [u32; 2] {
         [GAP_RANKS, self.wide_gap_ranks.unwrap_or(OLDER_WIDE_GAP_RANKS)]
     }
 }
 
-/// How a layer fires on held-out text, whatever the level.
+/// True activity of a layer on held-out text, independent of levels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerActivity {
@@ -395,19 +395,19 @@ pub struct LayerActivity {
     pub bundle: Option<BundleLayout>,
 }
 
-/// How a level decides which neurons to compute.
+/// A level's method of selecting neurons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LevelKind {
     /// Every neuron of the routed experts: no sparsity used.
     Dense,
-    /// Every gate row is resident and computed; up and down of the positive ones follow. Lossless.
+    /// Every gate row is resident and computed; neurons with a positive gate are selected. Lossless.
     ExactGate,
-    /// Every gate row is resident and computed; up and down follow of those whose activated gate reaches a threshold of each neuron.
+    /// Every gate row is resident and computed; neurons whose activated gate reaches their threshold are selected.
     GateThreshold,
-    /// Sign bits of the input against sign bits of the gate row; no training.
+    /// Sign bits of the input are compared with sign bits of the gate row; no training.
     Sign,
-    /// `fc2 . relu(fc1 . x)` against a threshold for each neuron.
+    /// A trained predictor, `fc2 . relu(fc1 . x)`, is compared with a threshold for each neuron.
     LowRank,
 }
 
@@ -423,7 +423,7 @@ impl LevelKind {
         }
     }
 
-    /// Whether all gate rows are always in memory, and what comes and goes is up and down.
+    /// Whether all gate rows are always in memory, and only up and down are cached.
     pub fn gates_resident(self) -> bool {
         matches!(self, Self::ExactGate | Self::GateThreshold)
     }
@@ -433,24 +433,24 @@ impl LevelKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Level {
-    /// Unique name: its kind, or its kind and more behind a hyphen, e.g. `low-rank-99`.
+    /// Unique name: the kind, or the kind, a hyphen and more, e.g. `low-rank-99`.
     pub name: String,
-    /// How the level decides which neurons to compute.
+    /// The level's method of selecting neurons.
     pub kind: LevelKind,
     /// Whether the result is the dense one up to rounding.
     pub lossless: bool,
     /// Resident bytes that the level adds: predictors or gate rows, all layers.
     pub resident_bytes: u64,
-    /// Resident bytes of the level that one token reads.
+    /// Resident bytes of the level that a token reads from memory.
     pub read_bytes_per_token: u64,
-    /// Floating-point operations per token that deciding takes.
+    /// Floating-point operations of the selection, per token.
     pub flops_per_token: u64,
-    /// Perplexity on held-out text, all layers predicting together.
+    /// Perplexity on held-out text with all layers at this level.
     pub perplexity: f64,
     /// `perplexity / dense.perplexity - 1`; may be slightly negative.
     pub perplexity_change_fraction: f64,
-    /// Upper bound of the change on one more text like the held-out ones, with 95 % confidence; `--max-loss` limits it. Absent: not
-    /// known, and `--max-loss` limits the measured change.
+    /// Upper bound of the change on one more text like the held-out ones, with 95 % confidence; `--max-loss` limits it. Absent: unknown,
+    /// and `--max-loss` limits the measured change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity_change_fraction_upper: Option<f64>,
     /// The change on each held-out text; absent: not measured.
@@ -458,33 +458,35 @@ pub struct Level {
     pub perplexity_change_fraction_of_texts: Vec<f64>,
     /// P(predicted | truly active).
     pub recall_fraction: f64,
-    /// Share of the output of a token's truly active neurons that the requested ones add, by size; mean over tokens.
+    /// Share of the feed-forward output, by size, that the requested neurons add; mean over tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added_fraction: Option<f64>,
     /// P(truly active | predicted).
     pub precision_fraction: f64,
-    /// Share of the neurons that a layer requests and misses which the layer before predicts, time and buffers permitting; absent: not
-    /// measured, and 0.8 is assumed.
+    /// Share of a layer's missing neurons that the layer before predicts, if time and buffers allow; absent: not measured, and 0.8 is
+    /// assumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look_ahead_recall_fraction: Option<f64>,
     /// Share of the prefetched neurons that the next layer requests; absent: not measured, and 0.8 is assumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look_ahead_precision_fraction: Option<f64>,
-    /// `missing_p50_over_mean[share][cached]`, axes in `[reuse]`: missing neurons of the median token over the mean token's, in all
-    /// layers with equal caches, under the last measured policy; absent: not measured, and percentiles of a token are not known.
+    /// `missing_p50_over_mean[share][cached]`, axes in `[reuse]`: missing neurons of the median token over the mean token's. All layers
+    /// have equal caches and the last measured policy. Absent: not measured, and latency percentiles are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_p50_over_mean: Vec<Vec<f64>>,
-    /// `missing_p90_over_mean[share][cached]`: neurons missing for the 90th percentile of tokens, over those for the mean token; absent: not measured.
+    /// `missing_p90_over_mean[share][cached]`: missing neurons of the 90th percentile of tokens over the mean token's; absent: not
+    /// measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_p90_over_mean: Vec<Vec<f64>>,
-    /// `missing_p99_over_mean[share][cached]`: neurons missing for the 99th percentile of tokens, over those for the mean token; absent: not measured.
+    /// `missing_p99_over_mean[share][cached]`: missing neurons of the 99th percentile of tokens over the mean token's; absent: not
+    /// measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_p99_over_mean: Vec<Vec<f64>>,
     /// The level in each layer.
     pub layers: Vec<LevelLayer>,
 }
 
-/// How well a layer finds out what the layer after it will have to read.
+/// Quality of a layer's prediction of the next layer's reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LookAhead {
     /// [`Level::look_ahead_recall_fraction`].
@@ -497,48 +499,45 @@ pub struct LookAhead {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LevelLayer {
-    /// alpha: neurons requested, among the routed experts' neurons.
+    /// alpha: share of the routed experts' neurons that are requested.
     pub active_predicted_fraction: f64,
     /// beta: P(gate > 0 | requested).
     pub beta_fraction: f64,
     /// Neurons requested per token: mean.
     pub predicted_neurons_mean: f64,
-    /// Neurons requested per token: 99th percentile; a recency cache of fewer slots is never planned.
+    /// Neurons requested per token: 99th percentile. A recency cache with fewer slots is never planned.
     pub predicted_neurons_p99: f64,
-    /// The first so many neurons of the layer's order are computed without asking the predictor.
+    /// Number of first ranks that are always computed, without the predictor.
     pub always_on_neurons: u32,
-    /// `miss_fraction[share][cached]`, axes in `[reuse]`, where slots are least recently used (`lru`).
+    /// `miss_fraction[share][cached]`, axes in `[reuse]`: misses with the policy `lru`.
     pub miss_fraction: Vec<Vec<f64>>,
-    /// `clock_miss_fraction[share][cached]`: misses where a hand passes over the slots (`clock`); absent: not
-    /// measured, and not planned.
+    /// `clock_miss_fraction[share][cached]`: misses with the policy `clock`; absent: not measured, and not planned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clock_miss_fraction: Vec<Vec<f64>>,
-    /// `frequency_miss_fraction[share][cached]`: misses where slots hold what is used most often (`frequency`);
-    /// absent: not measured, and not planned.
+    /// `frequency_miss_fraction[share][cached]`: misses with the policy `frequency`; absent: not measured, and not planned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frequency_miss_fraction: Vec<Vec<f64>>,
-    /// Mean reads of a missing neuron, if adjacent neurons share one; absent: not measured, and co-active neurons are assumed to be
-    /// scattered.
+    /// Mean reads of a missing neuron if adjacent ones share a read; absent: not measured, and co-active neurons are assumed scattered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_fraction: Vec<Vec<f64>>,
-    /// Mean reads of a missing neuron, if neurons with at most 3 ranks between them share one; absent: not measured, and co-active
-    /// neurons are assumed to be scattered.
+    /// Mean reads of a missing neuron if neurons with at most 3 ranks between them share a read; absent: not measured, and assumed
+    /// scattered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_over_gaps_fraction: Vec<Vec<f64>>,
-    /// Mean reads of a missing neuron, if neurons with at most `reuse.wide_gap_ranks` between them share one; absent: not measured, and
-    /// extrapolated from narrow gaps.
+    /// Mean reads of a missing neuron if neurons with at most `reuse.wide_gap_ranks` between them share a read; absent: extrapolated from
+    /// narrow gaps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs_over_wide_gaps_fraction: Vec<Vec<f64>>,
 }
 
-/// Ranks between missing neurons that a read goes over where `runs_over_gaps_fraction` is measured.
+/// Maximum ranks of a gap in `runs_over_gaps_fraction`.
 pub const GAP_RANKS: u32 = 3;
-/// Ranks of a gap for `runs_over_wide_gaps_fraction` in new profiles: about as wide as any plan reads over.
+/// Maximum ranks of a gap in `runs_over_wide_gaps_fraction` of new profiles: about as wide as any plan reads over.
 pub const WIDE_GAP_RANKS: u32 = 16;
-/// In profiles that do not say.
+/// Maximum ranks of a gap in `runs_over_wide_gaps_fraction` of profiles that do not say.
 const OLDER_WIDE_GAP_RANKS: u32 = 8;
 
-/// The highest perplexity that a file can have: a model that predicts worse is none.
+/// The highest valid perplexity.
 pub const PERPLEXITY_MAX: f64 = 1e12;
 
 impl LevelLayer {
@@ -554,13 +553,12 @@ impl LevelLayer {
 }
 
 impl Level {
-    /// The loss that `--max-loss` is held against: its bound, or the loss as measured where no bound is known.
+    /// The loss that `--max-loss` limits: its upper bound, or the measured loss without one.
     pub fn loss_bound_fraction(&self) -> f64 {
         self.perplexity_change_fraction_upper.unwrap_or(self.perplexity_change_fraction)
     }
 
-    /// Neurons missing for the tokens at [`QUANTILES`] over those for the mean token, `[share][cached]` each; `None` where that was
-    /// not measured.
+    /// Missing neurons of the tokens at [`QUANTILES`] over the mean token's, `[share][cached]` each; `None` if not measured.
     pub fn missing_over_mean(&self) -> Option<[&[Vec<f64>]; QUANTILES.len()]> {
         let of = [&self.missing_p50_over_mean, &self.missing_p90_over_mean, &self.missing_p99_over_mean];
         of.iter().all(|surface| !surface.is_empty()).then(|| of.map(|surface| &**surface))
@@ -601,14 +599,14 @@ impl Model {
         longest.unwrap_or_else(|| self.parts.bundle.read_bytes_max())
     }
 
-    /// Whether neurons may come and go at levels that decide so. Where everything is requested each time, nothing recent is of
-    /// use, but for experts, which come and go in slices.
+    /// Whether levels of a kind cache neurons.
+    ///
+    /// A level that requests every neuron has no use for recent ones. Experts are an exception: they are cached in slices.
     pub fn has_slots(&self, kind: LevelKind) -> bool {
         kind != LevelKind::Dense || self.architecture.experts > 1 && self.parts.bundle.slice_neurons > 1
     }
 
-    /// The look-ahead of levels that decide so, on average over those where it was measured. Where everything is requested,
-    /// all of it is known.
+    /// The look-ahead of a kind of levels: the mean over measured ones. Where everything is requested, everything is known.
     pub fn look_ahead(&self, kind: LevelKind) -> LookAhead {
         if kind == LevelKind::Dense && self.architecture.experts == 1 {
             return LookAhead { recall_fraction: 1.0, precision_fraction: 1.0 };

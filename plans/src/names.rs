@@ -1,4 +1,4 @@
-//! Names of figures: `plan` prints what it expects under the same names as `run` prints what it measured.
+//! Names of figures: `plan` prints expected figures under the names of the measured figures of `run`.
 
 /// Decoded tokens per second.
 pub const DECODE: &str = "decode";

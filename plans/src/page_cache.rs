@@ -1,6 +1,6 @@
-//! Files that leave nothing in the page cache: what a process causes to be cached there counts as its memory.
+//! Files that leave nothing in the page cache, because cached pages count as the memory of the process that caused them.
 //!
-//! All of it is advice. A system that does not follow it keeps pages, and reads and writes are the same.
+//! All calls are advice. A system that ignores it keeps the pages; reads and writes are the same.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::{Advice, fadvise};
 
-/// Opens a file of which no more is read than is asked for: devices may be set to read megabytes ahead.
+/// Opens a file without the kernel's read-ahead, which can be megabytes.
 ///
 /// # Errors
 /// The system's.
@@ -20,12 +20,12 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Drops a file's pages that are on the disk and in no other use.
+/// Drops a file's clean pages that no other process uses.
 pub fn forget(file: impl AsFd) {
     forget_part(file, 0, None);
 }
 
-/// Drops those of a part of it, of so many bytes; `None` goes to the end.
+/// Drops the clean pages of a part of a file; `None` reaches to the end.
 pub fn forget_part(file: impl AsFd, offset: u64, bytes: Option<NonZeroU64>) {
     let _ = fadvise(file, offset, bytes, Advice::DontNeed);
 }

@@ -1,23 +1,23 @@
-//! Who leaves the cache when a neuron needs a slot.
+//! Cache policies: which neuron is evicted when another needs a slot.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A way to decide who leaves; the runtime's cache has one file for each, which says how it decides.
+/// A cache policy. Each has a file of its own in the runtime's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Who was not used for longest; everybody is inserted.
+    /// Evicts the least recently used neuron; inserts every missing one.
     Lru,
-    /// Who was not used since a hand passed last; everybody is inserted.
+    /// Evicts a neuron that was not used since a hand last passed it; inserts every missing one.
     Clock,
-    /// Who is used least often, where older uses count less; inserted is who is used more often.
+    /// Evicts the least frequently used neuron, older uses counting less, and only for one that is used more often.
     Frequency,
 }
 
 impl Policy {
-    /// All policies; of equals the planner takes the first.
+    /// All policies; the planner takes the first of equally fast ones.
     pub const ALL: [Self; 3] = [Self::Lru, Self::Clock, Self::Frequency];
 
     /// Name of the policy in the files.
@@ -29,8 +29,9 @@ impl Policy {
         }
     }
 
-    /// Whether everybody who was missing gets a slot, so that a region smaller than what one token requests is of no use:
-    /// each token would flush what the one before it left.
+    /// Whether every missing neuron gets a slot.
+    ///
+    /// A cache smaller than one token's requests is then useless: each token evicts what the token before it inserted.
     pub const fn inserts_all(self) -> bool {
         match self {
             Self::Lru | Self::Clock => true,
@@ -38,15 +39,15 @@ impl Policy {
         }
     }
 
-    /// Bytes of the tables of a layer's slots, `pinned` of whose `neurons` take no part.
+    /// Bytes of the tables of a layer's slots; `pinned` of its `neurons` have none.
     ///
-    /// Per slot its neuron and the token that last used it, four bytes each; and besides
+    /// A slot has its neuron and the token that last used it, four bytes each. Each policy adds its own:
     ///
-    /// | policy | |
+    /// | policy | bytes |
     /// |---|---|
-    /// | `lru` | per slot its two neighbours in the order of use, four each |
-    /// | `clock` | per slot one for whether it was used again |
-    /// | `frequency` | per slot eight for its place in a heap; where there are slots, four for each neuron that is not pinned: how often it is used |
+    /// | `lru` | 8 a slot: its two neighbours in the order of use |
+    /// | `clock` | 1 a slot: whether it was used again |
+    /// | `frequency` | 8 a slot: its place in a heap; and 4 for the use count of each neuron that is not pinned |
     pub const fn tables_bytes(self, neurons: u64, pinned: u64, slots: u64) -> u64 {
         let of_policy = match self {
             Self::Lru => 8 * slots,

@@ -1,4 +1,4 @@
-//! Contract files: what is refused and in which words, and that nothing is lost on the way.
+//! Contract files: refusals and their messages, and round trips without loss.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! A few seconds of what `make fuzz` does for long, without its instruments: committed files, changed at random.
+//! A few seconds of `make fuzz`, without its instruments: committed files, changed at random.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../fixtures/fuzz/total.rs"]
@@ -12,8 +12,7 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Bytes of memory for each byte of a file, at the most: its tables with their positions, twice where a value is refused,
-/// the value, and its text.
+/// Maximum bytes of memory for each byte of a file: its tables with their positions (twice for a refused value), the value, its text.
 const BYTES_PER_BYTE: usize = 400;
 /// Bytes of memory for a file without any.
 const BYTES_AT_LEAST: usize = 1 << 16;

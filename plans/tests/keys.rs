@@ -1,5 +1,5 @@
 //! `KEYS.md` lists every key with its unit and meaning, taken from the types themselves.
-//! `UPDATE_EXPECT=1 cargo test -p plans` writes it anew.
+//! `UPDATE_EXPECT=1 cargo test -p plans` renews it.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../fixtures/fuzz/every.rs"]
@@ -106,7 +106,7 @@ fn unit(key: &str) -> &'static str {
     units.iter().find(|(end, _)| key.ends_with(end)).map_or("", |(_, unit)| unit)
 }
 
-/// The contracts' types, from which `KEYS.md` is made.
+/// The contracts' types, the source of `KEYS.md`.
 struct Types {
     structs: BTreeMap<String, Vec<Field>>,
     enums: BTreeMap<String, Vec<String>>,
@@ -146,7 +146,7 @@ fn table(out: &mut String, types: &Types, ranges: &mut BTreeMap<String, String>,
     }
 }
 
-/// The ranges of all keys of a kind of file: those of every committed one, and of one that has what these leave out.
+/// The ranges of all keys of a kind of file, from every committed file and from one with the keys that these lack.
 fn ranges<T: Contract>(start: &str, fill: fn(&mut T)) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut folders = vec![PathBuf::from(env!("CARGO_MANIFEST_DIR"))];
@@ -170,12 +170,11 @@ fn ranges<T: Contract>(start: &str, fill: fn(&mut T)) -> BTreeMap<String, String
 #[test]
 fn every_key_is_documented() {
     let mut out = format!(
-        "# The keys of the contract files\n\nTaken from the types in `src/` by a test, which also keeps this page true. \
-         A key of kind `Option` may be absent; `[]` stands for each entry of a list. Every value outside the range beside its key is \
-         refused when the file is read, with file, line, key, value and what is possible. All files: `schema = {}`, unknown \
-         keys are refused, the same values always give the same bytes.\n\n`device.toml`, `model.toml` and `calibration.toml` end in a \
-         checksum of all keys and values: `checksum` in the table `[integrity]`. A file whose figures differ from it is refused, because \
-         one changed digit can give another plan. After a change by hand write `checksum = \"void\"`; `plan` accepts the file and says \
+        "# The keys of the contract files\n\nA test makes this page from the types in `src/`. A key of kind `Option` may be absent; `[]` \
+         stands for each entry of a list. A value outside its range is refused when the file is read, with file, line, key, value and \
+         range. All files have `schema = {}`. Unknown keys are refused, and the same values always give the same bytes.\n\n`device.toml`, `model.toml` and `calibration.toml` end in a \
+         checksum of all keys and values: `checksum` in the table `[integrity]`. A file with other figures is refused, because one \
+         changed digit can give another plan. After a change by hand write `checksum = \"void\"`; `plan` accepts the file and says \
          so. Files of older versions have no checksum and are accepted.\n",
         plans::SCHEMA
     );
@@ -186,6 +185,8 @@ fn every_key_is_documented() {
         include_str!("../src/layout.rs"),
         include_str!("../src/model.rs"),
         include_str!("../src/plan.rs"),
+        include_str!("../src/plan/expected.rs"),
+        include_str!("../src/plan/request.rs"),
         include_str!("../src/policy.rs"),
         include_str!("../src/terms.rs"),
     ];

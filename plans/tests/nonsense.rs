@@ -1,5 +1,5 @@
-//! Every key of every committed file is given nonsense, one value after another: it is refused, by file, line and key, or it
-//! stands in a list of what is free there, with the reason.
+//! Nonsense for every key of every committed file, one value at a time. It is refused by file, line and key, or listed as free with
+//! the reason.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use plans::file::{Contract, parse};
 use plans::{Calibration, Device, Model, Plan};
 use toml::de::{DeTable, DeValue};
 
-/// Nonsense that is accepted in the place of a value, and why that is right. Entries of lists are `[]`.
+/// Accepted nonsense: key, values, and why they are valid. Entries of lists are `[]`.
 const FREE: &[(&str, &[&str], &str)] = &[
     ("*.notes", &["[]", "shorter", "longer", "reversed"], "sentences for people"),
     ("*.notes[]", &["a word"], "a sentence for people"),
@@ -225,9 +225,10 @@ fn glob(pattern: &str, key: &str) -> bool {
     }
 }
 
-/// Gives every value of a file nonsense; of a list's entries and of like tables, in all but the shortest files the first, and
-/// in all but the longest the last. Returns what was
-/// accepted though it is not free, and notes which entries of [`FREE`] were needed.
+/// Replaces every value of a file by nonsense, and returns what was accepted without being free.
+///
+/// Of equal entries it takes the first, in all but the longest files the last, and in the shortest files all. `needed` collects the
+/// used entries of [`FREE`].
 fn mutate<T: Contract>(path: &Path, needed: &mut BTreeSet<usize>) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap();
     let kind = T::KIND.trim_end_matches(".toml");

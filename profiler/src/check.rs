@@ -1,7 +1,6 @@
-//! `profile --check`: what this machine lacks for a plan to run as fast as it can, and the command that mends each.
+//! `profile --check`: settings that slow this machine down, with the command that mends each.
 //!
-//! Nothing is measured and nothing is changed. Facts are gathered in one place, so that what is said of them can be tested
-//! without a machine that lacks anything.
+//! It measures and changes nothing. Facts are gathered in one place, so tests can judge a machine that lacks something.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,44 +15,44 @@ use crate::ProfileError;
 /// Facts of a machine that decide how fast plans run.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// Where the container would be.
+    /// The folder of the container.
     pub storage: PathBuf,
     /// RAM that the kernel manages.
     pub ram_bytes: u64,
-    /// Cores on which this process may run.
+    /// Cores that this process may use.
     pub cores: usize,
     /// Bytes that the process may lock; `None`: all.
     pub lockable_bytes: Option<u64>,
-    /// Whether a ring can be made, or the kind of the system's refusal and its words.
+    /// Whether a ring can be created, or the system's error: its kind and text.
     pub io_uring: Result<(), (io::ErrorKind, String)>,
-    /// `kernel.io_uring_disabled`: 0 allowed, 1 for some, 2 for nobody; older kernels have none.
+    /// `kernel.io_uring_disabled`: 0 allows all, 1 some, 2 nobody; `None` on older kernels.
     pub io_uring_disabled: Option<u32>,
-    /// Whether a file there can be read past the page cache, or the system's words against it.
+    /// Whether reads in `storage` can bypass the page cache, or the system's error.
     pub direct: Result<(), String>,
-    /// The words of `transparent_hugepage/enabled`, the one in brackets holds.
+    /// The text of `transparent_hugepage/enabled`; the word in brackets is the setting.
     pub huge_pages: Option<String>,
-    /// The control group's folder, and the bytes that it may hold.
+    /// The control group's folder, and its memory limit in bytes.
     pub memory_limit: Option<(PathBuf, u64)>,
-    /// The file with the group's share of the processors, and how many of them that is.
+    /// The file with the group's processor quota, and the quota in processors.
     pub processor_limit: Option<(PathBuf, f64)>,
 }
 
-/// One thing that a plan wants of a machine.
+/// A requirement of plans, and its state on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Name of the thing.
+    /// Name of the requirement.
     pub name: &'static str,
-    /// State of the thing on this machine, in words.
+    /// State on this machine, in words.
     pub found: String,
-    /// Command or advice that mends it; `None` where nothing is lacking.
+    /// Command or advice that mends it; `None` if it is met.
     pub remedy: Option<String>,
 }
 
 impl Facts {
-    /// Gathers the facts; a file in `storage` is made and removed again.
+    /// Gathers the facts. It creates and removes a file in `storage`.
     ///
     /// # Errors
-    /// [`ProfileError`] if the machine cannot be told, or the folder not be written to.
+    /// [`ProfileError`] if the machine cannot be identified, or the folder not be written to.
     pub fn here(storage: &Path) -> Result<Self, ProfileError> {
         let machine = Machine::here(storage)?;
         let wrong = |source| ProfileError::Io { action: "write into", path: storage.to_owned(), source };
@@ -81,7 +80,7 @@ impl Facts {
         })
     }
 
-    /// The things that a plan wants, each with its state on this machine.
+    /// All requirements, each with its state on this machine.
     pub fn findings(&self) -> Vec<Finding> {
         vec![self.locked(), self.uring(), self.direct(), self.huge(), self.memory(), self.processors()]
     }
@@ -179,14 +178,14 @@ impl Facts {
     }
 }
 
-/// The processors' time in `cpu.max`: a quota of microseconds in each period; `max` is none.
+/// The processors of a `cpu.max`: its quota over its period; `None` for `max`.
 fn share(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
     let (quota, period): (f64, f64) = (quota.parse().ok()?, period.parse().ok()?);
     (period > 0.0).then_some(quota / period)
 }
 
-/// For people: a table, and the commands for what is lacking below it.
+/// A table for people, and below it the commands for what is lacking.
 pub fn text(findings: &[Finding]) -> String {
     let mut rows = Rows::new().left();
     for finding in findings {
@@ -231,7 +230,7 @@ mod tests {
     fn a_good_machine_lacks_nothing() {
         assert_eq!(lacking(&good()), []);
         assert!(text(&good().findings()).contains("lacks nothing"));
-        // limits above what there is are none
+        // limits above the machine's own do not count
         let wide = Facts {
             lockable_bytes: Some(32 << 30),
             memory_limit: Some((PathBuf::from("/g"), 16 << 30)),

@@ -10,7 +10,7 @@ use plans::ContractError;
 #[error("stopped on request; nothing unfinished is left behind, start it again when it suits")]
 pub struct Stopped;
 
-/// What to do where the system refuses; nothing where the cause says it.
+/// The remedy for a refusal of the system; empty where the cause names it.
 fn remedy(source: &io::Error) -> &'static str {
     match source.kind() {
         _ if source.raw_os_error().is_none() => "",
@@ -24,13 +24,13 @@ fn remedy(source: &io::Error) -> &'static str {
     }
 }
 
-/// A profile that could not be made.
+/// A failed profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// Ended by the user.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// A path given on the command line is not what it should be.
+    /// A path on the command line is missing or of the wrong kind.
     #[error("{flag} {path} {why}; name one that exists")]
     Path {
         /// The option.
@@ -40,10 +40,10 @@ pub enum ProfileError {
         /// The problem, e.g. "does not exist".
         why: String,
     },
-    /// A name that is no good as part of a file name.
+    /// A name that cannot be part of a file name.
     #[error("--name {name:?} is not a short name; use letters, digits, `-`, `_` and `.`")]
     Name {
-        /// The name that was given.
+        /// The name.
         name: String,
     },
     /// Too little free space, found before the first byte is written.
@@ -60,7 +60,7 @@ pub enum ProfileError {
         /// The words before the last remedy: "or ", or another remedy.
         remedy: &'static str,
     },
-    /// The file that is to be read cannot be written.
+    /// The scratch file cannot be written.
     #[error(
         "cannot write the scratch file in {path}: {source}; make room, or name another folder with --storage"
     )]
@@ -80,10 +80,10 @@ pub enum ProfileError {
         /// The cause.
         source: io::Error,
     },
-    /// The machine does not say what it is.
+    /// The machine cannot be identified.
     #[error(transparent)]
     Machine(#[from] flashplan::internals::machine::MachineError),
-    /// Cores that the process may not use after all.
+    /// Cores that the process may not use.
     #[error(transparent)]
     Pool(#[from] flashplan::internals::pool::PoolError),
     /// Memory for a measurement was refused.

@@ -1,4 +1,4 @@
-//! What lies in the folders already: the profile of another model, or of another machine.
+//! Existing files in the output folders: the profile of another model, or of another machine.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -7,9 +7,9 @@ use flashplan::internals::container::Container;
 use flashplan::internals::machine::{Machine, MachineError};
 use plans::{Device, Model};
 
-/// Files of another model that a profile of the model with this fingerprint would replace, in words; `None`: there are none.
+/// Files of another model that the profile of the model with this fingerprint would replace, in words.
 ///
-/// A container that this version cannot read is taken for the model's own where `model.toml` says that it is.
+/// An unreadable container counts as the model's own if `model.toml` names it.
 pub fn of_another_model(model_toml: &Path, container: &Path, fingerprint: &str) -> Option<String> {
     let mut found = Vec::new();
     let mut told = |path: &Path, whose: &dyn Display| found.push(format!("{} ({whose})", path.display()));
@@ -34,10 +34,10 @@ pub fn of_another_model(model_toml: &Path, container: &Path, fingerprint: &str) 
     (!found.is_empty()).then(|| found.join(" and "))
 }
 
-/// The difference, in words, between this machine and disk and those that a device was measured on; `None`: they are the same.
+/// The difference between this machine and a device's, in words; `None` if they are the same.
 ///
 /// # Errors
-/// When this machine does not say what it is.
+/// A machine that cannot be identified.
 pub fn of_another_machine(device: &Device, storage: &Path) -> Result<Option<String>, MachineError> {
     let (there, here) = (&device.identity, Machine::here(storage)?.identity());
     if Device::fingerprint_of(&here) == Device::fingerprint_of(there) {

@@ -4,8 +4,8 @@
 //! profile --device.toml, model.toml, MODEL.bundle (and csv for people)--> plan, run
 //! ```
 //!
-//! Two halves that know nothing of each other: [`device`] and [`model`]. Both are given a [`Context`]:
-//! where to write, whether to be quick, how to show progress and whether to stop.
+//! It has two independent halves, [`device`] and [`model`]. Both take a [`Context`]: where to write, whether to be quick, how to show
+//! progress and when to stop.
 
 pub mod check;
 pub mod cli;

@@ -1,4 +1,4 @@
-//! The files that a profile writes into the folder of `--out`, and how an earlier profile's files are recognised.
+//! The files that a profile writes to `--out`, and the marks of an earlier profile's files.
 
 use std::path::Path;
 
@@ -42,15 +42,15 @@ pub fn of_device() -> [(&'static str, OutputKind); 4] {
     ]
 }
 
-/// The files of a model's profile, but for its container.
+/// The files of a model's profile, without its container.
 pub fn of_model() -> [(&'static str, OutputKind); 3] {
     [("neurons.csv", NEURONS), ("reuse.csv", REUSE), ("model.toml", kind::<Model>())]
 }
 
-/// Whether files can be written into a folder by a profile that reads these inputs.
+/// Checks that a profile with these inputs can write these files to a folder.
 ///
 /// # Errors
-/// The first that cannot, with why.
+/// The first file that it cannot write, and why.
 pub fn writable(
     folder: &Path,
     files: &[(&str, OutputKind)],

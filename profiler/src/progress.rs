@@ -1,4 +1,4 @@
-//! The context of both measurements: where to write, how to show progress, whether to stop.
+//! The context of both measurements: where to write, how to show progress, when to stop.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub struct Context {
     pub quick: bool,
     stop: Arc<AtomicBool>,
     progress: Progress,
-    /// Time that may still be spent on repeating disturbed measurements, in milliseconds.
+    /// Milliseconds left for repeating disturbed measurements.
     patience_ms: Arc<AtomicU64>,
 }
 
 impl Context {
-    /// A measurement that shows its progress on standard error.
+    /// A context that shows its progress on standard error.
     pub fn new(out: PathBuf, storage: PathBuf, quick: bool) -> Self {
         let patience_ms = Arc::new(AtomicU64::new(if quick { 6_000 } else { 40_000 }));
         Self { out, storage, quick, stop: Arc::default(), progress: Progress::on_stderr(false), patience_ms }
@@ -38,7 +38,7 @@ impl Context {
         Self { progress, ..self }
     }
 
-    /// Whether there is time to repeat something that takes so long; it is taken then.
+    /// Takes `time` from the budget of repeats, and returns whether it was there.
     pub fn has_patience(&self, time: Duration) -> bool {
         let ms = time.as_millis() as u64;
         let take = |left: u64| left.checked_sub(ms);
@@ -47,15 +47,15 @@ impl Context {
         taken
     }
 
-    /// A flag that ends the measurement when it is set; for a signal handler.
+    /// A flag for a signal handler, which ends the measurement.
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }
 
-    /// Checked in every long loop; the error is handed up with `?`.
+    /// Checks whether to stop; every long loop calls it.
     ///
     /// # Errors
-    /// [`Stopped`] once the user has requested to end.
+    /// [`Stopped`] once the user has requested the end.
     pub fn stopped(&self) -> Result<(), Stopped> {
         if self.stop.load(Ordering::Relaxed) { Err(Stopped) } else { Ok(()) }
     }

@@ -1,7 +1,7 @@
-//! A model whose file gets shorter while it is measured.
+//! A model file that gets shorter while it is measured.
 //!
-//! The file is mapped, and a page that it no longer has is a bus error. The process cannot go on then, since what it was
-//! computing needs the bytes; but it can say why it ends. What was finished of the profile is on the disk already.
+//! The file is mapped, and access to a missing page is a bus error. The process cannot go on, but it can say why it ends. Finished parts
+//! of the profile are on the disk already.
 
 use std::ffi::c_int;
 use std::{io, mem, ptr};
@@ -10,17 +10,17 @@ const SENTENCE: &str = "\nerror: the model's file got shorter, or its disk faile
     same command goes on\n";
 const FAILED: i32 = 1;
 
-/// From here on, a bus error ends the process with a sentence and status 1.
+/// Makes a bus error end the process with a message and status 1.
 ///
-/// The handler stands alone: the standard library's, which a chain of handlers would call first, restores the signal's default, and
-/// another thread that meets the missing page then dies without a sentence.
+/// The handler calls no earlier one. The standard library's would restore the signal's default, and another thread at the missing page
+/// would die without a message.
 ///
 /// # Errors
 /// If the system refuses.
 #[expect(unsafe_code, reason = "what a signal handler does is limited")]
 pub fn explain() -> io::Result<()> {
     extern "C" fn end(_: c_int) {
-        // there is nothing to be done about a standard error that takes nothing
+        // a closed standard error cannot be helped
         let _ = rustix::io::write(rustix::stdio::stderr(), SENTENCE.as_bytes());
         // SAFETY: it ends the process and does not return.
         unsafe { libc::_exit(FAILED) }

@@ -1,7 +1,7 @@
-//! One profile at a time on a machine: two would measure each other.
+//! One profile at a time on a machine, because two would measure each other.
 //!
-//! An advisory lock on a file in the folder for temporary files, which all users of a machine share. The system gives it up when its
-//! holder ends, however that is. The file says who holds it, for those who wait.
+//! The turn is an advisory lock on a file in the temporary folder that all users share. The system releases it when its holder ends in
+//! any way. The file names the holder for waiting profiles.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -14,22 +14,22 @@ use rustix::fs::OFlags;
 use crate::{Context, Stopped};
 
 const NAME: &str = "flashplan-profile.lock";
-/// Everyone may hold it, and say so.
+/// Permissions of the file: all users may take a turn.
 const MODE: u32 = 0o666;
-/// Between two looks at whether it is free.
+/// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Of what the holder says, so many characters are told.
+/// Maximum characters of the holder's name.
 const SAID_MAX: usize = 300;
 
 /// The right to measure, until it is dropped.
 #[derive(Debug)]
 pub struct Turn {
-    /// Locked; where the system gives no lock there is none.
+    /// The locked file; `None` where the system has no locks.
     _file: Option<File>,
 }
 
 impl Turn {
-    /// Waits until no other profile measures on this machine; `say` is told whom it waits for, or why it does not wait.
+    /// Waits until no other profile measures on this machine. `say` gets the holder's name, or why it does not wait.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -71,7 +71,7 @@ impl Turn {
             context.stopped()?;
             std::thread::sleep(PAUSE);
         }
-        // for people; a file of another user takes it or not
+        // for people; another user's file may refuse it
         let folder = std::path::absolute(&context.out).unwrap_or_else(|_| context.out.clone());
         let _told = file
             .set_len(0)
@@ -84,16 +84,16 @@ fn path() -> PathBuf {
     std::env::temp_dir().join(NAME)
 }
 
-/// The file, made if it is not there; never one that a link points to.
+/// Opens or creates the file, and follows no link.
 fn opened(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    // in a folder of everyone's, some systems refuse to make a file that another user has made: so it is opened first
+    // in shared folders some systems refuse to create over another user's file: so open it first
     match options.clone().write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             match options.clone().write(true).create_new(true).mode(MODE).open(path) {
                 Ok(file) => {
-                    // without what the umask takes away
+                    // despite the umask
                     file.set_permissions(Permissions::from_mode(MODE))?;
                     Ok(file)
                 }
@@ -107,7 +107,7 @@ fn opened(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The holder's words about itself, as far as they can be shown.
+/// The holder's name, printable characters only.
 fn holder(path: &Path) -> String {
     let mut said = String::new();
     let read = File::open(path).and_then(|file| file.take(4 * SAID_MAX as u64).read_to_string(&mut said));

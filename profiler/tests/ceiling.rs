@@ -1,5 +1,6 @@
-//! The plan's limit is the whole process's peak, whatever it is given to read: by a control group of its own where one can be made, and by
-//! what the process says of itself everywhere.
+//! The whole process stays below the plan's limit, whatever it reads.
+//!
+//! A control group measures the peak where one can be made, and the process's own figures everywhere.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 #[expect(dead_code, reason = "the other tests use the rest of it")]
@@ -153,7 +154,7 @@ impl Server {
         Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
     }
 
-    /// What a good request is answered, however often it must come again.
+    /// The answer to a good request, which is repeated while the server is full.
     #[track_caller]
     fn completes(&self) -> Value {
         let body = json!({ "prompt": "let x = ", "max_tokens": 12 }).to_string();
@@ -256,7 +257,7 @@ fn a_server_holds_no_more_than_its_limit_whoever_asks_for_what() {
     server.is_under(limit, "all of it");
 }
 
-/// The program as a file of its own, of which nothing is in the page cache, and without what only debuggers read; none where that cannot be.
+/// A copy of the program without debug sections and with nothing in the page cache; `None` where that cannot be.
 fn cold_program(here: &Profiled) -> Option<Command> {
     let path = here.path("run-cold");
     let stripped =

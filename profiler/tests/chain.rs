@@ -157,7 +157,7 @@ fn stopped(here: &Profiled) {
     assert!(said.contains("stopped on request"), "{said}");
 }
 
-/// A prompt of any length is planned; by a plan that does not know what its times are made of, only the one that it was priced for.
+/// A plan prices prompts of any length; a plan without terms only the length that it was made for.
 fn prefill_of_another_length(here: &Profiled) {
     let plan = std::fs::read_to_string(here.path("ample.toml")).unwrap();
     let older = &plan[..plan.find("\n# The rates that are assumed").unwrap()];
@@ -313,7 +313,7 @@ fn prompts_from_pipes(here: &Profiled) {
     }
 }
 
-/// Whoever has read enough closes the pipe, and nothing is said of it.
+/// A reader that closes the pipe early is no error.
 fn nobody_reads(here: &Profiled) {
     for arguments in [&["--prompt", "let x", "-n", "40"][..], &["--prompt", "let x", "-n", "4", "--json"]] {
         let mut run = here.run("ample.toml");
@@ -452,7 +452,7 @@ fn a_mixture_of_experts_from_profile_to_text() {
     percentiles(&here);
 }
 
-/// Whether two figures are one, but for the order in which numbers were added up.
+/// Whether two figures are equal up to the order of additions.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
@@ -507,8 +507,9 @@ fn percentiles(here: &Profiled) {
     }
 }
 
-/// Of the logits' deviation: what vectors of 8 bits and down rows that are quantised again may change. Down rows of another
-/// model, or a minimum that is left out, change more than all of it.
+/// Maximum change of logits by 8-bit vectors and by down rows that are quantised again, as a share of the logits' deviation.
+///
+/// Wrong down rows, or a missing minimum, change more than the whole deviation.
 const LOSS: f32 = 0.05;
 
 #[test]
@@ -571,9 +572,9 @@ fn a_mixed_file_whose_neurons_all_fire_loses_nothing_from_profile_to_the_same_lo
     same_logits_at_every_limit(4, tiny::Format::Q4KM, 600 << 10, 256, 0.05);
 }
 
-/// Plans for the least memory, for so many bytes more, and for all that there is; the source's own numbers by each, to `far` of
-/// the largest. Weights are read from the model's file; a container in its place gives the same bits, and so does a model in two
-/// files.
+/// Runs plans for the least memory, for `more` bytes more, and for everything: each has the source's logits, to `far` of the largest.
+///
+/// Weights come from the model's file. A container gives the same bits, and so does a model in two files.
 fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, slice: u32, far: f32) {
     let here = Profiled::measured();
     std::fs::write(here.path("tiny.gguf"), tiny::model_with(experts, format, "silu")).unwrap();

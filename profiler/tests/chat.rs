@@ -140,7 +140,7 @@ fn loaded(here: &Profiled) {
     assert_ne!(drawn("7"), drawn("8"));
 }
 
-/// With a folder for prompts the same conversation after a restart reads little anew, and says the same.
+/// With `--sessions`, a conversation after a restart reads few tokens again, and gets the same answers.
 fn lasts(here: &Profiled) {
     let typed = format!("{}\n", "let x = 1; ".repeat(12));
     let plain = talk(here, &["-n", "4"], &typed);
@@ -158,7 +158,7 @@ fn lasts(here: &Profiled) {
     assert!(!second.told.iter().any(|line| line.contains("warning")), "{:#?}", second.told);
 }
 
-/// What cannot be done is told of, with what to do, and the conversation goes on.
+/// A command that cannot be done is refused with a remedy, and the conversation goes on.
 fn refusals(here: &Profiled) {
     let long = "let x = 1; ".repeat(100);
     let typed = format!("let x\n{long}\n/halp\n/save\n/system {long}\n/save kept.json\nlet y\n//\n");
@@ -196,7 +196,7 @@ struct Terminal {
     child: Child,
     keys: ChildStdin,
     shown: Arc<Mutex<String>>,
-    /// What has been waited for.
+    /// Bytes of the output that were waited for.
     seen: usize,
 }
 
@@ -250,7 +250,7 @@ impl Terminal {
         }
     }
 
-    /// The program itself: the last of those that `script` has started one after another.
+    /// The program: the last process in the chain of `script`.
     fn program(&self) -> Pid {
         let mut id = self.child.id();
         loop {

@@ -43,7 +43,7 @@ impl Place {
         profile.env_remove("HF_HUB_CACHE").env_remove("HF_TOKEN").output().unwrap()
     }
 
-    /// What is said of a profile that is refused once the model is there: its text is too short.
+    /// The output of a profile that downloads its model and then refuses a text that is too short.
     fn fetched(&self, asked: &str) -> String {
         fs::write(self.folder.path().join("short.txt"), "a few words").unwrap();
         let output = self.profile(asked, &["--text", "short.txt"]);

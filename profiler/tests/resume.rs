@@ -69,8 +69,9 @@ fn is_finished(folder: &Path, part: &str) -> bool {
 /// Experts: so many that the second layer takes a while to write.
 const MANY: u32 = 8;
 
-/// A folder whose model has holes and whose container is written in part, by a profile killed at the first hole, and
-/// before that when the `parts` are finished. The signal may come after the last layer; then a new folder is tried.
+/// A folder with a model that has holes and an unfinished container, from a profile that was killed at the first hole.
+///
+/// It was killed before that, too, after each of `parts`. If the signal comes after the last layer, a new folder is tried.
 fn half_consumed(parts: &[&str]) -> tempfile::TempDir {
     for _ in 0..20 {
         let place = place(MANY);

@@ -39,10 +39,11 @@ fn recorded(name: &str) -> Vec<Visit> {
 
 /// Results of a replay of a recording.
 struct Replayed {
-    /// Of the requests, those that the phone and the replay found in memory.
+    /// Share of the requests that the phone found in memory.
     recorded: f64,
+    /// Share of the requests that the replay found in memory.
     replayed: f64,
-    /// Visits of which the two say different things.
+    /// Visits on which the two disagree.
     differ: usize,
 }
 
@@ -101,7 +102,7 @@ fn missed(tokens: &[Vec<u32>], of_prompt: usize, policy: Policy, slots: u32) -> 
     missing[of_prompt..].iter().sum()
 }
 
-/// The same where all layers share the slots and the least recently used expert of any layer leaves.
+/// Misses where all layers share the slots, and the least recently used expert of any layer is evicted.
 fn missed_of_shared(layers: &[Vec<Vec<u32>>], of_prompt: usize, slots: u32) -> usize {
     let mut replay = Replay::new(Policy::Lru, layers.len() as u32 * EXPERTS, 0, layers.len() as u32 * slots);
     let mut missing = 0;
@@ -115,7 +116,7 @@ fn missed_of_shared(layers: &[Vec<Vec<u32>>], of_prompt: usize, slots: u32) -> u
     missing
 }
 
-/// The fewest that any policy can miss which knows what comes: of what is in memory and what comes now, those stay that come again soonest.
+/// The fewest misses of a policy that knows the future: experts that come again soonest stay.
 fn missed_at_best(tokens: &[Vec<u32>], of_prompt: usize, slots: u32) -> usize {
     let next = |expert: u32, after: usize| {
         tokens[after..].iter().position(|token| token.contains(&expert)).unwrap_or(usize::MAX)

@@ -10,21 +10,21 @@ use crate::check::{
 };
 use crate::{Backend, SCHEMA};
 
-/// How the figures of a profile may have come to be.
+/// Origins of a profile's figures.
 pub(crate) const ORIGINS: [&str; 3] = ["measured", "published", "assumed"];
-/// Orders in which reads are timed.
+/// Access patterns of timed reads.
 const PATTERNS: [&str; 2] = ["random", "sequential"];
-/// The longest read that is timed, and the longest row.
+/// The longest timed read, and the longest row.
 const BLOCK_BYTES_MAX: u64 = 1 << 30;
-/// The most reads in flight that are timed.
+/// The most timed reads in flight.
 const DEPTH_MAX: u64 = 1 << 16;
 /// The highest clock, in megahertz.
 const CLOCK_MAX: u64 = 1_000_000;
 /// The capacity of the fastest class.
 const CAPACITY_FULL: u64 = 1024;
-/// A step, a row or a read takes less than this, in seconds.
+/// Upper limit of the seconds of a step, a row or a read.
 const STEP_SECONDS_MAX: f64 = 1.0;
-/// Windows that differ by more say nothing.
+/// The largest spread of timed windows.
 const SPREAD_MAX: f64 = 1e3;
 
 /// The whole file.

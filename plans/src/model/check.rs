@@ -14,23 +14,23 @@ use crate::expectation::{QUANTILES, over_mean_max};
 use crate::layout::BundleLayout;
 use crate::{KvFormat, SCHEMA};
 
-/// Functions between gate and up, or of up alone.
+/// Activation functions: between gate and up, or of up alone.
 const FUNCTIONS: [&str; 6] = ["relu", "silu", "drelu", "gelu", "swiglu-oai", "relu-squared"];
 /// Entries of an axis of the miss-rate surfaces.
 const AXIS_MAX: usize = 1024;
-/// Ranks that a read may go over.
+/// The widest gap of a read, in ranks.
 const WIDE_GAP_RANKS_MAX: u64 = 1024;
-/// No level makes a model so much better.
+/// The largest improvement of perplexity by a level, as a negative fraction.
 pub(crate) const PERPLEXITY_CHANGE_MIN: f64 = -0.5;
-/// How far two figures may lie apart that are one figure, rounded to six digits each.
+/// Maximum relative difference of a figure and its recomputation, each rounded to six digits.
 const ROUNDING: f64 = 1e-4;
-/// How far a mean of neurons may lie from the share of neurons that it is.
+/// Maximum relative difference of a mean of neurons and its share of neurons.
 const MEAN: f64 = 0.05;
-/// How much more may be missing where more is cached: a policy may have bad luck, but not by more than this.
+/// Maximum rise of misses in a larger cache, from noise in a policy's measurement.
 const RISE_MAX: f64 = 0.1;
-/// Operations of a token.
+/// The most operations of a token.
 const FLOPS_MAX: u64 = 1 << 60;
-/// Bytes of one row of a neuron.
+/// The most bytes of a row of a neuron.
 const ROW_BYTES_MAX: u64 = 1 << 28;
 
 /// The whole file.
@@ -78,7 +78,7 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
     levels(of_levels, model, &at.key("levels"))
 }
 
-/// A mean for each length of a draft, of which no more is kept than was drafted.
+/// Means by draft length: no more tokens accepted than drafted.
 fn drafts(drafts: &Drafts, at: &At<'_>) -> Checked {
     let Drafts { drafted_tokens, kept_tokens } = drafts;
     for (key, tokens) in [("drafted_tokens", drafted_tokens), ("kept_tokens", kept_tokens)] {
@@ -215,7 +215,7 @@ fn latent_attention(latent: Latent, at: &At<'_>) -> Checked {
     at.key("mixed_values").count(mixed_values, 1, 1 << 28)
 }
 
-/// The shape of heads: queries, and a divisor of them that they share keys and values of.
+/// A head shape: the number of key and value heads divides the number of query heads.
 fn heads_of(heads: u32, kv_heads: u32, head_width: u32, at: &At<'_>) -> Checked {
     at.key("heads").count(heads, 1, 1 << 14)?;
     let kv = at.key("kv_heads");
@@ -274,7 +274,7 @@ fn parts(parts: &Parts, a: &Architecture, at: &At<'_>) -> Checked {
     bundle_of(bundle, a, &at.key("bundle"))
 }
 
-/// A neuron's bundle, of all layers or of one.
+/// A neuron's bundle, for all layers or for one.
 fn bundle_of(bundle: BundleLayout, a: &Architecture, at: &At<'_>) -> Checked {
     let BundleLayout { gate_bytes, up_bytes, down_bytes, stride_bytes, slice_neurons, apart } = bundle;
     for (key, bytes) in [("gate_bytes", gate_bytes), ("down_bytes", down_bytes)] {
@@ -315,7 +315,7 @@ fn bundle_of(bundle: BundleLayout, a: &Architecture, at: &At<'_>) -> Checked {
     })
 }
 
-/// The layers' own bundles beside the one of all: every layer has one or none, and that of all is their mean.
+/// Bundles by layer: every layer has its own or none has, and the model's bundle is their mean.
 fn bundles(model: &Model, at: &At<'_>) -> Checked {
     let own: Vec<BundleLayout> = model.layers.iter().filter_map(|layer| layer.bundle).collect();
     let at = at.key("layers");
@@ -385,7 +385,7 @@ fn activity(activity: &LayerActivity, a: &Architecture, at: &At<'_>) -> Checked 
     } = *activity;
     at.key("active_true_fraction").fraction(active_true_fraction)?;
     at.key("active_gate_fraction").fraction(active_gate_fraction)?;
-    // every neuron of such a model is truly active, whatever its gate
+    // every neuron of such a model is truly active
     let above = !a.always_fires() && active_true_fraction > active_gate_fraction * (1.0 + ROUNDING);
     at.key("active_true_fraction").holds(!above, || {
         format!("is {active_true_fraction}, more than the {active_gate_fraction} whose gate fires")
@@ -402,7 +402,7 @@ fn activity(activity: &LayerActivity, a: &Architecture, at: &At<'_>) -> Checked 
     bundle.map_or(Ok(()), |bundle| bundle_of(bundle, a, &at.key("bundle")))
 }
 
-/// A mean of neurons beside the share of the routed neurons that it is.
+/// A mean of neurons, against its share of the routed neurons.
 fn mean(neurons: f64, fraction: f64, a: &Architecture, at: &At<'_>) -> Checked {
     let routed = a.neurons_routed() as f64;
     at.number(neurons, 0.0, routed)?;
@@ -411,10 +411,10 @@ fn mean(neurons: f64, fraction: f64, a: &Architecture, at: &At<'_>) -> Checked {
     })
 }
 
-/// A level's name: that of its kind, or that and more behind a hyphen.
+/// A level's name: the name of its kind, or that name, a hyphen and more.
 pub(crate) fn level_name(name: &str, kind: LevelKind, at: &At<'_>) -> Checked {
     at.plain(name)?;
-    at.note("that of its kind, or that and more behind a hyphen");
+    at.note("the name of its kind, or that name, a hyphen and more");
     let more = name.strip_prefix(kind.name());
     at.holds(more.is_some_and(|more| more.is_empty() || more.starts_with('-') && more.len() > 1), || {
         format!("is `{name}`; a level of kind `{0}` is called `{0}` or `{0}-...`", kind.name())
@@ -515,7 +515,7 @@ fn level(level: &Level, model: &Model, at: &At<'_>) -> Checked {
     of_layers.each(layers, |at, of_layer| layer(of_layer, model, at))
 }
 
-/// Checks the loss of keys and values in blocks, which always has a bound.
+/// The loss of keys and values in blocks, which always has a bound.
 fn kv_loss(loss: &KvLoss, model: &Model, at: &At<'_>) -> Checked {
     let KvLoss {
         format,
@@ -530,7 +530,7 @@ fn kv_loss(loss: &KvLoss, model: &Model, at: &At<'_>) -> Checked {
     bound(change, Some(upper), perplexity_change_fraction_of_texts, model, at)
 }
 
-/// The bound of a loss, and the loss by text, beside the loss.
+/// The bound of a loss and the loss by text, against the loss.
 fn bound(change: f64, upper: Option<f64>, of_texts: &[f64], model: &Model, at: &At<'_>) -> Checked {
     let bound = at.key("perplexity_change_fraction_upper");
     if let Some(upper) = upper {
@@ -554,7 +554,7 @@ fn bound(change: f64, upper: Option<f64>, of_texts: &[f64], model: &Model, at: &
     })
 }
 
-/// Checks the neurons missing for some tokens over those for the mean one: all of [`QUANTILES`] or none, each at least the one before.
+/// Missing neurons of the tokens at [`QUANTILES`] over the mean token's: all surfaces or none, each at least the one before.
 fn quantiles(surfaces: [(&str, &Vec<Vec<f64>>); QUANTILES.len()], axes: &ReuseAxes, at: &At<'_>) -> Checked {
     let [(first, _), ..] = surfaces;
     let known = surfaces.iter().any(|(_, surface)| !surface.is_empty());
@@ -620,7 +620,7 @@ fn layer(layer: &LevelLayer, model: &Model, at: &At<'_>) -> Checked {
     Ok(())
 }
 
-/// A surface over the axes in `[reuse]`; misses fall where more is cached.
+/// A surface of misses over the axes in `[reuse]`, falling with the cache size.
 fn surface(surface: &[Vec<f64>], falls: bool, axes: &ReuseAxes, at: &At<'_>) -> Checked {
     plane(surface, axes, at, |at, &value| at.fraction(value))?;
     at.each(surface, |at, row| {

@@ -1,4 +1,4 @@
-//! The command line: what every program takes beside its own options.
+//! Command lines: the options that every program has.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -10,15 +10,15 @@ use clap_mangen::Man;
 
 use crate::output::{quiet, say, say_error};
 
-/// Wrong usage, and every error without a code of its own.
+/// Exit code of wrong usage, and of every error without a code of its own.
 const FAILED: u8 = 1;
 const COMPLETIONS: &str = "completions";
 const MAN: &str = "man";
 
-/// Parses the command line. Help, version, completions, the man page and wrong usage are printed here.
+/// Parses the command line. Prints help, version, completions, the man page and errors of usage.
 ///
 /// # Errors
-/// The exit code after such a message: 1 for wrong usage, else 0.
+/// The exit code after a message: 1 for wrong usage, else 0.
 pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     let mut command = with_own_options(C::command());
     let mut matches = match command.try_get_matches_from_mut(std::env::args_os()) {
@@ -70,7 +70,7 @@ fn man_page(command: Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Tells clap's message: help and version on standard output, the rest on standard error.
+/// Prints clap's message: help and version on standard output, the rest on standard error.
 fn told(message: &clap::Error) -> ExitCode {
     if message.use_stderr() {
         say(message.render().to_string().trim_end());

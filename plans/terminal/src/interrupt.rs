@@ -1,4 +1,4 @@
-//! Ctrl-C and the signals that ask a program to end.
+//! Ctrl-C and the signals that end a program.
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
@@ -12,22 +12,23 @@ use signal_hook::consts::{SIGHUP, SIGTERM, SIGXFSZ};
 
 use crate::output::say_error;
 
-/// How soon an interrupt is heeded while something is waited for.
+/// Maximum delay of an interrupt during a wait.
 const SOON: Duration = Duration::from_millis(20);
-/// The exit code of a program that was ended at once.
+/// Exit code of a program that ended at once.
 const ENDED: i32 = 1;
 
-/// Whether another signal than Ctrl-C requested the end.
+/// Whether a signal other than Ctrl-C requested the end.
 static TERMINATED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// Whether termination or hang-up was requested, which ends a program that Ctrl-C would only interrupt.
+/// Whether termination or hang-up was requested, which also ends a program that Ctrl-C only interrupts.
 #[must_use]
 pub fn is_terminated() -> bool {
     TERMINATED.load(Ordering::Relaxed)
 }
 
-/// Calls `stop` at Ctrl-C, termination or hang-up. If it returns true, an earlier call is still in progress, and the process
-/// ends at once.
+/// Calls `stop` at Ctrl-C, termination or hang-up.
+///
+/// `stop` returns whether an earlier call is still in progress; the process then ends at once.
 ///
 /// # Errors
 /// A sentence, if signal handlers cannot be installed.
@@ -52,18 +53,19 @@ fn end_at_once() {
     std::process::exit(ENDED);
 }
 
-/// Turns the signal of a file above `ulimit -f` into an error of that write. The signal would end the process and leave half a
-/// file. A system that refuses the handler keeps that behaviour.
+/// Turns the signal of a file above `ulimit -f` into an error of the write.
+///
+/// The signal would end the process and leave half a file. It still does where the system refuses the handler.
 pub fn survive_the_file_size_limit() {
     let _heard = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Why work was not done to its end.
+/// Why work was abandoned.
 #[derive(Debug)]
 pub enum Left {
-    /// The user wants it no more.
+    /// The user stopped it.
     Stopped,
-    /// The system gives no thread for it.
+    /// The system refused a thread for it.
     NoThread(io::Error),
 }
 
@@ -80,8 +82,9 @@ impl Display for Left {
     }
 }
 
-/// Does what may wait for ever, as reading a pipe may, and leaves it as soon as it is `stopped`. The work goes on then, on
-/// a thread of its own.
+/// Runs work that may wait for ever, such as reading a pipe, and abandons it when it is `stopped`.
+///
+/// Abandoned work goes on, on a thread of its own.
 ///
 /// # Errors
 /// [`Left`].

@@ -1,12 +1,12 @@
 //! `--verbose`: the steps of a job, on standard error.
 //!
-//! Programs and their libraries say what they do with [`tracing`]'s macros; without `--verbose` nobody listens. The
-//! engine says nothing this way: a token has no time for it.
+//! Programs and libraries log with [`tracing`]'s macros, which are ignored without `--verbose`. The engine does not log, because a token
+//! has no time for it.
 
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::time::uptime;
 
-/// Begins to listen: to nothing at 0, to steps at 1, to what is decided in them at 2 and above.
+/// Starts the log: nothing at 0, steps at 1, their decisions at 2 and above.
 pub fn listen(verbosity: u8) {
     let level = match verbosity {
         0 => return,

@@ -3,34 +3,33 @@
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
-/// A line, or several, on standard output. Who has read enough, as `head` does, closes the pipe: that is no error, and the
-/// rest is not told.
+/// Prints a line or several on standard output. A reader that closes the pipe, as `head` does, is no error, and gets no more.
 ///
 /// # Errors
-/// The system's, if the line cannot be written for another reason.
+/// The system's, for any other reason.
 pub fn tell(line: impl Display) -> io::Result<()> {
     quiet(tell_to(&mut io::stdout().lock(), line))
 }
 
-/// A line, or several, on standard error. Where nobody can read it, nothing is said.
+/// Prints a line or several on standard error, and ignores a closed one.
 pub fn say(line: impl Display) {
     let _nobody_reads = tell_to(&mut io::stderr().lock(), line);
 }
 
-/// An error in the one shape that all programs have: a fact, and the remedy after a semicolon.
+/// Prints an error in the form of all programs: a fact, and the remedy after a semicolon.
 pub fn say_error(error: impl Display) {
     say(format_args!("error: {error}"));
 }
 
-/// Whether writing failed because the reader has gone.
+/// Whether a write failed because the reader is gone.
 pub fn reader_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::BrokenPipe
 }
 
-/// The result of writing, where a reader that has gone is no error.
+/// The result of a write, where a reader that is gone is no error.
 ///
 /// # Errors
-/// Every other.
+/// All others.
 pub fn quiet(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if reader_gone(&error) => Ok(()),

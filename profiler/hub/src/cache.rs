@@ -4,7 +4,7 @@
 //! models--OWNER--REPO/blobs/CHECKSUM              a file's bytes; CHECKSUM.incomplete while it is fetched
 //! models--OWNER--REPO/snapshots/COMMIT/PATH       a link to them
 //! models--OWNER--REPO/refs/main                   the latest COMMIT
-//! .locks/models--OWNER--REPO/CHECKSUM.lock        held by whoever fetches the file
+//! .locks/models--OWNER--REPO/CHECKSUM.lock        held during the download
 //! .locks/models--OWNER--REPO/CHECKSUM.checked     ours: the blob's state on the disk when its checksum was last right
 //! ```
 //!
@@ -59,17 +59,17 @@ impl Cache {
         self.folder.join(in_one(name))
     }
 
-    /// Where a file's bytes are once they are there and right.
+    /// The path of a file's verified bytes.
     pub(crate) fn blob(&self, name: &Name, file: &File) -> PathBuf {
         self.repository(name).join("blobs").join(file.checksum.hex())
     }
 
-    /// Where they are until then.
+    /// The path of a file's bytes during the download.
     pub(crate) fn incomplete(&self, name: &Name, file: &File) -> PathBuf {
         self.blob(name, file).with_extension("incomplete")
     }
 
-    /// Whether a file is there, by its length; [`crate::Hub::discard_damaged`] compares its checksum.
+    /// Whether the cache has a file of the right length; [`crate::Hub::discard_damaged`] verifies its checksum.
     pub(crate) fn has(&self, name: &Name, file: &File) -> bool {
         fs::metadata(self.blob(name, file)).is_ok_and(|it| it.is_file() && it.len() == file.bytes)
     }
@@ -96,13 +96,13 @@ impl Cache {
         fs::read_to_string(self.checked(name, file)).is_ok_and(|noted| noted == stamp.0)
     }
 
-    /// Notes that a file's checksum was right in this state. A cache that takes no note is read again the next time.
+    /// Records that a file's checksum was right in this state. Without a record the file is read again the next time.
     pub(crate) fn note_checked(&self, name: &Name, file: &File, stamp: &Stamp) {
         let _noted =
             fs::create_dir_all(self.locks(name)).and_then(|()| fs::write(self.checked(name, file), &stamp.0));
     }
 
-    /// Keeps others from fetching a file until the lock is dropped; none if another program fetches it.
+    /// A lock on the download of a file; `None` if another program downloads it.
     pub(crate) fn lock(&self, name: &Name, file: &File) -> Result<Option<OpenFile>, HubError> {
         let folder = self.locks(name);
         let path = folder.join(format!("{}.lock", file.checksum.hex()));
@@ -146,7 +146,7 @@ impl Cache {
         Ok(snapshot)
     }
 
-    /// The folder of what was fetched last of a repository.
+    /// The folder of the last download of a repository.
     pub(crate) fn latest(&self, name: &Name) -> Option<PathBuf> {
         let repository = self.repository(name);
         let commit = fs::read_to_string(repository.join("refs/main")).ok()?;

@@ -26,13 +26,13 @@ const REDIRECTS_MAX: usize = 10;
 /// Characters that are not escaped in the path of an address.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
-/// Who asks, and whom.
+/// A client of one hub.
 pub(crate) struct Client {
     endpoint: String,
     /// Origin of the endpoint: the token is sent nowhere else.
     origin: Option<Origin>,
     token: Option<String>,
-    /// Whether there is a token that is not sent, because anybody between here and the endpoint could read it.
+    /// Whether the token is withheld, because the connection is not encrypted.
     withheld: bool,
     agent: Agent,
 }
@@ -97,7 +97,7 @@ impl Client {
         body.read_to_string().map_err(|error| unreachable(url, &error))
     }
 
-    /// The answer to a request, from a byte on. Its body takes as long as it takes, while more of it comes.
+    /// The answer to a request, from the byte `from`. Its body has no time limit while bytes come.
     pub(crate) fn get(&self, url: &str, name: &Name, from: u64) -> Result<Response<Body>, HubError> {
         self.ask(url, name, from, None)
     }
@@ -181,7 +181,7 @@ impl Client {
     }
 }
 
-/// Scheme, host and port of an address: who answers there.
+/// Scheme, host and port of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Origin {
     scheme: String,

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A model that was not fetched.
+/// A failed download.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// Ended by the user.
@@ -24,7 +24,7 @@ pub enum HubError {
         url: String,
         /// The fault.
         cause: String,
-        /// The folder of what was fetched before, if there is any.
+        /// The folder of an earlier download, if there is one.
         fetched: Option<PathBuf>,
     },
     /// The hub refused.
@@ -37,7 +37,7 @@ pub enum HubError {
         /// Its meaning, and the remedy.
         remedy: String,
     },
-    /// An answer that is none.
+    /// An invalid answer.
     #[error("the answer of {url} cannot be used: {what}; look whether HF_ENDPOINT names a hub")]
     Answer {
         /// The address.
@@ -104,7 +104,7 @@ impl HubError {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
 
-    /// Whether another try may have more luck.
+    /// Whether a retry may succeed.
     pub(crate) fn passes(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -114,7 +114,7 @@ impl HubError {
     }
 }
 
-/// The remedy that is left where a model was fetched before.
+/// The remedy if an earlier download exists.
 fn or_name(fetched: Option<&Path>) -> String {
     fetched.map_or_else(String::new, |path| {
         format!(", or name what was fetched before: --model {}", path.display())

@@ -1,4 +1,4 @@
-//! A file comes over the network, in as many pieces as the network makes of it.
+//! Downloads a file, in any number of pieces.
 
 use std::fs::{self, File as OpenFile};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -16,11 +16,11 @@ use crate::listing::File;
 use crate::verify::Stamp;
 use crate::{Hub, Model};
 
-/// How often in a row a request may bring nothing before it is given up.
+/// Maximum requests in a row without progress.
 const FAILURES_MAX: u32 = 5;
 /// Bytes that are read at once.
 const BUFFER_BYTES: usize = 1 << 18;
-/// How soon the end of a wait is heeded.
+/// Maximum delay of a stop during a wait.
 const SOON: Duration = Duration::from_millis(50);
 
 impl Hub {
@@ -34,7 +34,7 @@ impl Hub {
         let all = |go_on: &mut dyn FnMut(u64) -> bool| {
             if go_on(file.bytes) { Ok(()) } else { Err(HubError::Stopped) }
         };
-        // what is there needs no lock: the cache may be another's, and read alone
+        // a complete file needs no lock: the cache may be read-only
         if self.cache.has(&model.name, file) {
             return all(go_on);
         }
@@ -66,14 +66,14 @@ impl Hub {
                 let expected = file.checksum.hex().to_owned();
                 return Err(HubError::Checksum { file: file.path.clone(), expected, found });
             }
-            // one of the pieces is another file's, or was damaged meanwhile
+            // a piece was another file's, or was damaged meanwhile
             tracing::info!(file = file.path, "begins again: its pieces do not make it");
             again = true;
             arriving.begin_again()?;
         }
     }
 
-    /// Has the rest of a file come.
+    /// Downloads the rest of a file.
     fn complete(
         &self,
         arriving: &mut Arriving<'_>,
@@ -82,7 +82,7 @@ impl Hub {
     ) -> Result<(), HubError> {
         let file = arriving.of;
         let url = self.client.url(&model.name, &model.commit, &file.path);
-        // a hub may send all from the first byte again: only what never came before is progress
+        // a hub may send everything from the first byte again: only new bytes are progress
         let (mut failures, mut most) = (0, arriving.bytes);
         while arriving.bytes < file.bytes {
             let response = self.client.get(&url, &model.name, arriving.bytes);
@@ -103,7 +103,7 @@ impl Hub {
     }
 }
 
-/// Asks again after failures that may pass.
+/// Retries after temporary failures.
 pub(crate) fn patiently<T>(
     pause: Duration,
     go_on: &mut dyn FnMut() -> bool,
@@ -178,7 +178,7 @@ impl<'a> Arriving<'a> {
         Ok(this)
     }
 
-    /// So many bytes of the buffer belong to the file, and are there.
+    /// Counts bytes of the buffer as part of the file.
     fn count(&mut self, count: usize) {
         self.hasher.update(&self.buffer[..count]);
         self.bytes += count as u64;
@@ -194,7 +194,7 @@ impl<'a> Arriving<'a> {
         Ok(())
     }
 
-    /// Takes the bytes of an answer. All that came before an error is kept.
+    /// Takes the bytes of an answer, and keeps all that came before an error.
     fn take(
         &mut self,
         response: Response<Body>,
@@ -218,7 +218,7 @@ impl<'a> Arriving<'a> {
             // the whole file, asked for or not
             match header("content-length") {
                 Some(length) if length != self.of.bytes.to_string() => return Err(wrong(length)),
-                // what is there is not given up for what may be no file at all
+                // the partial file is kept: the answer may be no file at all
                 None if self.bytes > 0 => return Err(wrong("no length")),
                 _ => {}
             }
@@ -244,7 +244,7 @@ impl<'a> Arriving<'a> {
         Ok(())
     }
 
-    /// Leaves the file to the disk, and says its checksum.
+    /// Flushes the file to the disk, and returns its checksum.
     fn checksum(&mut self) -> Result<String, HubError> {
         self.file.sync_all().map_err(HubError::io("write", self.path))?;
         let hasher = std::mem::replace(&mut self.hasher, self.of.checksum.hasher(self.of.bytes));

@@ -1,18 +1,17 @@
-//! Models fetched from Hugging Face's hub, or from a mirror of it.
+//! Downloads of models from Hugging Face's hub, or from a mirror.
 //!
 //! ```text
 //! name       hf:OWNER/REPO[:QUANT], as people write it
 //! client     requests, and what a refusal means
-//! listing    the files of a repository: sizes and checksums; a stranger's, so that no name leaves the cache
-//! choice     which of them make a model: the GGUF files of one quantisation, or a folder of safetensors
+//! listing    the files of a repository: sizes and checksums; not trusted, so no name leaves the cache
+//! choice     the files of a model: GGUF files of one quantisation, or a folder of safetensors
 //! checksum   SHA-256, or git's SHA-1 of small files
-//! cache      where files lie: the folders that the hub's own programs use, so that each finds what another has fetched
-//! fetch      a file: its first part from an earlier start, the rest from the network, cut off as often as that happens, and checked
-//! verify     a file that has changed in the cache since: its checksum again
+//! cache      the folders of the hub's own programs, which share their downloads
+//! fetch      a file: the first part from an earlier start, the rest from the network, in any number of pieces, then checked
+//! verify     files that have changed in the cache: their checksums again
 //! ```
 //!
-//! A file has its name in the cache only after its checksum was right. What is there already is not fetched again, unless it was
-//! damaged since.
+//! A file gets its name in the cache only after its checksum was verified. It is downloaded again only if it was damaged since.
 
 mod cache;
 mod checksum;
@@ -34,7 +33,7 @@ pub use error::HubError;
 pub use listing::File;
 pub use name::{Name, NameError};
 
-/// A hub and the cache of what was fetched from it.
+/// A hub, and the cache of its downloads.
 #[derive(Debug)]
 pub struct Hub {
     client: Client,
@@ -66,7 +65,7 @@ impl Hub {
     /// `HF_HUB_CACHE`, `HF_HOME`, as in Hugging Face's own programs.
     ///
     /// # Errors
-    /// [`HubError::Environment`] for a value that cannot be, or if there is no folder for the cache.
+    /// [`HubError::Environment`] for an invalid value, or without a folder for the cache.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, HubError> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         Ok(Self {
@@ -98,10 +97,10 @@ impl Hub {
         self.client.endpoint()
     }
 
-    /// Asks the hub which files a model has, and chooses those to fetch. `go_on` is asked while an answer is waited for again.
+    /// Lists a model's files on the hub, and chooses the ones to download. `go_on` is called during waits, and returns whether to go on.
     ///
     /// # Errors
-    /// When the hub cannot be reached, refuses, or has no such model or quantisation.
+    /// A hub that cannot be reached or refuses, and an unknown model or quantisation.
     pub fn find(&self, name: &Name, go_on: &mut dyn FnMut() -> bool) -> Result<Model, HubError> {
         let url = format!("{}/api/models/{name}?blobs=true", self.endpoint());
         let text = fetch::patiently(self.pause, go_on, || self.client.text(&url, name));

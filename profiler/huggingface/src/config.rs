@@ -25,8 +25,7 @@ pub(crate) struct RopeKeys {
 }
 
 impl Config {
-    /// The keys of a file; those of a model's text part stand before those of the whole. Numbers that are none, which Python writes
-    /// and JSON has not, are null.
+    /// The keys of a file; keys of the text part precede keys of the whole model. Python's NaN and infinities, which JSON lacks, are null.
     pub(crate) fn read(bytes: &[u8], path: &Path) -> Result<Self, FolderError> {
         let mut keys: Map<String, Value> = serde_json::from_slice(&without_infinities(bytes))
             .map_err(|error| FolderError::Json { path: path.to_owned(), error })?;
@@ -235,7 +234,7 @@ impl Config {
     }
 }
 
-/// JSON in which numbers that Python writes and JSON has not are null.
+/// JSON with null for Python's NaN and infinities.
 fn without_infinities(bytes: &[u8]) -> Cow<'_, [u8]> {
     const NONE: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
     let mut made: Option<Vec<u8>> = None;

@@ -25,7 +25,7 @@ const HASHED_AT_ONCE: u64 = 1 << 20;
 const QUANTISED: &str = "flashplan.quantised";
 const CHANGE: &str = "flashplan.perplexity_change_fraction";
 
-/// The key of the folder's hash, by which a file is known again.
+/// The key of the folder's hash, which identifies a file.
 const MADE_OF: &str = "flashplan.folder";
 
 /// A format that weights are quantised to.
@@ -52,8 +52,7 @@ impl Quantisation {
         }
     }
 
-    /// The format of a weight: embedding and head, which lose most, have no fewer than 8 bits, and rows that are not whole blocks
-    /// take the next finer format.
+    /// The format of a weight. Embedding and head lose most, and have at least 8 bits. Rows without whole blocks take the next finer format.
     fn format(self, recipe: &Recipe) -> Format {
         let wanted = match self {
             Self::F16 => Format::F16,
@@ -98,11 +97,10 @@ pub fn made_of(path: &Path) -> Option<String> {
 }
 
 impl Conversion {
-    /// Reads a folder, and has the reader of GGUF files check the file that would be made of it, beside which there must be room for
-    /// a small file that is gone again.
+    /// Reads a folder, and checks the header of its GGUF file with GGUF's own reader. That takes a small temporary file in `beside`.
     ///
     /// # Errors
-    /// Everything that [`FolderError`] names, all that is wrong with the folder together.
+    /// Any [`FolderError`]; all faults of the folder are reported together.
     pub fn new(path: &Path, quantisation: Option<Quantisation>, beside: &Path) -> Result<Self, FolderError> {
         const NAME: &str = "config.json";
         let folder = Folder::new(path);
@@ -190,7 +188,7 @@ impl Conversion {
         self.bytes
     }
 
-    /// The formats of the weights, those of most bytes first.
+    /// The formats of the weights, by falling number of bytes.
     pub fn formats(&self) -> Vec<Format> {
         let mut formats: Vec<(Format, u64)> = Vec::new();
         for recipe in &self.recipes {
@@ -208,10 +206,10 @@ impl Conversion {
         self.family.name
     }
 
-    /// The hash of the folder's weights and of all that the file says beside them, by which the file is known again.
+    /// The hash of the folder's weights and of the file's keys, which identifies the file.
     ///
     /// # Errors
-    /// Those of the disk, and [`FolderError::Stopped`].
+    /// The disk's, and [`FolderError::Stopped`].
     pub fn identify(&mut self, stop: &dyn Fn() -> bool) -> Result<String, FolderError> {
         let mut hasher = blake3::Hasher::new();
         let mut bytes = vec![0; HASHED_AT_ONCE as usize];
@@ -287,11 +285,12 @@ impl Conversion {
         tokenizer.map(drop).map_err(|error| refused(error.into()))
     }
 
-    /// The complete file under a temporary name beside `to`, accepted by its reader, and gone when it is dropped. `go_on` is told the
-    /// bytes written so far.
+    /// Writes the complete file under a temporary name beside `to`, and checks it with its reader. It is removed when dropped.
+    ///
+    /// `go_on` gets the bytes written so far, and returns whether to go on.
     ///
     /// # Errors
-    /// Those of the disk, a weight that is not finite, a folder that is changed meanwhile, and [`FolderError::Stopped`].
+    /// The disk's, a weight that is not finite, a folder that changed meanwhile, and [`FolderError::Stopped`].
     pub fn write_aside(&self, to: &Path, go_on: &dyn Fn(u64) -> bool) -> Result<NamedTempFile, FolderError> {
         let temporary = temporary(to)?;
         let failed = |error| FolderError::io("write", to)(error);
@@ -311,12 +310,13 @@ impl Conversion {
         Ok(temporary)
     }
 
-    /// Writes the file, under another name until it is complete and its reader has accepted it. `go_on` is told the bytes written so far;
-    /// `judge` is shown the complete file, and may say by what fraction its perplexity differs from the folder's. A file that is in
-    /// the place already is replaced only where `replace` says so.
+    /// Writes the file, under another name until it is complete and its reader has accepted it.
+    ///
+    /// `go_on` gets the bytes written so far, and returns whether to go on. `judge` gets the complete file, and may return the change of
+    /// perplexity against the folder, as a fraction. An existing file is replaced only with `replace`.
     ///
     /// # Errors
-    /// Those of [`Conversion::write_aside`] and of `judge`, and [`FolderError::Taken`].
+    /// As [`Conversion::write_aside`] and `judge`, and [`FolderError::Taken`].
     pub fn write(
         &mut self,
         to: &Path,

@@ -93,7 +93,7 @@ pub struct Several {
     more: usize,
 }
 
-/// Problems that are told one by one.
+/// Maximum problems in a message.
 const TOLD: usize = 12;
 
 impl Display for Several {
@@ -115,7 +115,7 @@ pub(crate) struct Problems {
 }
 
 impl Problems {
-    /// A problem, unless it is told already.
+    /// Adds a problem, unless it is a repetition.
     pub(crate) fn push(&mut self, problem: FolderError) {
         let text = problem.to_string();
         if self.told.iter().any(|(told, _)| *told == text) {

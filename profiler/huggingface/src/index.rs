@@ -84,7 +84,7 @@ impl Weights {
         Ok(weights)
     }
 
-    /// Tensors without a file, of which nothing can be read.
+    /// Tensors without a file, which cannot be read.
     pub(crate) fn described(header: Header) -> Self {
         let tensors = header.tensors.into_iter().map(|(name, tensor)| (name, (0, tensor))).collect();
         Self { files: Vec::new(), tensors }
@@ -105,13 +105,13 @@ impl Weights {
         self.files.get(*file).map(|file| file.path.as_path())
     }
 
-    /// Fills a buffer with a tensor's bytes from a place in it on.
+    /// Fills a buffer with a tensor's bytes, from the offset `place`.
     ///
     /// # Errors
-    /// Those of the disk, and a file that got shorter.
+    /// The disk's, and a file that got shorter.
     ///
     /// # Panics
-    /// If the tensor is not there, or has fewer bytes.
+    /// If there is no such tensor, or it has fewer bytes.
     pub(crate) fn read(&self, name: &str, place: u64, bytes: &mut [u8]) -> Result<(), FolderError> {
         let (file, tensor) = &self.tensors[name];
         assert!(place + bytes.len() as u64 <= tensor.bytes, "bytes of {name}");

@@ -5,7 +5,7 @@
 /// The bytes that a tensor's place is a multiple of.
 pub(crate) const ALIGNMENT: u64 = 32;
 
-/// Keys in the order in which they were given. A key that is given again replaces the first.
+/// Keys in the order of insertion. A repeated key replaces the first.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     keys: Vec<(String, Vec<u8>)>,
@@ -70,8 +70,9 @@ impl Keys {
         self.keys.iter().any(|(name, _)| name == key)
     }
 
-    /// The header of a file with these keys and tensors: each tensor's name, dimensions (the contiguous one first), ggml's number of
-    /// its type and its bytes. Also where each lies in the file, and the file's length.
+    /// The header of a file with these keys and tensors, each tensor's offset in the file, and the file's length.
+    ///
+    /// A tensor has a name, dimensions (the contiguous one first), ggml's number of its type, and its bytes.
     pub(crate) fn header(&self, tensors: &[(&str, Vec<u64>, u32, u64)]) -> (Vec<u8>, Vec<u64>, u64) {
         let mut file = b"GGUF".to_vec();
         file.extend(3_u32.to_le_bytes());

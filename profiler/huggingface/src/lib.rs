@@ -1,22 +1,22 @@
-//! Folders as Hugging Face's hub has them, made into GGUF files.
+//! Conversion of folders from Hugging Face's hub to GGUF files.
 //!
-//! A folder has `config.json`, weights in `*.safetensors` (with an index where there are several), and a tokenizer as
-//! `tokenizer.json` or `tokenizer.model`, with `tokenizer_config.json`, `generation_config.json` and a chat template beside it. All of
-//! it becomes one GGUF file, and nothing after this crate knows where the model came from:
+//! A folder has `config.json`, weights in `*.safetensors` (with an index where there are several), and a tokenizer: `tokenizer.json` or
+//! `tokenizer.model`. `tokenizer_config.json`, `generation_config.json` and a chat template may lie beside them. All of it becomes one
+//! GGUF file, and no other crate knows where the model came from:
 //!
 //! ```text
 //! folder     files of a folder by their names, each bounded; nothing outside it is opened
 //! safetensors, index     weights: where each tensor lies, checked, and read
-//! config     config.json: keys that are asked for, and keys that must not change anything
+//! config     config.json: keys that are used, and keys that must not change anything
 //! families   an architecture as data: its keys, and which tensors become which
 //! recipe     a tensor of the GGUF file as rows of tensors of the folder
 //! tokenizer, sentencepiece, merged, spaced, unigram, pre_tokenizer, special     the tokenizer's keys
 //! keys       a GGUF header being put together
-//! conversion     all of it: refused before anything is written, or written, checked by the reader of GGUF, and renamed
+//! conversion     the whole: refused before a byte is written; or written, checked by GGUF's reader, and renamed
 //! ```
 //!
-//! A folder is a stranger's. No size in it is believed before it is compared with the files, no name leaves it, and what is not
-//! understood is refused by name.
+//! Folders are not trusted. Sizes are compared with the files before use, names stay inside the folder, and unknown parts are refused by
+//! name.
 //!
 //! Source: llama.cpp's `convert_hf_to_gguf.py` and `gguf-py`, whose names of keys and tensors and whose order of rows these are.
 
@@ -45,8 +45,10 @@ pub use folder::is_folder;
 #[cfg(test)]
 mod tests;
 
-/// Reads bytes as files of a folder, for fuzzing: each is read or refused, without a panic. As `every` kind, and every architecture's, or
-/// else as those that the bytes name, if they name any: a text without a kind's keys is refused as that kind for what it lacks.
+/// Reads bytes as files of a folder, for fuzzing: each is read or refused, without a panic.
+///
+/// With `every` it tries every kind and architecture, else only the ones that the bytes name: a text without a kind's keys is refused
+/// anyway.
 #[doc(hidden)]
 pub fn read_any(bytes: &[u8], every: bool) {
     let path = std::path::Path::new("file");

@@ -1,8 +1,7 @@
-//! SentencePiece's BPE out of a `tokenizer.json`, which has merges in the place of scores.
+//! SentencePiece's BPE from a `tokenizer.json`, which has merges instead of scores.
 //!
-//! Merges were made of scores: for each piece all its cuts into two pieces, pieces of the best score first. So a piece's score is the
-//! rank of its merges, which lie together. Where a file's merges are of that form, joining by score and joining by merges give the
-//! same tokens of every text; every other file is refused.
+//! The merges were made from scores: all cuts of each piece into two, pieces with the best score first. So a piece's score is the rank of its
+//! merges, which lie together. For a file of this form, joining by score and by merges give the same tokens. Other files are refused.
 //!
 //! Source: `SentencePieceExtractor` of Hugging Face's transformers. Differs: from llama.cpp's converter, which gives all tokens of such a
 //! file one score, so that pieces are joined from left to right.

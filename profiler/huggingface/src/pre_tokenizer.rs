@@ -1,8 +1,7 @@
-//! The name, in GGUF, of the rule by which a `tokenizer.json` cuts text into words.
+//! GGUF's name of a `tokenizer.json`'s pre-tokenizer, which cuts text into words.
 //!
-//! llama.cpp's converter cuts a long text and looks for the hash of the tokens in a list, so that a vocabulary that was trained anew
-//! has no name although its rule is well known. Here the rule itself is compared: its expressions, whether text is brought to NFC,
-//! and whether words that are tokens are taken whole. Two rules that agree in these cut every text alike.
+//! llama.cpp's converter cuts a long text and looks up the hash of the tokens. So a new vocabulary with a known rule has no name. This module compares the rule itself: its expressions, NFC normalisation, and whether words that are tokens stay whole. Equal
+//! rules cut every text in the same way.
 
 use std::path::Path;
 

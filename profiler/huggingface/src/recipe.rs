@@ -1,9 +1,8 @@
 //! A tensor of the GGUF file as rows of tensors of the folder.
 //!
-//! Whatever a converter does to weights (joins experts, takes fused matrices apart, turns rotated heads, transposes) is an order in
-//! which values are read: every row of the new tensor is a run of values of an old one, `column_step` apart, or such a run in turns.
-//! The exceptions are norms that lack 1, decays that are stored as logarithms, and blocks of MXFP4, whose bytes are woven otherwise in
-//! GGUF.
+//! A converter joins experts, splits fused matrices, permutes rotated heads and transposes. All of these only reorder values. A row of the
+//! new tensor is a run of values of an old one, `column_step` apart, or alternating runs. The exceptions are norms that lack 1, decays
+//! that are stored as logarithms, and blocks of MXFP4, whose bytes GGUF interleaves in another way.
 
 use std::io::{self, Write};
 
@@ -74,8 +73,9 @@ impl HeadOrder {
         Some(Self { first: 2, second: rows / halves, width: 1 })
     }
 
-    /// Heads that lie by the group that they share come as the first of each group, the second of each group and so on; `None`: so
-    /// many rows or columns are no such heads.
+    /// Reorders heads that lie group by group: the first of each group, then the second of each, and so on.
+    ///
+    /// `None` if the rows or columns are no such heads.
     pub(crate) fn groups(count: u64, groups: u64, heads: u64) -> Option<Self> {
         let whole = groups > 0 && heads > 0 && heads.is_multiple_of(groups) && count.is_multiple_of(heads);
         whole.then(|| Self { first: groups, second: heads / groups, width: count / heads })
@@ -119,8 +119,9 @@ impl From<FolderError> for Failure {
     }
 }
 
-/// Rows of the matrices of one tensor: value `c` of row `r` of matrix `m` lies at
-/// `start + m matrix_step + r row_step + c column_step`, where `r` and `c` are the places that turns give.
+/// Rows of the matrices of one tensor.
+///
+/// Value `c` of row `r` of matrix `m` lies at `start + m matrix_step + r row_step + c column_step`; turns map `r` and `c` first.
 #[derive(Debug, Clone)]
 pub(crate) struct Rows {
     pub(crate) tensor: String,
@@ -195,10 +196,10 @@ impl Recipe {
         rows * self.format.row_bytes(columns as usize) as u64
     }
 
-    /// Writes the tensor's bytes. `go_on` is told how many, again and again, and says whether more are wanted.
+    /// Writes the tensor's bytes. `go_on` gets the bytes written so far, and returns whether to go on.
     ///
     /// # Errors
-    /// Everything that [`Failure`] names.
+    /// Any [`Failure`].
     pub(crate) fn write(
         &self,
         weights: &Weights,
@@ -273,7 +274,7 @@ impl Recipe {
 /// Rows between two looks at whether to stop, and rows of blocks that are read at once.
 const ROWS_AT_ONCE: u64 = 1024;
 
-/// The rows of a part, read as they are asked for; a matrix at once where its rows lie within each other.
+/// The rows of a part, read on demand; a whole matrix at once where its rows overlap.
 struct Source<'w> {
     weights: &'w Weights,
     part: &'w Rows,
@@ -295,7 +296,7 @@ impl<'w> Source<'w> {
         Self { weights, part, value_bytes, matrix: None, bytes }
     }
 
-    /// Bytes of which the first are those of a row's first value.
+    /// Bytes that begin with a row's first value.
     fn row(&mut self, row: u64) -> Result<&[u8], FolderError> {
         let (matrix, row) = (row / self.part.rows, row % self.part.rows);
         let start = self.part.start + matrix * self.part.matrix_step;
@@ -363,7 +364,7 @@ const BLOCK_BYTES: usize = 16;
 /// The scale that is none (OCP's specification of microscaling formats, 5.4.1: E8M0 has a NaN).
 const NO_SCALE: u8 = 0xff;
 
-/// Rows of MXFP4, of which the folder has the values in one tensor and the scales in another.
+/// Rows of MXFP4; the folder has values and scales in two tensors.
 ///
 /// A byte of the folder's holds two neighbours, the first one in its low half; of GGUF's, the values `j` and `j + 16`.
 struct Blocks<'w> {
@@ -395,7 +396,7 @@ impl<'w> Blocks<'w> {
         Ok(())
     }
 
-    /// A row of those that were read, each block as its scale and then its values; `None`: a scale is none.
+    /// A row, each block as its scale and then its values; `None` for an invalid scale.
     fn row(&mut self, row: u64) -> Option<&[u8]> {
         self.stored.clear();
         let first = row as usize * self.of_row;

@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of a value of those that are read.
+    /// Bytes of a value.
     pub(crate) fn bytes(self) -> u64 {
         self.bits() / 8
     }
@@ -186,7 +186,7 @@ impl Header {
     }
 }
 
-/// A tensor whose bytes are those of its shape, and within the data.
+/// A tensor whose bytes fit its shape, and lie within the data.
 fn tensor(info: Info, data_bytes: u64) -> Result<Tensor, String> {
     let Info { dtype, shape, data_offsets: [start, end] } = info;
     if start > end || end > data_bytes {

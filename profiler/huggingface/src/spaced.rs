@@ -14,7 +14,7 @@ use crate::tokenizer::{self, BYTE, CONTROL, NORMAL, Token, TokenizerJson, USER_D
 /// Score of all tokens.
 const SCORE: f32 = -1000.0;
 
-/// Tokens of calls and of thoughts, which are text to whoever reads an answer.
+/// Tokens of calls and of reasoning, which are text for a reader of the answer.
 const VISIBLE: [&str; 7] = [
     "<|channel>",
     "<channel|>",

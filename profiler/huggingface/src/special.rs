@@ -109,7 +109,9 @@ const ROLES: [(&str, &str); 9] = [
     ("eom", "eom"),
 ];
 
-/// Writes the ids of tokens with a role, of which the architecture knows some by their text, whether they are added to a text, and the template; remarks on what GGUF has no key for.
+/// Writes the ids of special tokens, whether they are added to a text, and the template; returns remarks on facts without a GGUF key.
+///
+/// The architecture knows some special tokens by their text.
 pub(crate) fn keys(
     folder: &Folder,
     config: &Config,

@@ -1030,8 +1030,7 @@ fn added_tokens_of_sentencepiece_have_their_kinds() {
     assert!(tokenizer.add_bos && !tokenizer.add_eos && !tokenizer.add_space_prefix);
 }
 
-/// A model's vocabulary of SentencePiece's as transformers writes it into a `tokenizer.json`: for each piece all its cuts into two
-/// pieces, those of the best score first.
+/// A SentencePiece vocabulary as transformers writes it to a `tokenizer.json`: all cuts of each piece into two, the best score first.
 fn merged(gguf: &Gguf<'_>) -> (Json, usize) {
     let data = TokenizerData::from_gguf(gguf).unwrap();
     let vocabulary: std::collections::HashMap<&str, usize> =

@@ -1,5 +1,7 @@
-//! The tokenizer's keys: byte-level BPE out of `tokenizer.json`, or SentencePiece's BPE or unigram model out of `tokenizer.model`, or
-//! out of `tokenizer.json` where that is all there is, or Gemma 4's BPE with spaces as a letter.
+//! The tokenizer's keys.
+//!
+//! Byte-level BPE comes from `tokenizer.json`. SentencePiece's BPE and unigram models come from `tokenizer.model`, or else from
+//! `tokenizer.json`. Gemma 4 has a BPE with spaces as a letter.
 //!
 //! Source: `get_vocab_base` and `_create_vocab_sentencepiece` of llama.cpp's converter.
 
@@ -381,7 +383,7 @@ fn looks_special(text: &str) -> bool {
         || within("<unused", ">")
 }
 
-/// The tokens of a model of SentencePiece, with those that were added to it.
+/// The tokens of a SentencePiece model, added ones included.
 fn pieces(
     model: &sentencepiece::Model,
     size: u64,

@@ -103,8 +103,9 @@ pub(crate) fn keys(tokens: &[Token], space_prefix: bool, removes_spaces: bool, k
     keys.flag("tokenizer.ggml.remove_extra_whitespaces", removes_spaces);
 }
 
-/// Where nothing says what is put around a text, it is what transformers does with these architectures, not with T5: a token before it, if
-/// there is one, and none behind.
+/// Writes the default tokens around a text: one before it, if there is one, and none after it.
+///
+/// They are the default of transformers for these architectures, and not for T5.
 pub(crate) fn add_bos(keys: &mut Keys) {
     let begins = keys.has("tokenizer.ggml.bos_token_id");
     for (key, add) in [("tokenizer.ggml.add_bos_token", begins), ("tokenizer.ggml.add_eos_token", false)] {

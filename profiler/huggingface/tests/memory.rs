@@ -1,5 +1,5 @@
-//! A few seconds of what `make fuzz` does for long, without its instruments: files of committed folders, changed at random, take no
-//! more memory than a multiple of their bytes.
+//! A few seconds of `make fuzz`, without its instruments: randomly changed files of committed folders take no more memory than a multiple
+//! of their bytes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

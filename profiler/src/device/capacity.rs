@@ -12,30 +12,30 @@ use plans::size::show;
 
 use crate::ProfileError;
 
-/// Heap, stacks and code that a run touches and a start does not: texts, tables, buffers of files, the heap of the engine's own
-/// thread, and the report. A build with assertions has more code.
+/// Memory that a run touches and a start does not: texts, tables, file buffers, the engine thread's heap, the report. A build with
+/// assertions has more code.
 const PROCESS_MARGIN_BYTES: u64 = if cfg!(debug_assertions) { 17 << 19 } else { 15 << 19 };
-/// What a process takes is rounded up to a multiple: which pages of its program are touched differs from start to start.
+/// Rounding of a process's memory, because the touched pages of its program differ from start to start.
 const PROCESS_STEP_BYTES: u64 = 256 << 10;
-/// Memory that the system may want beyond what it has now.
+/// Memory that the system may need beyond its present use.
 const SYSTEM_MARGIN_BYTES: u64 = 128 << 20;
-/// The system's reserve is rounded up to a multiple, so that it hardly changes from day to day.
+/// Rounding of the system's reserve, so that it hardly changes from day to day.
 const SYSTEM_STEP_BYTES: u64 = 256 << 20;
-/// Threads of which one is the mean.
+/// Threads whose mean memory is measured.
 const THREADS: u64 = 32;
-/// Pages of `thread_bytes`, and the least: kernel stack, task, guard and a stack of a few frames.
+/// Bytes of a page, the unit and the minimum of `thread_bytes`: kernel stack, task, guard and a stack of a few frames.
 const PAGE_BYTES: u64 = 4096;
 const THREAD_BYTES_MIN: u64 = 64 << 10;
-/// Time that a child may take to start.
+/// Maximum time for a child to start.
 const CHILD_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Read and measured before anything large is allocated; and a sentence if `run` could not be measured itself.
+/// Measures capacity before anything large is allocated, and returns a warning if `run` could not be measured.
 pub(super) fn measure(machine: &Machine) -> Result<(Capacity, Option<String>), ProfileError> {
     let own = footprint(None)?;
     let this = std::env::current_exe().ok();
     let (process, note) = process_footprint(this.as_deref(), own);
     let process_bytes = process.peak_bytes() + PROCESS_MARGIN_BYTES;
-    // some systems write none as a very high number
+    // some systems write a very high number for no limit
     let limits = |bytes: &u64| *bytes <= plans::check::BYTES_MAX;
     let capacity = Capacity {
         ram_bytes: machine.ram_bytes,
@@ -48,8 +48,9 @@ pub(super) fn measure(machine: &Machine) -> Result<(Capacity, Option<String>), P
     Ok((capacity, note))
 }
 
-/// The footprint of a `run` that has just started, which stands beside `this` program. Another program stands for one that is not
-/// there: a new process of `this` program, or else this process, which has done other work before.
+/// The footprint of a new `run` process, from the program beside `this` one.
+///
+/// Where it is absent, a new process of `this` program stands in, or else this process, which has done other work before.
 fn process_footprint(this: Option<&Path>, own: Footprint) -> (Footprint, Option<String>) {
     let beside = this.map_or_else(|| PathBuf::from("run"), |this| this.with_file_name("run"));
     if let Some(run) = child_footprint(&beside) {
@@ -67,13 +68,13 @@ fn process_footprint(this: Option<&Path>, own: Footprint) -> (Footprint, Option<
     (found, Some(note))
 }
 
-/// Memory in use by others, with a margin, rounded up; never more than half.
+/// Memory of other processes with a margin, rounded up; at most half of the RAM.
 fn system_reserve(ram: u64, available: u64, own: u64) -> u64 {
     let held = ram.saturating_sub(available).saturating_sub(own);
     (held + SYSTEM_MARGIN_BYTES).next_multiple_of(SYSTEM_STEP_BYTES).min(ram / 2)
 }
 
-/// The footprint of `run --version`, caught while it waits to print into a pipe that is full.
+/// The footprint of `run --version` while it waits to print into a full pipe.
 fn child_footprint(program: &Path) -> Option<Footprint> {
     let (reader, mut writer) = std::io::pipe().ok()?;
     let flags = rustix::fs::fcntl_getfl(&writer).ok()?;
@@ -93,7 +94,7 @@ fn child_footprint(program: &Path) -> Option<Footprint> {
         thread::sleep(Duration::from_millis(5));
         // an ended child has no memory to request
         let Ok(now) = footprint(Some(child.id())) else { break };
-        // one that only waits for a processor has not printed yet, and grows on
+        // a child that waits for a processor has not printed yet, and still grows
         if last == Some(now) && sleeps(child.id()) {
             break;
         }
@@ -105,13 +106,13 @@ fn child_footprint(program: &Path) -> Option<Footprint> {
     last
 }
 
-/// Whether a process waits for something other than a processor or a disk.
+/// Whether a process sleeps, and waits for neither a processor nor a disk.
 fn sleeps(process: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:\tS"))
 }
 
-/// The resident memory, page tables and kernel stacks of one more thread that has called a few functions.
+/// Resident memory, page tables and kernel stack of one more thread that has called a few functions.
 fn thread_bytes() -> Result<u64, ProfileError> {
     let before = footprint(None)?;
     let stacks_before = kernel_stacks();
@@ -138,7 +139,7 @@ fn thread_bytes() -> Result<u64, ProfileError> {
     Ok((bytes / THREADS).next_multiple_of(PAGE_BYTES).max(THREAD_BYTES_MIN))
 }
 
-/// The kernel's stacks of all threads of the machine; 0 if it does not say.
+/// Bytes of the kernel stacks of all threads; 0 if unknown.
 fn kernel_stacks() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = info.lines().find_map(|line| line.strip_prefix("KernelStack:"));

@@ -25,22 +25,21 @@ use super::measure::{
 };
 use crate::{Context, ProfileError};
 
-/// Neurons of a step with transposed down rows: whole tiles and whole blocks, and enough that sums pass
-/// memory as rarely as in the engine.
+/// Neurons of a step with transposed down rows: whole tiles and blocks, and enough for the engine's rate of passes over the sums.
 const TRANSPOSED_NEURONS: usize = 8 * ROWS;
 const _: () = assert!(PROMPT_TOKENS[0] <= VECTORS && PROMPT_TOKENS[1] <= VECTORS, "a tile holds them");
 const _: () = assert!(TRANSPOSED_NEURONS.is_multiple_of(TRANSPOSED), "whole blocks");
-/// Heads, those of keys, and the width of one, where attention is measured: of many models of 7 billion weights.
+/// Query heads of the measured attention. With the key heads and the head width below, it has the shape of many 7B models.
 const HEADS: usize = 32;
 const KV_HEADS: usize = 8;
 const HEAD_WIDTH: usize = 128;
-/// Tokens that are attended to.
+/// Tokens of the attended context.
 const ATTENDED: usize = 512;
-/// All layers' keys and values there.
+/// Bytes of the attended keys and values, all layers.
 pub(super) const ATTENDED_BYTES: u64 = 32 << 20;
 /// Measurements of each kernel.
 const MEASURES: usize = 13;
-/// Their names and units.
+/// Names and units of the measurements.
 const NAMES: [(&str, &str); MEASURES] = [
     ("dot_in_cache", "flop_per_second"),
     ("dense", "bytes_per_second"),
@@ -56,15 +55,15 @@ const NAMES: [(&str, &str); MEASURES] = [
     ("sparse_down", "bytes_per_second"),
     ("sparse_down_group", "seconds"),
 ];
-/// Places of the matrix-vector products among them.
+/// Indices of matrix-vector products among the measurements.
 const DENSE: usize = 1;
 const SPARSE: usize = 2;
 /// Columns of short rows.
 const SHORT_COLUMNS: usize = SHORT_ROW_VALUES as usize;
-/// The least that a step costs: a call.
+/// Minimum time of a step: a call.
 const CALL_SECONDS: f64 = 1e-9;
 
-/// Rows of `cores.csv`, the contract's kernels, and what is to be said about them.
+/// The rows of `cores.csv`, the kernels of `device.toml`, and warnings.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) speeds: Vec<KernelSpeed>,
@@ -72,13 +71,13 @@ pub(super) struct Measured {
     pub(super) notes: Vec<String>,
 }
 
-/// All windows together.
+/// Time of all windows.
 pub(super) fn budget(quick: bool) -> Duration {
     if quick { Duration::from_millis(9_750) } else { Duration::from_secs(42) }
 }
 
-/// Formats that every instruction set is timed in; in the others the fastest one alone. A plan for another set takes the
-/// slowest of what is timed.
+/// Formats that are timed with every instruction set. Others are timed with the fastest set only, and a plan for another set takes the
+/// slowest timed rate.
 const BY_ALL: [Format; 8] = [
     Format::F32,
     Format::F16,
@@ -90,7 +89,7 @@ const BY_ALL: [Format; 8] = [
     Format::Q4K,
 ];
 
-/// Kernels and formats that are timed, one set of instructions after another.
+/// The timed kernels and formats, by instruction set.
 fn timed(sets: &[&'static dyn Kernels]) -> Vec<(&'static dyn Kernels, Format)> {
     let last = sets.len() - 1;
     let formats = |at: usize| if at == last { &Format::ALL[..] } else { &BY_ALL[..] };
@@ -110,11 +109,11 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     let rounds = if context.quick { 3 } else { 5 };
     let timed = timed(&sets);
     let points = timed.len() * counts.len();
-    // round after round, so that a busy moment meets all alike
+    // in rounds, so that a busy moment disturbs all equally
     let mut budget = Budget::start(budget(context.quick), points * MEASURES * rounds, 1);
     let bar = context.bar((points * rounds) as u64, "kernels");
 
-    // of each kernel by number of threads
+    // by kernel and number of threads
     let mut windows: Vec<Vec<[Vec<f64>; MEASURES]>> =
         vec![vec![Default::default(); counts.len()]; timed.len()];
     let mut csv = csv::Writer::from_writer(Vec::new());
@@ -127,7 +126,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             for (&(kernels, format), windows) in timed.iter().zip(&mut windows) {
                 let bench = Bench { context, pool: &pool, kernels, format };
                 let timings = array::from_fn(|_| budget.next_point());
-                // a window by itself is too short to be seen disturbed
+                // a single window is too short to show a disturbance
                 let measured = undisturbed(context, || bench.all(timings, buffer))?;
                 for (((measure, unit), values), windows) in NAMES.iter().zip(measured).zip(&mut windows[at]) {
                     for &value in &values {
@@ -184,7 +183,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     Ok(Measured { speeds: speeds.collect(), csv: finish(csv)?, notes })
 }
 
-/// One core of every class on the dot product in cache.
+/// Times the dot product in cache on a core of every class.
 pub(super) fn classes(context: &Context, machine: &Machine) -> Result<Vec<CoreClass>, ProfileError> {
     let window = Duration::from_millis(if context.quick { 20 } else { 100 });
     let mut measured = Vec::new();
@@ -205,7 +204,7 @@ pub(super) fn classes(context: &Context, machine: &Machine) -> Result<Vec<CoreCl
     Ok(measured)
 }
 
-/// One set of kernels on one format, by all threads of a pool.
+/// Kernels of one instruction set and format, run by all threads of a pool.
 #[derive(Debug, Clone, Copy)]
 struct Bench<'a> {
     context: &'a Context,
@@ -215,7 +214,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// All measurements, in the order of [`NAMES`]; none of what there is not in this format.
+    /// All measurements in the order of [`NAMES`]; empty where the format has none.
     fn all(&self, timings: [Timing; MEASURES], buffer: &[u8]) -> Result<[Vec<f64>; MEASURES], ProfileError> {
         let [cached, dense, dispatch, prompt, few, sparse_prompt, attention, rest @ ..] = timings;
         let [short_1, short_2, short_3, sparse_1, sparse_2, sparse_3] = rest;
@@ -248,9 +247,10 @@ impl Bench<'_> {
         Ok(rates?)
     }
 
-    /// FLOP/s of a prompt's feed-forward block: gate, up and down of some neurons with many vectors, each thread on
-    /// neurons of its own that come from memory. One value in `active_one_in` is not zero; where that is all of them,
-    /// down is taken as the engine takes it of a model whose neurons always fire.
+    /// FLOP/s of a prompt's feed-forward block: gate, up and down with many vectors.
+    ///
+    /// Each thread computes neurons of its own from memory. One value in `active_one_in` is not zero. If that is every value, down is
+    /// multiplied as for a model whose neurons always fire.
     fn prompt(
         &self,
         timing: Timing,
@@ -334,8 +334,9 @@ impl Bench<'_> {
         Ok(rates)
     }
 
-    /// Seconds that the product with a small matrix takes beyond its bytes at the rate of large ones: rounding the vector,
-    /// starting all threads, the first rows, which nobody has requested memory for, and seeing all done.
+    /// Seconds of a small matrix product beyond its bytes at the rate of large ones.
+    ///
+    /// They go to rounding the vector, starting all threads, the first rows, which nothing has prefetched, and joining.
     fn dispatch(&self, timing: Timing, buffer: &[u8], dense: f64) -> Result<Vec<f64>, ProfileError> {
         let mut walk = DenseWalk::small(self.kernels, self.format, buffer);
         let bytes = walk.bytes() as f64;
@@ -343,8 +344,9 @@ impl Bench<'_> {
         Ok(rates.into_iter().map(|rate| (bytes / rate - bytes / dense).max(CALL_SECONDS)).collect())
     }
 
-    /// The sparse feed-forward step over neurons here and there: weight bytes/s of gate and up, weight bytes/s of down in whole groups,
-    /// and seconds that a group takes beyond its rows, from what small ones take.
+    /// The sparse feed-forward step over scattered neurons.
+    ///
+    /// Returns weight bytes/s of gate and up, weight bytes/s of down in whole groups, and the extra seconds of a group, from small groups.
     fn sparse(&self, timings: [Timing; 3], buffer: &[u8]) -> Result<[Vec<f64>; 3], ProfileError> {
         /// Rows of a small group.
         const FEW: usize = 2;
@@ -366,12 +368,12 @@ impl Bench<'_> {
         let group =
             few.iter().map(|few| ((1.0 / few - 1.0 / median(&whole)) / groups_of_a_row).max(CALL_SECONDS));
         let group: Vec<f64> = group.collect();
-        // a row's bytes by themselves
+        // seconds of a row's bytes alone
         let row = |rate: &f64| row_bytes / (1.0 / rate - median(&group) / ADDED as f64).max(0.5 / rate);
         Ok([values, whole.iter().map(row).collect(), group])
     }
 
-    /// Seconds of a short row of a matrix, of gate and up here and there, and of down.
+    /// Seconds of a short row: of a matrix, of scattered gate and up rows, and of down.
     fn short(&self, timings: [Timing; 3], buffer: &[u8]) -> Result<[Vec<f64>; 3], ProfileError> {
         let Self { context, pool, kernels, format } = *self;
         let seconds = |rates: Vec<f64>| rates.into_iter().map(f64::recip).collect();
@@ -395,7 +397,7 @@ impl Bench<'_> {
     }
 }
 
-/// A thread's part of a prompt: its place in the buffer, values `[neurons, vectors]`, the values rounded, and sums.
+/// A thread's part of a prompt: its offset in the buffer, values `[neurons, vectors]`, the rounded values, and sums.
 struct PromptPart {
     at: usize,
     values: Vec<f32>,

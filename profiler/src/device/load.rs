@@ -1,4 +1,4 @@
-//! The share of the machine that other programs had while it was measured.
+//! The share of the machine that other programs took during a measurement.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use flashplan::internals::machine::{CpuTimes, OTHERS_MAX};
 
 use crate::Context;
 
-/// Most tries of a measurement that other programs disturb, and the time that they are given between two.
+/// Maximum tries of a disturbed measurement, and the pause between two.
 const TRIES: usize = 4;
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// The processors' time since a moment, ours and that of others.
+/// Processor time since a moment, ours and other programs'.
 #[derive(Debug)]
 pub(super) struct Watch {
     before: Option<CpuTimes>,
@@ -21,17 +21,17 @@ impl Watch {
         Self { before: CpuTimes::now() }
     }
 
-    /// The share of the machine's time that others had; `None` where it is not counted.
+    /// The share of processor time that other programs took; `None` if not counted.
     fn others(&self) -> Option<f64> {
         self.before?.others()
     }
 
-    /// The share of the machine's time that its host gave to others; `None` where it is not counted.
+    /// Steal time: the share of processor time that the host gave to others; `None` if not counted.
     fn stolen(&self) -> Option<f64> {
         self.before?.stolen()
     }
 
-    /// A sentence if others had much of the machine, or a hypervisor gave it away.
+    /// A warning if other programs or the host took much of the processor time.
     pub(super) fn verdict(&self) -> Option<String> {
         let others = self.others()?;
         (others > OTHERS_MAX).then(|| {
@@ -44,21 +44,21 @@ impl Watch {
     }
 }
 
-/// The measurement during which others had least of the machine. It is repeated, a few times at most and as long as the
-/// context has patience, while they have too much of it. A virtual machine's host takes its processors away for a second
-/// now and then.
+/// The least disturbed of a few measurements.
+///
+/// A measurement is repeated while other programs take too much time and the context has patience. The host of a virtual machine takes
+/// processors away for a second now and then.
 ///
 /// # Errors
-/// Those of `measure`.
+/// As `measure`.
 pub(super) fn undisturbed<T, E>(context: &Context, measure: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     least_disturbed(context, Watch::others, measure)
 }
 
-/// [`undisturbed`] of what the kernel works for as well, whose time counts as that of others: only what the host of a virtual
-/// machine took disturbs it.
+/// [`undisturbed`] for measurements with kernel work, which would count as other programs': only steal time disturbs them.
 ///
 /// # Errors
-/// Those of `measure`.
+/// As `measure`.
 pub(super) fn unstolen<T, E>(context: &Context, measure: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     least_disturbed(context, Watch::stolen, measure)
 }
@@ -93,7 +93,7 @@ pub(super) struct CoreTimes {
 }
 
 impl CoreTimes {
-    /// The share of the time since `earlier` in which the core was not idle.
+    /// The busy share of the core's time since `earlier`.
     pub(super) fn share_since(&self, earlier: &Self) -> f64 {
         1.0 - (self.idle - earlier.idle) / (self.all - earlier.all).max(1.0)
     }

@@ -10,25 +10,24 @@ pub use flashplan::internals::walks::Random;
 use super::load::undisturbed;
 use crate::{Context, Stopped};
 
-/// The length and number of timing windows.
+/// Length and number of timing windows.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// One window.
+    /// Length of a window.
     pub window: Duration,
-    /// Windows; their median counts.
+    /// Number of windows; their median counts.
     pub repeats: usize,
 }
 
 impl Timing {
-    /// `budget` shared by `points` of `repeats` windows each, no window being shorter than 3 ms.
+    /// The timing of `points` with `repeats` windows each within `budget`; a window has at least 3 ms.
     pub fn share(budget: Duration, points: usize, repeats: usize) -> Self {
         let window = budget.as_secs_f64() / (points.max(1) * repeats) as f64;
         Self { window: Duration::from_secs_f64(window.max(0.003)), repeats }
     }
 }
 
-/// A section's time, shared out among its points as they come: what a busy machine costs one point is taken
-/// off the windows of those that follow.
+/// The time of a section, shared among its points as they come. Later points get shorter windows after a slow one.
 #[derive(Debug)]
 pub struct Budget {
     end: Instant,
@@ -51,7 +50,7 @@ impl Budget {
     }
 }
 
-/// The middle value; of an even number the mean of both. Zero of none.
+/// The median; for an even number the mean of the middle two, and zero for none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -62,7 +61,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Between the quartiles, over the median: how far measurements of one thing lie apart. Zero of fewer than two.
+/// The spread of measurements: distance of the quartiles over the median; zero for fewer than two.
 pub fn spread_fraction(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -70,7 +69,7 @@ pub fn spread_fraction(values: &[f64]) -> f64 {
     if sorted.len() < 2 || middle <= 0.0 {
         return 0.0;
     }
-    // on a straight line between the nearest two
+    // interpolated linearly
     let quantile = |share: f64| {
         let at = share * (sorted.len() - 1) as f64;
         let (below, part) = (at as usize, at.fract());
@@ -80,8 +79,9 @@ pub fn spread_fraction(values: &[f64]) -> f64 {
     (quantile(0.75) - quantile(0.25)) / middle
 }
 
-/// Calls `step`, which returns an amount of work, until a window is over; amounts per second, one per
-/// window. One step before the first is not counted, and all windows are repeated where others disturb them.
+/// Calls `step`, which returns an amount of work, through all windows, and returns the amount per second of each.
+///
+/// A first step does not count, and disturbed windows are repeated.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -132,7 +132,7 @@ pub fn parallel_rates(
     undisturbed(context, || (0..timing.repeats).map(|_| window()).collect())
 }
 
-/// The thread counts that are timed of `cores`: all up to eight, then wider and wider apart, the last always.
+/// The timed thread counts for `cores`: all up to eight, then fewer and fewer, and always the last.
 pub fn thread_counts(cores: usize) -> Vec<usize> {
     let mut counts: Vec<usize> = (1..=cores.min(8)).collect();
     let mut next = 12;
@@ -146,7 +146,7 @@ pub fn thread_counts(cores: usize) -> Vec<usize> {
     counts
 }
 
-/// A value for every thread count from one on: those timed, and straight lines between them.
+/// A value for every thread count from one on: timed values, interpolated linearly.
 pub fn fill_between(counts: &[usize], values: &[f64]) -> Vec<f64> {
     let mut filled: Vec<f64> = Vec::new();
     for (&count, &value) in counts.iter().zip(values) {

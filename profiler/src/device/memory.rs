@@ -1,4 +1,4 @@
-//! Memory bandwidth by thread count: in order, and by rows here and there.
+//! Memory bandwidth by thread count: in order, and in rows at random places.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use super::kernels::{finish, write_row};
 use super::measure::{Budget, Random, fill_between, median, rates, spread_fraction, thread_counts};
 use crate::{Context, ProfileError};
 
-/// A neuron's bundle of a model of 7 billion weights in `Q4_0`.
+/// Bytes of the rows: a neuron's bundle of a 7B model in `Q4_0`.
 pub(super) const GATHER_ROW_BYTES: u64 = 6912;
-/// No smaller buffer tells memory from cache.
+/// Minimum bytes of the buffer: a smaller one measures caches.
 pub(super) const BUFFER_BYTES_MIN: u64 = 256 << 20;
-/// A larger one tells nothing more.
+/// Maximum bytes of the buffer: a larger one changes nothing.
 const BUFFER_BYTES_MAX: u64 = 2 << 30;
-/// Read between two meetings of all threads.
+/// Bytes of a step, after which all threads join.
 const STEP_BYTES: usize = 32 << 20;
 
-/// Memory that is taken from the system to see how fast it gives it.
+/// Bytes that are allocated to measure the system's rate.
 const FRESH_BYTES: u64 = 256 << 20;
 
-/// How memory is read, and bytes of a row where it is read in rows.
+/// Access patterns, and the bytes of a row.
 const PATTERNS: [(&str, u64); 2] = [("stream", 0), ("gather", GATHER_ROW_BYTES)];
 
 /// Bandwidths by thread count, and the rows of `memory.csv`.
@@ -39,13 +39,12 @@ pub(super) struct Measured {
     pub(super) csv: String,
 }
 
-/// All windows together.
+/// Time of all windows.
 pub(super) fn budget(quick: bool) -> Duration {
     if quick { Duration::from_millis(500) } else { Duration::from_secs(3) }
 }
 
-/// The buffer that stands for the model's weights: twice the largest cache, within reason and within an eighth
-/// of what this process may take.
+/// Bytes of the buffer that stands for the weights: twice the largest cache, within limits and an eighth of the available memory.
 pub(super) fn buffer_bytes(machine: &Machine, quick: bool) -> u64 {
     let wished = (2 * cache_bytes(Path::new("/"))).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
     let wished = if quick { wished.min(2 * BUFFER_BYTES_MIN) } else { wished };
@@ -62,7 +61,7 @@ pub(super) fn buffer_bytes(machine: &Machine, quick: bool) -> u64 {
 pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result<Measured, ProfileError> {
     let counts = thread_counts(cores.len());
     let repeats = if context.quick { 3 } else { 7 };
-    // round after round, so that a busy moment meets all alike
+    // in rounds, so that a busy moment disturbs all equally
     let mut budget = Budget::start(budget(context.quick), counts.len() * 2 * repeats, 1);
     let bar = context.bar((counts.len() * repeats) as u64, "memory");
     let kernels = kernels::best();
@@ -135,7 +134,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     })
 }
 
-/// Every thread reads its part of the next piece of the buffer; returns the bytes.
+/// Reads the next piece of the buffer, a part by each thread, and returns its bytes.
 fn stream_step(kernels: &dyn Kernels, pool: &Pool, buffer: &[u8], step: usize) -> f64 {
     let piece = STEP_BYTES.min(buffer.len());
     let start = (step * piece) % (buffer.len() - piece + 1) / 64 * 64;
@@ -148,8 +147,9 @@ fn stream_step(kernels: &dyn Kernels, pool: &Pool, buffer: &[u8], step: usize) -
     piece as f64
 }
 
-/// Every thread reads rows at random places of the whole buffer, each requested while the one before is read, as the
-/// kernels do with a list of neurons; returns the bytes.
+/// Reads rows at random places of the whole buffer by all threads, and returns the bytes.
+///
+/// Each row is prefetched during the row before, as kernels do with a list of neurons.
 fn gather_step(kernels: &dyn Kernels, pool: &Pool, buffer: &[u8], step: usize) -> f64 {
     let row = GATHER_ROW_BYTES as usize;
     let rows = STEP_BYTES / row;

@@ -1,12 +1,11 @@
-//! The device half: cores, memory, flash, and how much of them a plan can take.
+//! Measures a machine: cores, memory, flash, and the memory that a plan can take.
 //!
 //! ```text
 //! topology -> capacity -> scratch file -> kernels (cores.csv) -> memory (memory.csv) -> storage (storage.csv) -> device.toml
 //! ```
 //!
-//! Everything is timed with the runtime's own kernels, threads and reads, in short windows of which the
-//! median is kept: other work on the machine disturbs a window or two, not the median. Files are written
-//! when everything is measured, `device.toml` last. What the model needs is not known here.
+//! The runtime's own kernels, threads and reads are timed in short windows. The median is kept, because other work disturbs only a window
+//! or two. Files are written after all measurements, `device.toml` last. This half does not know the model.
 
 pub mod capacity;
 pub mod kernels;
@@ -33,22 +32,22 @@ pub struct Summary {
     pub device: Device,
     /// The files written, `device.toml` last.
     pub files: Vec<PathBuf>,
-    /// Reasons to measure again.
+    /// Warnings: reasons to measure again.
     pub warnings: Vec<String>,
 }
 
 /// Time, memory and disk space that a measurement will take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
-    /// Most of the time is in windows of fixed length.
+    /// Time, most of it in windows of fixed length.
     pub time: Duration,
-    /// Written to `--storage` and gone at the end.
+    /// Bytes of the scratch file in `--storage`, which is gone at the end.
     pub scratch_bytes: u64,
-    /// Taken of memory while measuring.
+    /// Bytes of memory during the measurement.
     pub memory_bytes: u64,
 }
 
-/// Time and bytes, before anything is done.
+/// Estimates time and bytes before the measurement.
 ///
 /// # Errors
 /// [`ProfileError::Machine`].
@@ -65,7 +64,7 @@ pub fn estimate(context: &Context) -> Result<Estimate, ProfileError> {
     })
 }
 
-/// Refuses a disk without room for a measurement, before anything is waited for or written.
+/// Checks the free space of the disk, before any wait or write.
 ///
 /// # Errors
 /// [`ProfileError::Space`].
@@ -88,7 +87,7 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     let buffer_bytes = memory::buffer_bytes(&machine, context.quick);
     let mut arena = Arena::new(buffer_bytes)?;
     let mut buffer = arena.take::<u8>(arena.left_bytes() as usize, Align::Page)?;
-    // 1.06 as half precision, small numbers in every other format: nothing that slows arithmetic down
+    // 1.06 in half precision, and small numbers in every other format: no subnormals, which are slow
     for chunk in buffer.chunks_mut(64 << 20) {
         context.stopped()?;
         chunk.fill(0x3c);
@@ -141,7 +140,7 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
         kernels: kernels.speeds,
         units: vec![Unit::cpu()],
     };
-    // an impossible figure is found before the first file
+    // an invalid figure is found before the first file
     let path = context.out.join("device.toml");
     plans::file::render(&device, &path)?;
     let mut files = Vec::new();

@@ -1,9 +1,8 @@
-//! Flash: how many reads a second, by block, depth, pattern and part of the file.
+//! Flash: reads per second by block, depth, pattern and span.
 //!
-//! A scratch file without a name is filled with noise and read through each of the runtime's back ends that this
-//! machine allows. It is gone when the process is, whatever ends it. Direct reads count as direct only if the page
-//! cache is *seen* to be bypassed (see `scratch`); otherwise everything is read
-//! buffered, with the cache emptied before every point, and no page read twice.
+//! A nameless scratch file is filled with noise and read through each back end that this machine allows. It goes with the process,
+//! whatever ends it. Direct reads count as direct only if they are *seen* to bypass the page cache (see `scratch`). Otherwise all reads
+//! are buffered, with the cache emptied before every point and no page read twice.
 
 mod readers;
 mod scratch;
@@ -34,42 +33,42 @@ use crate::{Context, ProfileError};
 const SPACE_MARGIN_BYTES: u64 = 64 << 20;
 /// Space for the outputs in `--out`.
 const OUTPUT_BYTES: u64 = 4 << 20;
-/// Reads as a run issues them, where one kind has to stand for all.
+/// A typical read of a run, where one kind stands for all.
 const TYPICAL: Point = Point {
     pattern: Pattern::Random,
     block_bytes: INTERFERENCE_BLOCK_BYTES,
     depth: INTERFERENCE_DEPTH,
     span_bytes: 0,
 };
-/// Factor by which another core must be faster than the first to be called the best.
+/// Speed over the first core's above which another core is called the best.
 const BETTER: f64 = 1.05;
-/// Cores tried as issuers, of each class.
+/// Issuing cores that are tried in each class.
 const ISSUERS_PER_CLASS: usize = 2;
-/// Windows of each core, alternating, so that other work on the machine disturbs all alike.
+/// Windows of each core, alternating, so that other work disturbs all equally.
 const ISSUER_ROUNDS: usize = 5;
-/// Windows in which the time of a core is taken.
+/// Windows that measure a core's time.
 const COST_WINDOWS: u32 = 5;
 
-/// Parts of the contract, the rows of `storage.csv`, and what is to be said about them.
+/// The storage of `device.toml`, the rows of `storage.csv`, and warnings.
 #[derive(Debug)]
 pub(super) struct Measured {
-    /// `file_system` is not filled in.
+    /// The storage, without `file_system`.
     pub(super) summary: Storage,
     pub(super) csv: String,
     pub(super) notes: Vec<String>,
 }
 
-/// All windows together.
+/// Time of all windows.
 pub(super) fn budget(quick: bool) -> Duration {
     if quick { Duration::from_millis(8_500) } else { Duration::from_secs(34) }
 }
 
-/// The scratch file; a power of two, so that every block is visited once before any is visited again.
+/// Bytes of the scratch file: a power of two, so that every block is read once before any is read again.
 pub(super) fn scratch_bytes(quick: bool) -> u64 {
     if quick { 256 << 20 } else { 1 << 30 }
 }
 
-/// Refuses before the first byte is written.
+/// Checks the free space before the first byte is written.
 pub(super) fn check_space(context: &Context) -> Result<(), ProfileError> {
     let scratch = scratch_bytes(context.quick) + SPACE_MARGIN_BYTES;
     for (path, needed) in [(&context.storage, scratch), (&context.out, OUTPUT_BYTES)] {
@@ -86,12 +85,12 @@ pub(super) fn check_space(context: &Context) -> Result<(), ProfileError> {
     Ok(())
 }
 
-/// Writes the scratch file: early, so that a disk that refuses it is known before anything takes time.
+/// Writes the scratch file, early, to find a disk that refuses it before anything takes time.
 pub(super) fn prepare(context: &Context) -> Result<Scratch, ProfileError> {
     Scratch::write(context, &context.storage, scratch_bytes(context.quick))
 }
 
-/// Bytes that an ordinary user may still write in a folder.
+/// Free bytes of a folder for an ordinary user.
 pub fn free_bytes(path: &Path) -> Result<u64, ProfileError> {
     let space = rustix::fs::statvfs(path).map_err(|source| ProfileError::Io {
         action: "ask the free space of",
@@ -132,7 +131,7 @@ pub(super) fn measure(
 
     let mut plan: Vec<(Backend, bool, Point)> = Vec::new();
     for point in grid(context.quick, size) {
-        // alternating, so that other work on the machine disturbs both alike
+        // alternating, so that other work disturbs both equally
         plan.extend(backends.iter().map(|&backend| (backend, is_direct, point)));
     }
     if is_direct {
@@ -143,7 +142,7 @@ pub(super) fn measure(
     // the best core once, the CPU time and the interference of each back end
     let extra = budget(context.quick) / 10;
     let extras = 1 + 2 * backends.len() as u32;
-    // round after round, so that a slow minute of the disk meets all points alike
+    // in rounds, so that a slow minute of the disk disturbs all points equally
     let rounds = if context.quick { 3 } else { 5 };
     let mut budget = Budget::start(budget(context.quick) - extras * extra, plan.len() * rounds, 1);
     let bar = context.bar((plan.len() * rounds) as u64 + u64::from(extras), "storage");
@@ -189,7 +188,7 @@ pub(super) fn measure(
             scratch.drop_cache(Pattern::Random)?;
         }
         let batches = together::measure(context, readers, size)?;
-        // that of the last, through which reads are fastest
+        // the last back end is the fastest
         check_bytes_per_second = Some(batches.check_bytes_per_second);
         costs.push(ReadCost {
             cpu_seconds_per_read: significant(of_core.unwrap_or_else(|| median(of_processes))),
@@ -227,7 +226,7 @@ pub(super) fn measure(
     })
 }
 
-/// Why a back end may not be used here, if so.
+/// The system's error for a back end that it refuses.
 fn refused(readers: Readers<'_>) -> Option<std::io::Error> {
     let file = readers.file.try_clone();
     file.and_then(|file| open_backend(readers.backend, file, readers.direct, 1, 1, readers.cores)).err()
@@ -237,7 +236,7 @@ fn kib(sizes: &[u64]) -> Vec<u64> {
     sizes.iter().map(|size| size << 10).collect()
 }
 
-/// The points that are measured in the way that a run will read.
+/// The points that are measured with the reads of a run.
 fn grid(quick: bool, size: u64) -> Vec<Point> {
     let mut points = Vec::new();
     let mut add = |pattern, blocks: &[u64], depths: &[u32], span_bytes| {
@@ -258,7 +257,7 @@ fn grid(quick: bool, size: u64) -> Vec<Point> {
     points
 }
 
-/// The points measured through the page cache as well, where reads can be direct.
+/// The points that are also measured through the page cache, where direct reads work.
 fn buffered_grid(quick: bool, size: u64) -> Vec<Point> {
     let depths: &[u32] = if quick { &[8] } else { &[1, 8, 32] };
     let blocks: &[u64] = if quick { &[4, 64] } else { &[4, 16, 64, 1024] };
@@ -271,7 +270,7 @@ fn buffered_grid(quick: bool, size: u64) -> Vec<Point> {
     points
 }
 
-/// The points that `device.toml` repeats: enough for a plan, few enough to read.
+/// Whether `device.toml` has a point, too: enough for a plan, few enough to read.
 fn in_summary(point: Point, size: u64) -> bool {
     point.span_bytes == size
         && [4, 8, 16, 64, 256, 1024].contains(&(point.block_bytes >> 10))
@@ -291,7 +290,7 @@ fn read_speed(backend: Backend, direct: bool, point: Point, rates: &[f64]) -> Re
     }
 }
 
-/// The core from which reads are fastest: the first of the fastest class unless another is clearly better.
+/// The core that issues the fastest reads: the first of the fastest class, unless another is clearly faster.
 fn best_core(
     context: &Context,
     machine: &Machine,
@@ -329,11 +328,10 @@ fn best_core(
     Ok(best.0)
 }
 
-/// The time that one core spends on a read issued from it: everything but its idle time, interrupts and the
-/// kernel's own work included, by the kernel's count for that core. `None` where it counts no single cores.
+/// The time of the issuing core for a read; `None` where the kernel does not count single cores.
 ///
-/// A thread's own CPU time says a third of that: it leaves out what happens in interrupts and between threads. The
-/// least of some windows counts, as the core's time says nothing of whose work it was.
+/// It is the core's time that is not idle, interrupts and kernel work included: a thread's own CPU time is only a third of it. The
+/// smallest of some windows counts, because the core's time includes other programs'.
 fn cpu_cost(
     context: &Context,
     scratch: &Scratch,
@@ -359,7 +357,7 @@ fn cpu_cost(
     Ok(least)
 }
 
-/// The share of compute speed that is lost while reads are in flight: windows with and without, alternating.
+/// The share of compute speed lost while reads are in flight, from alternating windows with and without reads.
 fn interference(
     context: &Context,
     buffer: &[u8],
@@ -416,7 +414,7 @@ impl Table {
         Ok(Self { csv })
     }
 
-    /// One row a window; `core` is empty where the threads may run on any.
+    /// Adds a row for each window; `core` is empty where threads may run on any.
     fn add(
         &mut self,
         backend: Backend,

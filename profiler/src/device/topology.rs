@@ -2,12 +2,12 @@
 
 use flashplan::internals::machine::Machine;
 
-/// The cores that may be used, fastest first.
+/// The usable cores, fastest first.
 pub fn ids(machine: &Machine) -> Vec<u32> {
     machine.allowed_classes().iter().flat_map(|class| class.cores.iter().map(|core| core.id)).collect()
 }
 
-/// A short name such as `amd-epyc-2c-24g`: processor, cores and memory, nothing of the host.
+/// A short name such as `amd-epyc-2c-24g`: processor, cores and memory, without the host's name.
 pub fn slug(machine: &Machine) -> String {
     let cores: usize = machine.classes.iter().map(|class| class.cores.len()).sum();
     let mut words: Vec<String> = machine

@@ -1,9 +1,8 @@
-//! The amount of text that a model can read in the time of a profile, and the time and space that this takes.
+//! The amount of text for a profile, and the time and space that it takes.
 //!
-//! Reading is products of matrices, so a short sample of one, on this machine and on this model's own weights, prices
-//! all of it. Small models read all text; large ones as much as the time allows. The choice depends on processor
-//! time, which other processes do not change much, and in coarse steps, so that two runs on one machine choose
-//! alike. The announced time is time on the wall.
+//! Reading text is matrix products. A short sample of one, on this machine with this model's weights, prices all of it. Small models read
+//! all text, large ones as much as time allows. The choice depends on processor time, in coarse steps, so two runs on one machine choose
+//! the same amount. The announced time is wall-clock time.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -26,85 +25,83 @@ use super::matrix::Use;
 use super::text::WINDOW_TOKENS_MAX;
 use crate::{Context, ProfileError};
 
-/// Time for a model of no size, and for each thousand million weights more: 20 minutes for 7, 60 for 47.
+/// Base time of a profile. With the time for each billion weights, a 7B model takes 20 minutes and a 47B model 60.
 const BASE_SECONDS: f64 = 780.0;
 const SECONDS_PER_WEIGHT: f64 = 60e-9;
-/// Share of time and text that `--quick` leaves.
+/// Share of time and text with `--quick`.
 const QUICK_SHARE: f64 = 1.0 / 6.0;
-/// Shares of the time that tokens take: reading the calibration text, training, measuring the levels.
+/// Shares of the time of tokens: reading the calibration text, training, measuring the levels.
 const READING_SHARE: f64 = 0.3;
 const TRAINING_SHARE: f64 = 0.2;
 const MEASURING_SHARE: f64 = 0.45;
-/// Share of the time for measuring what keys and values in blocks lose, on some of the held-out text.
+/// Share of the time for measuring the loss of keys and values in blocks.
 const KV_SHARE: f64 = 0.05;
-/// Share of the time for writing more text: only models that have read all of theirs early have it.
+/// Share of the time for generating more text, for models that finish their text early.
 const WRITING_SHARE: f64 = 0.15;
-/// Texts are not cut below this.
+/// Minimum tokens of a cut text.
 const TOKENS_MIN: usize = 256;
-/// Tokens that a predictor is trained on; the model writes what the calibration text has not, ...
+/// Training tokens of a predictor. The model generates what the calibration text lacks, ...
 const TRAINING_TOKENS: usize = 16_000;
-/// ... up to so many times the text. (Four times the text has gained a hundredth fewer requested neurons at equal recall
-/// where the text had 13,000 tokens, and a fifth fewer where it had 2,000.)
+/// ... up to this multiple of the text.
+///
+/// At equal recall, four times a text of 13,000 tokens requested 1 % fewer neurons, four times a text of 2,000 tokens 20 % fewer.
 const WRITTEN_SHARE: f64 = 3.0;
-/// Share of a product's rate that is left with attention, norms, transposing and selecting around it (a model of
-/// 7,000 million weights: 0.8).
+/// Share of a product's rate that remains with attention, norms, transposing and selecting around it, measured at 7B.
 const WITH_THE_REST: f64 = 0.8;
-/// Tokens that levels are measured on besides: the model writes them itself, in so many pieces, ...
+/// Generated pieces of text that also measure levels, ...
 pub const OWN_PIECES: usize = 8;
-/// ... each of so many at most and at least.
+/// ... each with at least and at most this many tokens.
 const OWN_TOKENS: [usize; 2] = [64, 256];
-/// A token that is written, one after another, costs about as much as so many that are read together.
+/// Cost of a generated token, in tokens that are read together.
 const WRITTEN_COST: f64 = 8.0;
-/// Passes over the calibration samples that training takes at least and at most.
+/// Minimum and maximum training passes over the calibration samples.
 const EPOCHS: [usize; 2] = [2, 30];
-/// Requested neurons of a layer and level that the cache curves are made from, ...
+/// Requested neurons of a layer and level in the traces of the cache curves, ...
 const TRACE_REQUESTED: usize = 400_000;
-/// ... the share of the time that they may take, and the time of one: 40 caches of each policy, some 12 ns each.
+/// ... and the share of the time that the traces may take. A neuron takes 40 caches of each policy at about 12 ns.
 const TRACE_SHARE: f64 = 0.08;
 const TRACE_SECONDS: f64 = 1.5e-6;
-/// Bytes of the finished part of a layer and level: what tokens miss is most of it.
+/// Bytes of the finished part of a layer and level, most of them the tokens' misses.
 const LEVEL_BYTES: u64 = 256 << 10;
-/// Cost of a minibatch of training over its products alone: it reads and writes parameters and their moments, too.
+/// Cost of a training minibatch over its products alone: it also reads and writes parameters and their moments.
 const STEP_COST: f64 = 1.4;
 
-/// The amount of work in each part of a profile; kept with the finished parts, so that a second start does no other.
+/// The amount of work in each part of a profile. It is kept with the finished parts, so that a restart does the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Tokens of the calibration text at most.
+    /// Maximum tokens of the calibration text.
     pub calibration_tokens: usize,
-    /// Tokens that the model writes itself.
+    /// Tokens that the model generates.
     pub written_tokens: usize,
-    /// Tokens of each of the [`OWN_PIECES`] that the model writes to measure levels on; 0 where there is no time for it, or every
-    /// level requests everything.
+    /// Tokens of each of the [`OWN_PIECES`] that measure levels; 0 without time for it, or where every level requests every neuron.
     pub own_tokens: usize,
-    /// Tokens of the held-out text at most.
+    /// Maximum tokens of the held-out text.
     pub held_out_tokens: usize,
-    /// Tokens of the held-out text that formats of keys and values are measured on.
+    /// Tokens of the held-out text that measure formats of keys and values.
     pub kv_tokens: usize,
     /// Passes of training.
     pub epochs: usize,
-    /// Requested neurons of a layer and level that are traced.
+    /// Traced requests of a layer and level, in neurons.
     pub trace_requested: usize,
-    /// Whether time has cut the texts.
+    /// Whether the texts were cut for time.
     pub cut: bool,
 }
 
 /// The machine's speed in multiplications per second.
 #[derive(Debug, Clone, Copy)]
 pub struct Speed {
-    /// Multiplications with additions, in products of this model's matrices with a batch of tokens, were all threads'
-    /// processors ours.
+    /// Multiply-adds in products of this model's matrices with a batch of tokens, with all processors free.
     products: f64,
-    /// Time on the wall for that of the processors: above 1 where others work too.
+    /// Wall-clock time over processor time: above 1 where other programs run.
     crowd: f64,
     /// Seconds to quantise one expert's down again.
     requantising: f64,
-    /// Bytes written to the storage.
+    /// Bytes written to storage.
     written_bytes: f64,
 }
 
 impl Speed {
-    /// A sample of each, some two seconds.
+    /// Samples each for a total of two seconds.
     ///
     /// # Errors
     /// When the storage cannot be written to.
@@ -117,7 +114,7 @@ impl Speed {
         let rows = gate.rows.min(4096);
         let part = Matrix { rows, bytes: &gate.bytes[..rows * gate.format.row_bytes(gate.columns)], ..gate };
         let x = vec![0.5; 512 * gate.columns];
-        // The first is not counted: it brings the weights from the disk.
+        // the first product does not count: it reads the weights from the disk
         drop(times(part, None, &x, Use::Transposed));
         let threads = rayon::current_num_threads() as f64;
         let (start, cpu_start, mut count) = (Instant::now(), cpu_seconds(), 0);
@@ -155,16 +152,16 @@ fn cpu_seconds() -> f64 {
 /// Time and space that a profile will take.
 #[derive(Debug, Clone)]
 pub struct Estimate {
-    /// Each part of the work, and the seconds that it takes.
+    /// Each part of the work, and its seconds.
     pub stages: Vec<(String, f64)>,
-    /// Bytes of the container, into the storage folder.
+    /// Bytes of the container, in the storage folder.
     pub container_bytes: u64,
-    /// Bytes of finished parts, into the output folder, removed at the end.
+    /// Bytes of finished parts, in the output folder until the end.
     pub work_bytes: u64,
 }
 
 impl Estimate {
-    /// All stages.
+    /// Seconds of all stages.
     pub fn seconds(&self) -> f64 {
         self.stages.iter().map(|(_, seconds)| seconds).sum()
     }
@@ -176,11 +173,11 @@ struct Costs {
     token: f64,
     /// Multiplications of a token in a level with a low-rank predictor.
     predicted_token: f64,
-    /// Multiplications of one token and one pass of training.
+    /// Multiplications of a token in a training pass.
     trained_token: f64,
-    /// Streams of held-out text: all, those with a low-rank predictor.
+    /// Streams of held-out text: all, and the ones with a low-rank predictor.
     streams: [f64; 2],
-    /// Seconds for everything that no token has a part in.
+    /// Seconds of the work that does not depend on tokens.
     fixed: f64,
 }
 
@@ -192,13 +189,13 @@ impl Costs {
             (c.layers() * c.experts_used() * menu.rank(c, 0, 0) * (c.width + c.ffn_width())) as f64;
         let low_rank = menu.levels.iter().filter(|level| level.kind == LevelKind::LowRank).count() as f64;
         let source_too = f64::from(u8::from(menu.differs(source)));
-        // Once to measure with, once to write.
+        // once to measure, once to write
         let requantising = 2.0 * source_too * speed.requantising * (c.layers() * c.experts()) as f64;
         let writing = container_bytes(source, menu) as f64 / speed.written_bytes;
         Self {
             token,
             predicted_token: token + predictor,
-            // of those in the file, too, which may tell nothing
+            // also for predictors in the file, which may be useless
             trained_token: if menu.predicts { STEP_COST * 3.0 * predictor } else { 0.0 },
             streams: [streams(menu).len() as f64 + source_too, low_rank],
             fixed: requantising + writing,
@@ -212,7 +209,7 @@ impl Costs {
 }
 
 impl Job {
-    /// The job that the time allows, of texts with these numbers of tokens.
+    /// The job that fits the time, for texts with these numbers of tokens.
     pub fn new(
         context: &Context,
         source: &SourceModel<'_>,
@@ -265,7 +262,7 @@ impl Job {
         }
     }
 
-    /// The most that the job will take: training may end earlier.
+    /// Upper bound of the job's time and space: training may end earlier.
     pub fn estimate(&self, source: &SourceModel<'_>, menu: &Menu, speed: Speed) -> Estimate {
         let c = source.config();
         let costs = Costs::new(source, menu, speed);
@@ -298,14 +295,14 @@ impl Job {
         }
         let writing = if menu.index { "indexing the model's file" } else { "writing the container" };
         stages.push((writing.to_owned(), costs.fixed));
-        // the held-out text's, and at most as much again of what the layer before had of it
+        // the held-out text, and at most as many rows of the layer before
         let streams = rows
             + 2.0 * (self.held_out_tokens as f64 + own) * costs.streams[0]
             + (formats * self.kv_tokens) as f64;
         Estimate {
             stages,
             container_bytes: container_bytes(source, menu),
-            // Two states: the new one is whole before the old one goes.
+            // two states: the new one is complete before the old one goes
             work_bytes: predictor_bytes(c, menu)
                 + 2 * 4 * c.width as u64 * streams as u64
                 + (c.layers() * menu.levels.len()) as u64 * LEVEL_BYTES
@@ -314,7 +311,7 @@ impl Job {
     }
 }
 
-/// The nearest 1, 1.5, 2, 3, 4, 6, 8, ... below.
+/// The next lower number of 1, 1.5, 2, 3, 4, 6, 8, ...
 fn coarse(tokens: usize) -> usize {
     let power = 1 << tokens.max(1).ilog2();
     if tokens >= power + power / 2 { power + power / 2 } else { power }
@@ -332,7 +329,7 @@ fn weights(c: &Config) -> f64 {
     work_per_token(c) + (c.layers() * 3 * c.width * c.ffn_width() * (c.experts() - c.experts_used())) as f64
 }
 
-/// Predictors as the container and the finished parts hold them.
+/// Bytes of the predictors in the container and in the finished parts.
 fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
     let mut bytes = 0;
     for (layer, expert) in
@@ -350,7 +347,7 @@ fn predictor_bytes(c: &Config, menu: &Menu) -> u64 {
     }
 }
 
-/// The container's size, to within what the tokenizer takes.
+/// Bytes of the container, without its tokenizer.
 pub(super) fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     let c = source.config();
     if menu.index {

@@ -1,9 +1,8 @@
-//! A model that is given back to the disk while its container is written, for disks that cannot hold both.
+//! `--consume-model`: a model that is deleted while its container is written, for disks that cannot hold both.
 //!
-//! A layer's feed-forward matrices are most of a model. Once the container holds a layer, on the disk and with its
-//! checksums kept, their bytes in the model's file become a hole; when everything is delivered, the file goes. Its
-//! length and all else in it stay until then, so that a profile that is stopped or killed goes on. It can no longer be
-//! known by its bytes: a note beside it, `<model>.consumed`, has its fingerprint, and stops any other use of it.
+//! Most of a model is its layers' feed-forward matrices. As soon as the container has a layer, on disk and with its checksums, the layer's
+//! bytes in the model's file become a hole. The file itself goes at the end, so a killed profile resumes. A model with holes has other
+//! bytes: a note beside it, `<model>.consumed`, has its fingerprint and prevents any other use.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -22,25 +21,25 @@ use crate::ProfileError;
 /// A model's fingerprint and size before it was consumed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
-    /// BLAKE3 of all of it.
+    /// BLAKE3 of all its bytes.
     fingerprint: String,
     bytes: u64,
-    /// BLAKE3 of what precedes the tensors, which stays.
+    /// BLAKE3 of the bytes before the tensors, which stay.
     head: String,
 }
 
-/// The note's file.
+/// The note as an output file.
 const NOTE: OutputKind = OutputKind {
     name: "a note of --consume-model",
     is_one: |text| serde_json::from_slice::<Note>(text).is_ok(),
 };
 
-/// A model whose bytes are given back.
+/// A model whose bytes are freed.
 #[derive(Debug)]
 pub struct Consumption {
-    /// The file that was named; the note is beside it.
+    /// The named file, beside which the note is.
     model: PathBuf,
-    /// Each of the model's files, and the bytes of those before it.
+    /// Each of the model's files, with the bytes of all files before it.
     files: Vec<(PathBuf, usize, File)>,
 }
 
@@ -50,7 +49,7 @@ fn note_path(model: &Path) -> PathBuf {
     model.with_file_name(name)
 }
 
-/// BLAKE3 of what precedes the tensors in each file.
+/// BLAKE3 of the bytes before the tensors of each file.
 fn head(source: &SourceModel<'_>) -> String {
     let gguf = source.gguf();
     let mut hasher = blake3::Hasher::new();
@@ -62,10 +61,10 @@ fn head(source: &SourceModel<'_>) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The fingerprint that a partly consumed model had; nothing if it is whole.
+/// The fingerprint of a partly consumed model; `None` if it is complete.
 ///
 /// # Errors
-/// When the note is not about this file, or cannot be read.
+/// A note about another file, and one that cannot be read.
 pub fn noted_fingerprint(model: &Path, source: &SourceModel<'_>) -> anyhow::Result<Option<String>> {
     let path = note_path(model);
     let text = match fs::read(&path) {
@@ -86,7 +85,7 @@ pub fn noted_fingerprint(model: &Path, source: &SourceModel<'_>) -> anyhow::Resu
     }
 }
 
-/// Whether the model can be consumed. Each of its files must have one name, on a file system that frees bytes inside a file.
+/// Checks that the model can be consumed: each of its files has one name, on a file system with holes.
 ///
 /// # Errors
 /// The first file that cannot be consumed, with the remedy.
@@ -138,11 +137,11 @@ impl Consumption {
     /// Begins to consume the model: writes the note to the disk.
     ///
     /// # Errors
-    /// When the model cannot be written to or has got another name, or the note cannot be left.
+    /// A model that cannot be written to or has another name, and a note that cannot be written.
     pub fn begin(model: &Path, source: &SourceModel<'_>, fingerprint: &str) -> anyhow::Result<Self> {
         let io = |action, path: &Path, source| ProfileError::Io { action, path: path.to_owned(), source };
         let open = |(path, start, _): (&Path, usize, &[u8])| {
-            // another name may have come while the model was measured
+            // a second name may have appeared during the measurement
             check_names(path)?;
             let file = File::options().write(true).open(path).map_err(|e| io("write to", path, e))?;
             Ok((path.to_owned(), start, file))
@@ -158,10 +157,10 @@ impl Consumption {
         Ok(Self { model: model.to_owned(), files })
     }
 
-    /// Gives the feed-forward matrices of a layer back, which nothing will read again.
+    /// Frees the feed-forward matrices of a layer, which are not read again.
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// The file system's.
     pub fn layer(&self, source: &SourceModel<'_>, layer: usize) -> io::Result<()> {
         for range in source.feed_forward_ranges(layer) {
             let after = self.files.partition_point(|&(_, start, _)| start <= range.start);
@@ -171,10 +170,10 @@ impl Consumption {
         Ok(())
     }
 
-    /// Removes what is left of the model, then the note.
+    /// Removes the rest of the model, then the note.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// The system's.
     pub fn finish(self) -> Result<(), ProfileError> {
         let files = self.files.into_iter().map(|(path, ..)| path);
         for path in files.chain([note_path(&self.model)]) {

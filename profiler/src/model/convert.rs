@@ -1,4 +1,4 @@
-//! The container, from the source and what was kept of every layer.
+//! Writing the container, from the source and the finished parts of every layer.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use super::order::NeuronOrder;
 use super::work::{FinishedParts, numbers};
 use crate::{Context, ProfileError, Stopped};
 
-/// A container in the making: the source, and what was kept of every layer.
+/// A container to be written: the source, and the finished parts of every layer.
 #[derive(Debug)]
 pub struct Conversion<'a> {
     /// The model's short name.
@@ -30,17 +30,17 @@ pub struct Conversion<'a> {
     pub source: &'a SourceModel<'a>,
     /// The source's tokenizer.
     pub tokenizer: &'a TokenizerData,
-    /// The parts that were kept.
+    /// The finished parts.
     pub work: &'a FinishedParts,
     /// The levels.
     pub menu: &'a Menu,
     /// The order of each layer's neurons.
     pub orders: &'a [NeuronOrder],
-    /// The source is given back to the disk, layer after layer.
+    /// Frees the source's bytes, layer after layer, with `--consume-model`.
     pub consumption: Option<&'a Consumption>,
 }
 
-/// Predictors read back one at a time.
+/// Finished predictors, read one at a time.
 #[derive(Debug)]
 struct Kept<'a> {
     kind: LevelKind,
@@ -52,7 +52,7 @@ impl PredictorSources for Kept<'_> {
         let &Conversion { source, work, menu, orders, consumption, .. } = self.of;
         if self.kind == LevelKind::Sign {
             let made = || signs(source.ffn_gate(layer, expert), &orders[layer].experts()[expert]);
-            // else the gate rows may be gone at the next start
+            // else the gate rows may be gone after a restart
             if consumption.is_none() {
                 return Ok(PredictorSource::Sign(made()));
             }
@@ -76,10 +76,10 @@ fn lost(work: &FinishedParts) -> io::Error {
     io::Error::other(format!("a predictor is damaged in {folder}: remove the folder and start again"))
 }
 
-/// The layers of the half-written container.
+/// The layers of the unfinished container.
 struct Layers<'a> {
     of: &'a Conversion<'a>,
-    /// The half-written container.
+    /// The unfinished container.
     part: &'a Path,
 }
 
@@ -93,7 +93,7 @@ impl WrittenLayers for Layers<'_> {
         let name = format!("bundles-{layer:04}");
         self.of.work.save(&name, &[bytemuck::cast_slice(checksums)]).map_err(io::Error::other)?;
         let Some(consumption) = self.of.consumption else { return Ok(()) };
-        // what replaces the model's bytes must survive the machine, too
+        // the copy of the model's bytes must survive a crash of the machine
         File::open(self.part)?.sync_data()?;
         consumption.layer(self.of.source, layer)
     }
@@ -108,10 +108,10 @@ impl WrittenLayers for Layers<'_> {
 }
 
 impl Conversion<'_> {
-    /// Writes the container, or the index, to `path`; a container will have about `estimated_bytes`.
+    /// Writes the container or the index to `path`; a container has about `estimated_bytes`.
     ///
     /// # Errors
-    /// [`Stopped`], a full disk, and what else the system says.
+    /// [`Stopped`], and the system's, such as a full disk.
     pub fn write(&self, context: &Context, path: &Path, estimated_bytes: u64) -> anyhow::Result<Written> {
         let &Self { name, fingerprint, source, tokenizer, work, menu, orders, consumption } = self;
         let levels = levels(work, source, menu, orders)?;
@@ -179,7 +179,7 @@ impl Conversion<'_> {
     }
 }
 
-/// The levels with the thresholds that were kept.
+/// The levels, with their finished thresholds.
 fn levels(
     work: &FinishedParts,
     source: &SourceModel<'_>,

@@ -1,4 +1,4 @@
-//! How much of a draft a model keeps: prompt lookup on held-out text.
+//! Accepted tokens of drafts by prompt lookup, on held-out text.
 //!
 //! ```text
 //! at a token:   draft = what followed the last tokens where they stood before in the window, k of them at most
@@ -6,17 +6,17 @@
 //! next token:   behind those kept, and one more
 //! ```
 //!
-//! The model has read the text, not its own answer, so that behind a token that it would have chosen and the text has not, nothing is
-//! known: what may have been kept there is not counted. What a model writes by itself repeats itself more than what people write.
-//! The figures are careful, then, and hold for text like that which was held out.
+//! The model reads the text, not its own answer. After the first token where its choice differs from the text, nothing is known, and nothing
+//! counts. Models repeat themselves more than people, so the figures are a lower bound for text like the held-out text.
 
 use flashplan::internals::draft::draft;
 use plans::engine::DRAFT_TOKENS_MAX;
 use plans::file::significant;
 use plans::model::Drafts;
 
-/// Drafts of each length over windows of text, of which `chosen` has for each token, window after window, the model's choice of the
-/// next; nothing of no text.
+/// Mean drafts and accepted tokens for each draft length; `None` without text.
+///
+/// `chosen` has the model's choice of the next token after each token, window after window.
 pub fn measured(windows: &[Vec<u32>], chosen: &[u32]) -> Option<Drafts> {
     let of_length = |most: usize| {
         let (mut steps, mut drafted, mut kept, mut first) = (0_usize, 0, 0, 0);
@@ -24,7 +24,7 @@ pub fn measured(windows: &[Vec<u32>], chosen: &[u32]) -> Option<Drafts> {
             let chosen = &chosen[first..first + window.len()];
             first += window.len();
             let mut at = 0;
-            // the last token's successor is not in the text
+            // the last token has no successor
             while at + 1 < window.len() {
                 let found: Vec<u32> = draft(&window[..=at], most).take(window.len() - 1 - at).collect();
                 let here = kept_of(&found, &chosen[at..], &window[at + 1..]);
@@ -42,7 +42,7 @@ pub fn measured(windows: &[Vec<u32>], chosen: &[u32]) -> Option<Drafts> {
         .then(|| Drafts { drafted_tokens: figure(0), kept_tokens: figure(1) })
 }
 
-/// How many tokens of a draft are kept: those that are chosen, behind tokens that the text has, too.
+/// Accepted tokens of a draft: the first tokens that the model chooses, as long as the text agrees.
 fn kept_of(draft: &[u32], chosen: &[u32], text: &[u32]) -> usize {
     let right = draft.iter().zip(chosen).take_while(|(draft, chosen)| draft == chosen).count();
     let known = draft.iter().zip(text).take_while(|(draft, text)| draft == text).count();
@@ -67,16 +67,16 @@ mod tests {
         let round: Vec<u32> = (0..40).map(|at| at % 4).collect();
         let right: Vec<u32> = round[1..].iter().copied().chain([0]).collect();
         let found = measured(std::slice::from_ref(&round), &right).unwrap();
-        // six tokens one by one until two have come twice, then 33 in steps of one more than are drafted; the last may be cut
+        // six tokens one by one until two have repeated, then 33 in steps of a draft and one; the last step may be cut
         assert_eq!(found.kept_tokens, found.drafted_tokens, "all that is drafted is right");
         for (most, &kept) in (1..).zip(&found.kept_tokens) {
             let drafts = 34_usize.div_ceil(most + 1);
-            // the last one has what is left of the text
+            // the last draft has the rest of the text
             let last = most.min(34 - (most + 1) * (drafts - 1));
             let all = (drafts - 1) * most + last;
             assert_eq!(kept, significant(all as f64 / (5 + drafts) as f64), "{most}");
         }
-        // who chooses otherwise keeps nothing of as many drafts
+        // other choices accept nothing of as many drafts
         let found = measured(std::slice::from_ref(&round), &[9; 40]).unwrap();
         assert!(found.kept_tokens.iter().all(|&kept| kept == 0.0));
         assert_eq!(found.drafted_tokens[0], significant(34.0 / 39.0));

@@ -1,8 +1,7 @@
-//! Every quality level measured on held-out text, all layers deciding together.
+//! Every quality level measured on held-out text, with all layers at the level.
 //!
-//! A level whose neurons make something else of the stream has a stream of its own: a layer's input is what the level's
-//! own earlier layers made of it, and truth is judged there. The exact gate leaves out zeros alone and shares the dense
-//! level's stream.
+//! A level that changes the residual stream has a stream of its own. The input of a layer comes from the level's earlier layers, and true
+//! activity is judged on that stream. The exact gate only skips zeros, and shares the dense level's stream.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,12 +27,13 @@ use super::order::NeuronOrder;
 use super::reuse::{Miniature, Surfaces, Trace, surfaces};
 use super::table::{self, thousandths};
 
-/// Tokens at the beginning of a text that cache curves leave out: they request more and for other neurons than later
-/// ones (Mistral's 7B shape, generated, under 2380 MiB: 7.4 % missing at positions 2 to 5, 5.8 at 6 to 9, 4.9 to 5.3
-/// from 10 on), and what a run decodes follows a prompt.
+/// First tokens of a text that cache curves leave out.
+///
+/// They request more neurons, and other ones, than a run decodes after a prompt. Under 2380 MiB a generated Mistral 7B misses 7.4 %
+/// at positions 2 to 5, 5.8 % at 6 to 9, and about 5 % later.
 pub(super) const EARLY: usize = 16;
 
-/// A level in one layer: counts of (token, neuron) pairs, and what follows from them.
+/// A level in one layer: counts of (token, neuron) pairs, and derived figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Neurons of the routed experts.
@@ -56,20 +56,19 @@ pub struct Figures {
     pub truly_of_token: [f64; 4],
     /// Requested neurons of a token: mean, median, 90th and 99th percentile.
     pub requested_of_token: [f64; 4],
-    /// Miss rates by policy, `[share][cached]`, see [`super::reuse`]. Where everything is requested, and not in slices, there is
-    /// no choice, and `lru` alone.
+    /// Miss rates by policy, `[share][cached]`, see [`super::reuse`]. Only `lru` where every neuron is requested, and not in slices.
     pub misses: BTreeMap<Policy, Vec<Vec<f64>>>,
-    /// Reads that a missing neuron takes if neighbours share one, under the last of the policies: they differ little.
+    /// Reads of a missing neuron if neighbours share one, under the last policy: policies differ little.
     pub runs: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes if reads go over gaps, narrow ones and wide ones.
+    /// Reads of a missing neuron if reads go over gaps, narrow and wide.
     pub runs_over_gaps: [Vec<Vec<f64>>; 2],
-    /// Neurons that tokens miss, under the last of the policies.
+    /// Missing neurons of tokens, under the last policy.
     pub missing: Missing,
-    /// Neurons that the layer before prefetches; none of the first layer.
+    /// Neurons that the layer before prefetches; none in the first layer.
     pub ahead: Prefetched,
 }
 
-/// The levels that go along each stream: `[stream]`, indices of levels.
+/// The levels of each stream: `[stream]`, indices of levels.
 pub fn streams(menu: &Menu) -> Vec<Vec<usize>> {
     let mut streams: Vec<Vec<usize>> = Vec::new();
     for (i, level) in menu.levels.iter().enumerate() {
@@ -87,15 +86,15 @@ struct Tally {
     figures: Figures,
     truly: Vec<u32>,
     requested: Vec<u32>,
-    /// Requested ones of the replayed neurons, for the tokens that are traced: none of an early one, and all of a batch.
+    /// Requested replayed neurons of each traced token: none for an early one, and all for a batch.
     positions: Vec<Vec<u32>>,
     /// Requested neurons of each window before the current batch.
     traced: Vec<usize>,
-    /// For each token of [`look_ahead::tokens`], who was requested, and who is if the layer before chooses.
+    /// For each token of [`look_ahead::tokens`], the requested neurons, and the ones that the layer before predicts.
     looked_at: [Vec<Vec<u32>>; 2],
 }
 
-/// Selects as the levels do in one layer, and counts.
+/// Selects neurons as the levels do in one layer, and counts.
 #[derive(Debug)]
 pub struct Listener<'a> {
     source: &'a SourceModel<'a>,
@@ -105,11 +104,11 @@ pub struct Listener<'a> {
     streams: &'a [Vec<usize>],
     /// (rank, neuron) of each expert's neurons.
     experts: &'a [Vec<(u32, u32)>],
-    /// The predictors of each expert, or their thresholds on gates; none where every level requests everything.
+    /// The predictors of each expert, or their thresholds on gates; empty where every level requests every neuron.
     predictors: &'a [Predictors],
     /// Sign bits of each expert's gate rows.
     signs: Vec<Vec<u64>>,
-    /// Tokens of a stream; those that are not counted come last.
+    /// Tokens of a stream; uncounted tokens come last.
     stream_tokens: usize,
     /// Sizes of each expert's down rows, in the source's order.
     down_sizes: Vec<Vec<f32>>,
@@ -119,19 +118,21 @@ pub struct Listener<'a> {
     /// Window of each token of a stream.
     window_of: Vec<usize>,
     windows: usize,
-    /// Requested neurons of a window that are remembered.
+    /// Maximum requested neurons of a window in the trace.
     trace_max: usize,
     /// The replayed ranks.
     miniature: Miniature,
-    /// For each token of a stream, its place among those of [`look_ahead::tokens`].
+    /// For each token of a stream, its index in [`look_ahead::tokens`].
     looked_at: Vec<Option<usize>>,
     tallies: Vec<Tally>,
     last_expert: Option<usize>,
 }
 
 impl<'a> Listener<'a> {
-    /// An evaluation that has heard nothing yet. `windows` has the tokens of each window of a stream that is counted; what follows, up to
-    /// `stream_tokens`, goes through the levels and is not. About `trace_requested_max` requested neurons of a level are remembered for its cache curves.
+    /// An evaluation without data yet.
+    ///
+    /// `windows` has the counted tokens of each window of a stream. Further tokens up to `stream_tokens` go through the levels, but do not
+    /// count. The cache curves of a level come from about `trace_requested_max` requested neurons.
     pub fn new(
         source: &'a SourceModel<'a>,
         layer: usize,
@@ -183,8 +184,7 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// Counts the neurons of this expert that the levels request, and keeps only those. Neurons are in
-    /// order of rank.
+    /// Counts the neurons of an expert that the levels request, and keeps only these. Neurons are in order of rank.
     pub fn hear(&mut self, seen: Expert<'_>) {
         if self.last_expert.is_some_and(|last| seen.expert <= last) {
             self.end_batch();
@@ -214,7 +214,7 @@ impl<'a> Listener<'a> {
                 bits
             };
             let at = |position: usize, token: usize| position * count + start + token;
-            // where neurons are left out that fire, all count
+            // levels on gates skip neurons that fire, so all count
             let every = self.menu.cuts_gates;
             let truly = bits(&|p, t| every || active(activation, gate[at(p, t)], up[at(p, t)]));
             let positive = bits(&|p, t| gate[at(p, t)] > 0.0);
@@ -281,8 +281,9 @@ impl<'a> Listener<'a> {
         self.source.config().width
     }
 
-    /// Whom the levels would request of those tokens that [`look_ahead`] is about, were the stream what the layer before has
-    /// of it: `rows: [streams, tokens, width]`.
+    /// Counts the neurons that the levels would request with the stream of the layer before, for the tokens of [`look_ahead`].
+    ///
+    /// `rows: [streams, tokens, width]`.
     pub fn look_ahead(&mut self, layer: &Layer<'_>, rows: &[f32]) {
         let width = self.width();
         let of_stream = rows.len() / self.streams.len();
@@ -320,7 +321,7 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// `[neurons, tokens]`: who is requested at a level that looks at gates, of the gates of each neuron by its position.
+    /// The selection of a level on gates, `[neurons, tokens]`, from the gates of each neuron by its position.
     fn gate_mask<'g>(
         &self,
         level: usize,
@@ -339,7 +340,7 @@ impl<'a> Listener<'a> {
         (0..self.experts[expert].len()).into_par_iter().flat_map_iter(of_neuron).collect()
     }
 
-    /// `[neurons, tokens]`: who is requested; nothing where all are that count, or gates decide.
+    /// The selection of a level, `[neurons, tokens]`; `None` where all counted neurons are requested, or gates decide.
     fn mask(&self, level: usize, expert: usize, input: &[f32]) -> Option<Vec<bool>> {
         let level = &self.menu.levels[level];
         let c = self.source.config();
@@ -388,7 +389,7 @@ impl<'a> Listener<'a> {
         }
     }
 
-    /// The figures of each level; misses are of the recorded experts, if there is a recording.
+    /// The figures of each level. With a recording the misses are of its experts.
     pub fn figures(self, recording: Option<&Recording>) -> Vec<Figures> {
         let axes = table::axes();
         let neurons = self.miniature.neurons();
@@ -466,13 +467,14 @@ fn signs_of(source: &SourceModel<'_>, layer: usize, expert: usize, order: &[(u32
     signs(source.ffn_gate(layer, expert), order)
 }
 
-/// Whether each token of the windows is among the first, [`EARLY`] of them; of a short window the first half.
+/// Whether each token of the windows is among the first [`EARLY`], or in the first half of a short window.
 fn early(windows: &[usize]) -> Vec<bool> {
     windows.iter().flat_map(|&tokens| (0..tokens).map(move |token| token < EARLY.min(tokens / 2))).collect()
 }
 
-/// The tokens of each window that are not early, until they have requested `max` neurons; a token's in ascending rank, as the
-/// engine merges the experts'.
+/// The requests of each window's tokens after the early ones, up to `max` neurons.
+///
+/// A token's requests are in ascending rank, as the engine merges the experts'.
 fn traced(
     positions: Vec<Vec<u32>>,
     early: &[bool],
@@ -493,8 +495,7 @@ fn traced(
     trace
 }
 
-/// Requests of a recording's prompt and of its generated tokens in a layer: all of the experts that they visit, of which
-/// `experts` has each one's slices.
+/// Requests of a recording's prompt and generated tokens in a layer: the slices, from `experts`, of the visited experts.
 pub fn routed(recording: &Recording, layer: usize, experts: &[Vec<u32>]) -> Trace {
     let mut trace = Trace::default();
     for slices in visited(recording, Routes::experts, layer, experts, 0..recording.prompt) {
@@ -519,7 +520,7 @@ fn generated(recording: &Recording) -> Range<usize> {
 /// Experts of a token in a layer, by its position.
 type Of = fn(&Routes, usize, usize) -> Option<&[u16]>;
 
-/// The slices of some experts of each of some of a recording's tokens, ascending.
+/// The slices of the experts of some recorded tokens, ascending.
 fn visited(
     recording: &Recording,
     of: Of,

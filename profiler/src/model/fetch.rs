@@ -1,4 +1,4 @@
-//! What `--model` names, and how a model of Hugging Face's hub comes to this machine.
+//! The model of `--model`: a path, or a download from Hugging Face's hub.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use plans::size::show;
 use crate::device::storage::free_bytes;
 use crate::{Context, ProfileError};
 
-/// A model as it is named on the command line.
+/// A model as named on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A file or a folder.
@@ -20,10 +20,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads a text that names a model: one of the hub if it begins with `hf:`, else a path.
+    /// Parses the name of a model: on the hub if it begins with `hf:`, else a path.
     ///
     /// # Errors
-    /// [`NameError`] for what begins so and names none.
+    /// [`NameError`] for an invalid name with `hf:`.
     pub fn read(text: OsString) -> Result<Self, NameError> {
         match text.to_str().filter(|text| text.starts_with(Name::PREFIX)) {
             Some(name) => Ok(Self::Hub(name.parse()?)),
@@ -32,11 +32,12 @@ impl Source {
     }
 }
 
-/// Fetches what is not there of a model of the hub that the environment names, and gives the path of its file or folder. `say` is told
-/// what comes from where, before it does.
+/// Downloads the missing files of a model, from the hub that the environment names, and returns the path of its file or folder.
+///
+/// `say` gets the files and their source before the download.
 ///
 /// # Errors
-/// Those of the hub, each with its remedy; too little space, before the first byte; a model that `consume` would take from the cache.
+/// The hub's, each with its remedy; too little space, before the first byte; a model that `consume` would delete from the cache.
 pub fn fetch(
     context: &Context,
     name: &Name,

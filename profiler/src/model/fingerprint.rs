@@ -1,4 +1,4 @@
-//! A model's fingerprint, and that its weights are finite: both from one pass over its files, before anything is measured.
+//! A model's fingerprint, and a check that its weights are finite: one pass over its files before any measurement.
 
 use anyhow::bail;
 use flashplan::internals::model::gguf::TensorInfo;
@@ -7,7 +7,7 @@ use kernels::first_not_finite;
 
 use crate::Context;
 
-/// Bytes of the model between two looks at whether to stop.
+/// Bytes of the model between two checks whether to stop.
 const HASHED_AT_ONCE: usize = 256 << 20;
 
 /// BLAKE3 of the whole file, or of all files in order.

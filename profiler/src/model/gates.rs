@@ -1,37 +1,37 @@
-//! Thresholds on gates, for models whose neurons all fire: left out is what will add little.
+//! Thresholds on gates for models whose neurons all fire: they skip neurons that add little.
 //!
-//! A neuron adds `f(gate) up down`, and its gate is known before up and down are read. So what it will add is expected from the
-//! gate alone: `|f(gate)|` times what the neuron has added to a unit of that on calibration text. One cut on this for all
-//! neurons of an expert leaves out the most neurons at a given error.
+//! A neuron adds `f(gate) up down`, and its gate is known before up and down are read. The expected addition is `|f(gate)|` times the
+//! neuron's mean addition for a unit of it on calibration text. One cut for all neurons of an expert skips the most neurons at a given
+//! error.
 //!
-//! The error is measured against the stream that the network adds to. Against what the network itself adds, the networks that add
-//! much would be cut as deep as those that add little: SmolLM2-135M (F16) lost 2.7 % with 72 % of its neurons computed so.
-//! A router's weight, which is at most 1 where weights are shares, is not counted: what a mixture leaves out is less than it says.
+//! The error is relative to the residual stream. Relative to the network's own output, it would cut strong networks as deep as weak ones.
+//! SmolLM2-135M then lost 2.7 % with 72 % of its neurons computed. Router weights, at most 1, are left out, so a mixture's real error is
+//! smaller.
 
 use std::sync::Arc;
 
 use super::threshold::below;
 
-/// Sizes of neurons' activated gates, and of what the neurons added, for some tokens.
+/// Sizes of activated gates and of neurons' additions, for some tokens.
 #[derive(Debug, Clone, Default)]
 pub struct Gates {
-    /// Every so many-th token is kept.
+    /// Distance of kept tokens.
     every: usize,
-    /// `[tokens]`: the Euclidean length of the stream before the network adds to it.
+    /// `[tokens]`: Euclidean length of the stream before the network adds to it.
     stream: Arc<[f32]>,
-    /// `[kept tokens, neurons]`: the size of the activated gate.
+    /// `[kept tokens, neurons]`: size of the activated gate.
     of_gates: Vec<f32>,
-    /// `[kept tokens, neurons]`: the size of what the neuron added, over that of the stream.
+    /// `[kept tokens, neurons]`: size of the neuron's addition, over the length of the stream.
     added: Vec<f32>,
 }
 
 impl Gates {
-    /// Nothing yet, of every so many-th of the tokens whose stream has these lengths.
+    /// An empty record that keeps one token in `every`; `stream` has the tokens' lengths.
     pub fn new(every: usize, stream: Arc<[f32]>) -> Self {
         Self { every, stream, ..Self::default() }
     }
 
-    /// Keeps a token, if it is one of those that are: of each neuron the size of its activated gate, and of what it added.
+    /// Records a token if it is kept: each neuron's size of its activated gate, and of its addition.
     pub fn hear(&mut self, token: usize, neurons: impl Iterator<Item = (f32, f32)>) {
         let Some(&stream) = self.stream.get(token).filter(|_| token.is_multiple_of(self.every)) else {
             return;
@@ -42,11 +42,10 @@ impl Gates {
         }
     }
 
-    /// Thresholds on the size of each neuron's activated gate, so that the others add no more than an error, as a fraction of the
-    /// stream in the root mean square over tokens: `[error][neuron]`. What different neurons add is nearly independent, so that
-    /// squares add up.
+    /// Thresholds on the size of activated gates, `[error][neuron]`.
     ///
-    /// A neuron that has added nothing is always left out.
+    /// Neurons below them add no more than the error: a fraction of the stream, in the root mean square over tokens. Additions of different
+    /// neurons are nearly independent, so their squares add up. A neuron that has added nothing is always skipped.
     pub fn thresholds(&self, neurons: usize, errors: &[f64]) -> Vec<Vec<f32>> {
         let (of_gates, added) = (self.of_gates.chunks_exact(neurons), self.added.chunks_exact(neurons));
         let tokens = added.len() as f64;
@@ -122,7 +121,7 @@ mod tests {
             let of_neuron = |neuron| if neuron == token { (1.0, 2.0) } else { (0.1, 0.2) };
             gates.hear(token, (0..10).map(of_neuron));
         }
-        // nine small ones add 0.3 of the stream to a token, and each of them 0.1
+        // nine small neurons add 0.3 of the stream to a token, 0.1 each
         let thresholds = gates.thresholds(10, &[0.01, 0.31, 2.0]);
         assert!(thresholds[0].iter().all(|&least| least < 0.1 && least > 0.09), "{thresholds:?}");
         assert!(thresholds[1].iter().all(|&least| least < 1.0 && least > 0.99), "{thresholds:?}");

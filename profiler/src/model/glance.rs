@@ -1,8 +1,7 @@
-//! A glance at the model before anything is measured: whether it predicts text at all.
+//! A quick check, before the measurement, that the model predicts text.
 //!
-//! Weights can be finite and still be of no model: scales that were read wrongly, layers that were exchanged, a converter that lost a
-//! factor. A short window of the held-out text shows that in one pass, where the profile would take minutes or hours to end in the
-//! same sentence.
+//! Finite weights can still be wrong: misread scales, exchanged layers, a factor lost in a converter. A short window of the held-out text
+//! shows it in one pass, instead of after minutes or hours.
 
 use std::path::Path;
 
@@ -13,10 +12,10 @@ use plans::model::PERPLEXITY_MAX;
 use super::batch::{Layer, Stream, said};
 use crate::{Context, Stopped};
 
-/// Tokens that are looked at: enough that a mean over them says something, few enough that reading the weights is most of the time.
+/// Tokens of the check: enough for a mean, and few enough that reading the weights takes most of the time.
 const TOKENS: usize = 32;
 
-/// Perplexity of the source over the first tokens of the first of these windows that predicts any.
+/// Perplexity of the source over the first tokens of the first window with a prediction.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -45,7 +44,7 @@ pub(super) fn perplexity(
 /// Refuses a model that does not predict text, by its dense perplexity.
 ///
 /// # Errors
-/// A perplexity that is no number, or above what `model.toml` can say.
+/// A perplexity that is NaN, or above the maximum of `model.toml`.
 pub(super) fn check(path: &Path, perplexity: f64) -> anyhow::Result<()> {
     let what = match perplexity {
         found if found <= PERPLEXITY_MAX => return Ok(()),

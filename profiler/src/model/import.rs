@@ -1,8 +1,8 @@
-//! Predictors that come with a model: measured, not trained again.
+//! Predictors that come with a model, which are measured and not trained again.
 //!
-//! `PowerInfer`'s files carry `blk.N.fc1.weight` and `blk.N.fc2.weight` (`blk.N.fc1.E.weight` with experts). Their input
-//! is the residual before the norm; ours is after it, `x = w * r / |r|`. Dividing the columns of `fc1` by `w` gives the
-//! same logits but for the factor `|r|` of each token, and with a threshold of zero that factor decides nothing.
+//! `PowerInfer`'s files have `blk.N.fc1.weight` and `blk.N.fc2.weight` (`blk.N.fc1.E.weight` with experts). Their input is the residual
+//! before the norm; ours is after it, `x = w * r / |r|`. Dividing the columns of `fc1` by `w` gives the same logits up to each token's
+//! factor `|r|`. With a threshold of zero the factor changes no decision.
 
 use flashplan::internals::model::config::Config;
 use flashplan::internals::model::gguf::TensorInfo;
@@ -11,16 +11,16 @@ use kernels::dequantise;
 
 use super::train::Trained;
 
-/// The predictors that a file brings.
+/// The predictors of a file.
 #[derive(Debug, Clone)]
 pub struct Shipped {
     /// Hidden sizes, `[layer][expert]`.
     pub ranks: Vec<Vec<usize>>,
-    /// Whether the file's threshold is zero, so that its own decisions can be made.
+    /// Whether the file's threshold is zero, which allows its own decisions.
     pub own_threshold: bool,
 }
 
-/// A remark on parts of a file that are left out, and on what its activation was taken to be; `None`: nothing to say.
+/// A remark on ignored parts of a file and on its assumed activation, if there are any.
 pub fn remark(source: &SourceModel<'_>) -> Option<String> {
     let c = source.config();
     let activation = c.activation().name();
@@ -41,10 +41,10 @@ pub fn remark(source: &SourceModel<'_>) -> Option<String> {
     ))
 }
 
-/// The predictors in the file; none unless every expert of every layer has one.
+/// The predictors of the file; `None` unless every expert of every layer has one.
 ///
 /// # Errors
-/// When they have the wrong shape.
+/// Predictors of another shape.
 pub fn shipped(source: &SourceModel<'_>) -> anyhow::Result<Option<Shipped>> {
     let c = source.config();
     let mut ranks = Vec::new();
@@ -131,7 +131,7 @@ fn matrix(source: &SourceModel<'_>, name: &str, rows: usize, columns: usize) -> 
     Ok(values)
 }
 
-/// Divides the columns by the norm's weights; a column whose weight is zero never sees anything.
+/// Divides the columns by the norm's weights; a column with weight zero has no input.
 fn fold(fc1: &mut [f32], norm: &[f32]) {
     for row in fc1.chunks_mut(norm.len()) {
         for (value, &weight) in row.iter_mut().zip(norm) {

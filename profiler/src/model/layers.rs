@@ -1,4 +1,4 @@
-//! One layer after another: observed, given an order and predictors, measured at every level, kept.
+//! Takes one layer after another: observes it, orders its neurons, trains predictors, measures every level, keeps the results.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ use super::work::{FinishedParts, joined, numbers, pieces};
 use super::write::{PROMPT_TOKENS, own, written};
 use crate::{Context, Stopped};
 
-/// A model taken through its layers, one after another.
+/// A pass through the layers of a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Sweep<'a> {
-    /// The folders, and whether to stop.
+    /// Folders and the stop flag.
     pub context: &'a Context,
-    /// How much of everything is measured.
+    /// The amount of work.
     pub job: &'a Job,
     /// The folder of finished parts.
     pub work: &'a FinishedParts,
@@ -38,7 +38,7 @@ pub struct Sweep<'a> {
     pub source: &'a SourceModel<'a>,
     /// The levels.
     pub menu: &'a Menu,
-    /// Routing that stands in for the model's own.
+    /// Recorded routing, in place of the model's own.
     pub recording: Option<&'a Recording>,
 }
 
@@ -49,16 +49,15 @@ pub struct Swept {
     pub orders: Vec<NeuronOrder>,
     /// `[layer][level]`.
     pub figures: Vec<Vec<Figures>>,
-    /// Neurons that tokens miss at each level, all layers together.
+    /// Missing neurons of tokens at each level, all layers together.
     pub missing: Vec<Missing>,
-    /// The source computed dense: negative log likelihood of every token after the first, by held-out window, and then of each piece
-    /// that the model wrote to be measured on.
+    /// Negative log likelihood of the source computed dense, by held-out window and then by generated piece, without first tokens.
     pub dense: Vec<f64>,
-    /// Each level: the same, `[level][window]`.
+    /// These likelihoods at each level, `[level][window]`.
     pub levels: Vec<Vec<f64>>,
-    /// Tokens of each of those pieces.
+    /// Tokens of each generated piece.
     pub own: Vec<usize>,
-    /// The dense level with keys and values in each format: negative log likelihood of every token after the first, by [`Sweep::run`]'s windows for them.
+    /// These likelihoods of the dense level with keys and values in each format, by the `kv_windows` of [`Sweep::run`].
     pub kv: Vec<(KvFormat, Vec<f64>)>,
     /// The dense level's choice after each token of the held-out text, window after window.
     pub chosen: Vec<u32>,
@@ -74,22 +73,22 @@ struct Finished {
 
 /// The streams between two layers.
 struct State {
-    /// Layers that they have gone through.
+    /// Finished layers.
     layers: usize,
-    /// The source computed dense: calibration text, what the model wrote, and the held-out text if the container's
-    /// down rows are not the source's.
+    /// The source computed dense: calibration text, generated text, and the held-out text if the container's down rows differ from the
+    /// source's.
     dense: Stream,
     /// The held-out text, once for each stream of levels.
     levels: Stream,
     /// Some of the held-out text, once for each format of keys and values.
     kv: Stream,
-    /// Rows of `levels` before the last layer's feed-forward network, of the tokens that [`look_ahead`] is about.
+    /// Rows of `levels` before the last layer's feed-forward network, for the tokens of [`look_ahead`].
     ahead: Vec<f32>,
 }
 
 /// The part with the streams.
 const STATE: &str = "streams";
-/// The part with the text that the model wrote to train on, ...
+/// The part with the text that the model generated to train on, ...
 const WRITTEN: &str = "written";
 /// ... and to measure on.
 const OWN: &str = "own";
@@ -106,7 +105,7 @@ impl Sweep<'_> {
     /// Number of layers that an earlier start has finished.
     ///
     /// # Errors
-    /// When what is kept cannot be read.
+    /// Finished parts that cannot be read.
     pub fn done(&self) -> anyhow::Result<usize> {
         let Self { job, work, source, menu, .. } = *self;
         for (part, tokens) in [(WRITTEN, job.written_tokens), (OWN, job.own_tokens)] {
@@ -131,11 +130,10 @@ impl Sweep<'_> {
         Ok(layers)
     }
 
-    /// Takes all texts through all layers; `kv_windows` are those of the held-out windows that formats of keys and values are
-    /// measured on.
+    /// Takes all texts through all layers; `kv_windows` are the held-out windows that measure formats of keys and values.
     ///
     /// # Errors
-    /// [`Stopped`], and when something finished cannot be kept.
+    /// [`Stopped`], and finished parts that cannot be written.
     pub fn run(
         &self,
         calibration: &[Vec<u32>],
@@ -210,7 +208,7 @@ impl Sweep<'_> {
         Ok(Swept { orders, figures, missing, dense, levels, own, kv, chosen })
     }
 
-    /// The calibration text through a layer: the order of its neurons, and the predictors of its experts.
+    /// Takes the calibration text through a layer: the order of its neurons, and the predictors of its experts.
     fn observe(
         &self,
         layer: usize,
@@ -258,7 +256,7 @@ impl Sweep<'_> {
         Ok((order, predictors))
     }
 
-    /// The held-out text through a layer, once for every stream of levels: each level's figures.
+    /// Takes the held-out text through a layer, once for every stream of levels: each level's figures.
     fn measure(
         &self,
         layer: usize,
@@ -316,18 +314,18 @@ impl Sweep<'_> {
     }
 }
 
-/// So many tokens of real text lie between two whose gates are kept: of each expert a few hundred are, of many experts fewer.
+/// Distance of the tokens whose gates are kept: a few hundred for each expert, fewer for many experts.
 fn sampled_every(config: &Config, real: usize) -> usize {
-    /// Values of a layer that are kept.
+    /// Maximum kept values of a layer.
     const KEPT_VALUES: usize = 4 << 20;
-    /// Tokens of an expert that are kept.
+    /// Minimum and maximum kept tokens of an expert.
     const TOKENS: [usize; 2] = [64, 512];
     let of_expert = (KEPT_VALUES / (config.experts() * config.ffn_width())).clamp(TOKENS[0], TOKENS[1]);
     let seen = real * config.experts_used() / config.experts();
     (seen / of_expert).max(1)
 }
 
-/// Formats of keys and values whose loss is measured: those in blocks of which this model's heads are whole ones.
+/// Formats of keys and values whose loss is measured: formats in blocks that divide this model's heads.
 pub fn kv_formats(config: &Config) -> Vec<(KvFormat, Format)> {
     let holds = |format: &KvFormat| config.attentions().all(|a| format.holds(a.head_width as u64));
     let fitting = [KvFormat::Q8_0, KvFormat::Q4_0].into_iter().filter(holds);
@@ -342,16 +340,16 @@ fn repeated(windows: &[Vec<u32>], times: usize) -> Vec<&[u32]> {
     (0..times).flat_map(|_| windows.iter().map(Vec::as_slice)).collect()
 }
 
-/// The texts, and which tokens of the dense stream are listened to.
+/// The texts, and the observed tokens of the dense stream.
 struct Texts<'a> {
     calibration: &'a [Vec<u32>],
     written: Vec<Vec<u32>>,
     held_out: &'a [Vec<u32>],
-    /// The held-out windows, and then the pieces that the model wrote to be measured on.
+    /// The held-out windows, and then the generated pieces.
     judged: Vec<Vec<u32>>,
-    /// Those of the held-out windows that formats of keys and values are measured on.
+    /// The held-out windows that measure formats of keys and values.
     kv_windows: &'a [usize],
-    /// Whether the source's own loss has to be measured beside the container's.
+    /// Whether the source's loss is measured beside the container's.
     source_too: bool,
     /// Rows of real text.
     real: usize,
@@ -392,7 +390,7 @@ impl<'a> Texts<'a> {
         Ok(Self { calibration, written, held_out, judged, kv_windows, source_too, real, heard })
     }
 
-    /// The windows of so many formats of keys and values.
+    /// The windows of several formats of keys and values.
     fn for_kv(&self, formats: usize) -> Vec<&[u32]> {
         let of_format = || self.kv_windows.iter().map(|&window| self.held_out[window].as_slice());
         (0..formats).flat_map(|_| of_format()).collect()
@@ -427,7 +425,7 @@ impl State {
         work.save(STATE, &[lengths.as_flattened(), &layers, dense, levels, kv, ahead])
     }
 
-    /// The streams as they were kept; as they are, if that is not what they would be.
+    /// Replaces the streams by kept ones, unless these have another shape.
     fn restore(&mut self, kept: &[u8]) {
         let Some(pieces) = pieces(kept) else { return };
         let [layers, dense, levels, kv, ahead] = &*pieces else { return };

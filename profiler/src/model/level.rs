@@ -1,4 +1,4 @@
-//! The menu of quality levels, and the predictors of one expert that serve them.
+//! The menu of quality levels, and the predictors of an expert.
 
 use flashplan::internals::container::{down_formats, has_down_rows, stored_down_format};
 use flashplan::internals::model::config::{Config, Role};
@@ -17,7 +17,7 @@ use super::train::{Effort, Trained, logits, train, validates};
 use super::work::{FinishedParts, joined, numbers, pieces};
 use crate::Context;
 
-/// Shares of what the truly active neurons add that the low-rank levels are set to find, the most careful first.
+/// Target share, for each low-rank level, of the truly active neurons' addition; the most careful first.
 const SHARES: [(f64, &str); 6] = [
     (0.99, "low-rank-99"),
     (0.98, "low-rank-98"),
@@ -26,8 +26,7 @@ const SHARES: [(f64, &str); 6] = [
     (0.93, "low-rank-93"),
     (0.90, "low-rank-90"),
 ];
-/// What the levels leave out that look at gates, in each network of an expert, as a fraction of the stream that it adds to, the most
-/// careful first; in thousandths in their names.
+/// Error of each level on gates, as a fraction of the residual stream, the most careful first. Names have it in thousandths.
 const LEFT_OUT: [(f64, &str); 8] = [
     (0.003, "gate-threshold-3"),
     (0.005, "gate-threshold-5"),
@@ -38,46 +37,47 @@ const LEFT_OUT: [(f64, &str); 8] = [
     (0.040, "gate-threshold-40"),
     (0.060, "gate-threshold-60"),
 ];
-/// Share of the truly active neurons that the sign level is set to find.
+/// Target recall of the sign level.
 const SIGN_RECALL: f64 = 0.97;
 /// Ranks are multiples of this.
 const RANK_STEP: usize = 32;
-/// From this width on a predictor is published with a quarter of it as its rank, and a `ReLU`; ours is linear with an
-/// eighth, which carries as much of a gate, and is stored at 4 bits. Its training begins at the gate rows, since there is
-/// little time for it.
+/// Width of large models, whose predictors are linear with an eighth of the width as their rank, in 4 bits.
+///
+/// Published predictors have a quarter of the width and a `ReLU`, and predict no better. Training starts from the gate rows, because large
+/// models leave little time for it.
 const WIDE: usize = 2048;
-/// Passes over the calibration samples without a gain until training ends.
+/// Passes without a gain after which training ends.
 const PATIENCE: usize = 3;
-/// Fewer active (token, neuron) pairs than this on the validation slice, and all tokens set the cut.
+/// Minimum active (token, neuron) pairs of the validation slice; with fewer all tokens set the thresholds.
 const PAIRS_MIN: usize = 200;
-/// Samples whose logits are held together.
+/// Samples whose logits are computed together.
 const LOGIT_ROWS: usize = 256;
-/// Share of what active neurons add that a predictor from the file has to find with fewer neurons than chance would, and the share of
-/// chance's that it may request; one that needs more is trained anew.
+/// Share of the active neurons' addition at which a predictor of the file is compared with chance.
+///
+/// A predictor that requests more than [`OF_CHANCE`] of chance's neurons there is trained again.
 const OF_WORTH: f64 = 0.95;
 const OF_CHANCE: f64 = 0.9;
-/// Bytes of a slice, at most if the expert's neurons can be cut so: reads grow no faster much above, and the first of a slice
-/// is computed the later the longer it is.
+/// Maximum bytes of a slice, where the expert's neurons can be divided. Longer reads are hardly faster, and delay the first neuron.
 const SLICE_BYTES: usize = 512 << 10;
-/// Bytes of a row of a piece of down, at least if the expert's neurons can be cut so: two cache lines. A product with a shorter
-/// one takes longer to begin and to end than its bytes take.
+/// Minimum bytes of a row of a piece of down, where the expert's neurons can be divided: two cache lines. A product with a shorter row
+/// takes longer than its bytes.
 const PIECE_ROW_BYTES: usize = 128;
 
-/// A quality level, as far as it is known before anything is measured.
+/// A quality level before its measurement.
 #[derive(Debug, Clone)]
 pub struct Level {
     /// Unique name.
     pub name: String,
-    /// The way it selects neurons.
+    /// Its method of selecting neurons.
     pub kind: LevelKind,
     /// The level's index among an expert's low-rank thresholds.
     pub cut: Option<usize>,
 }
 
-/// The predictors of one expert, neurons in order of rank; where neurons are left out by their gates, thresholds alone.
+/// The predictors of an expert, neurons in order of rank; for levels on gates only thresholds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Predictors {
-    /// Sign: the most differences of a neuron that is requested, `[neurons]`.
+    /// Sign: the maximum differing bits of a requested neuron, `[neurons]`.
     pub differences: Vec<i32>,
     /// Hidden size of the low-rank predictor.
     pub rank: usize,
@@ -85,52 +85,53 @@ pub struct Predictors {
     pub fc1: Vec<u8>,
     /// `[neurons, rank]`.
     pub fc2: Vec<u8>,
-    /// Thresholds of each low-rank level, or of each that leaves out by gates, `[neurons]`.
+    /// Thresholds of each low-rank level, or of each level on gates, `[neurons]`.
     pub thresholds: Vec<Vec<f32>>,
-    /// The file's own predictor told no more than chance, and this one was trained in its place.
+    /// Whether it was trained because the file's predictor was no better than chance.
     pub replaces: bool,
 }
 
-/// The levels that a model can have.
+/// The menu of a model's levels.
 #[derive(Debug)]
 pub struct Menu {
-    /// Dense first.
+    /// The levels, dense first.
     pub levels: Vec<Level>,
-    /// Whether there are predictors at all.
+    /// Whether there are predictors.
     pub predicts: bool,
-    /// Whether there are levels that leave out neurons whose gate is small.
+    /// Whether there are levels that skip neurons with a small gate.
     pub cuts_gates: bool,
     /// Storage of low-rank predictors.
     pub format: Format,
-    /// Between their matrices.
+    /// Activation between the predictors' matrices.
     pub hidden: Hidden,
-    /// Storage of down rows; `None` where slices hold pieces of down as the source has them.
+    /// Storage of down rows; `None`: slices have pieces of down as in the source.
     pub down: Option<Format>,
-    /// Neurons that come and go together: where every level requests whole experts or layers, a part of one, or all of it.
+    /// Neurons of a slice: a part of an expert or layer, or all of it, where every level requests it whole; else 1.
     pub slice_neurons: usize,
-    /// Whether the weights stay in the model's own file, and an index says where.
+    /// Whether the weights stay in the model's own file, with an index.
     pub index: bool,
     shipped: Option<Shipped>,
 }
 
-/// Where weights are read from.
+/// The place of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights {
-    /// From the model's own file, of which an index is written.
+    /// The model's own file, with an index.
     OwnFile,
-    /// From a container.
+    /// A container.
     Container,
 }
 
 impl Menu {
-    /// The levels of a model, with quantised down rows stored as `down`; without exact zeros there is nothing that a
-    /// predictor could leave out unharmed, and if `down` is not asked for, down stays as the source has it. Its experts or layers
-    /// are read from the source's file then, or from a container: what is asked for, or else what suits it. A mixture with exact zeros
-    /// whose own file is asked for has whole experts alone. With `cuts_gates` neurons are stored one by one, and levels leave out those
-    /// whose gate is small.
+    /// The menu of a model, with quantised down rows stored as `down`.
+    ///
+    /// Without exact zeros predictors can skip nothing without loss. Down then stays as in the source unless `down` is given. Experts or
+    /// layers are read whole, from the model's file or a container, as requested or as suits. A mixture with exact zeros that is
+    /// read from its own file has whole experts only. With `cuts_gates` neurons are stored one by one, and levels skip neurons
+    /// with a small gate.
     ///
     /// # Errors
-    /// When predictors that come with it have the wrong shape, and when gates cannot be cut.
+    /// Predictors of another shape in the file, and gates that cannot be cut.
     pub fn new(
         source: &SourceModel<'_>,
         down: Option<Format>,
@@ -156,7 +157,7 @@ impl Menu {
         }
         let level = |name: &str, kind, cut| Level { name: name.to_owned(), kind, cut };
         let mut levels = vec![level("dense", LevelKind::Dense, None)];
-        // experts in place have no rows of down
+        // experts in the model's own file have no down rows
         let in_place = asked == Some(Weights::OwnFile)
             && config.experts() > 1
             && !cuts_gates
@@ -166,7 +167,7 @@ impl Menu {
         if !config.activation().fires(-1.0) && by_neurons {
             levels.push(level("exact-gate", LevelKind::ExactGate, None));
         }
-        // a predictor knows nothing of what is added to its neuron
+        // predictors ignore biases of neurons
         let predicts = !config.activation().always_fires() && by_neurons;
         let shipped = if predicts { super::import::shipped(source)? } else { None };
         if predicts {
@@ -192,7 +193,7 @@ impl Menu {
         let pieces = everything && down.is_none() && !has_down_rows(source);
         let down = (!pieces).then(|| stored_down_format(source, down));
         let sliced = pieces || levels.len() == 1 && config.experts() > 1;
-        // an expert's matrices are read together and as fast as from one place; a whole layer's would be one read, with nothing beside
+        // an expert's three reads are as fast as one; a layer's would be a single large read that overlaps with nothing
         let index = pieces
             && match asked {
                 Some(weights) => weights == Weights::OwnFile,
@@ -206,7 +207,7 @@ impl Menu {
         Ok(Self { levels, predicts, cuts_gates, format, hidden, down, slice_neurons, index, shipped })
     }
 
-    /// Whether the container's down rows are quantised anew.
+    /// Whether the container's down rows are quantised again.
     pub fn requantises(&self, source: &SourceModel<'_>) -> bool {
         let Some(down) = self.down else { return false };
         (0..source.config().layers()).any(|layer| match source.ffn_down(layer, 0) {
@@ -215,7 +216,7 @@ impl Menu {
         })
     }
 
-    /// Whether the engine's dense model is not the source's: by its down rows, or since vectors are rounded.
+    /// Whether the engine's dense model differs from the source, by its down rows or by rounded vectors.
     pub fn differs(&self, source: &SourceModel<'_>) -> bool {
         let block = source.config().block_of(0);
         let before =
@@ -227,23 +228,23 @@ impl Menu {
         self.requantises(source) || layer.chain([head]).any(|w| w.format.has_blocks())
     }
 
-    /// The form in which the levels' vectors meet weights: rounded to 8 bits where weights are in blocks.
+    /// The activations of `model.toml`: vectors are rounded to 8 bits where weights are in blocks.
     pub fn activations(&self, source: &SourceModel<'_>) -> &'static str {
         let predictors = self.predicts && self.format.has_blocks();
         if predictors || self.differs(source) { "q8" } else { "f32" }
     }
 
-    /// Whether there are thresholds of every expert.
+    /// Whether every expert has thresholds.
     pub fn has_thresholds(&self) -> bool {
         self.predicts || self.cuts_gates
     }
 
-    /// Whether the model brings predictors.
+    /// Whether the file has predictors.
     pub fn brings_predictors(&self) -> bool {
         self.shipped.is_some()
     }
 
-    /// Whether predictors are trained, and not brought by the model.
+    /// Whether predictors are trained.
     pub fn trains(&self) -> bool {
         self.predicts && self.shipped.is_none()
     }
@@ -262,10 +263,10 @@ impl Menu {
         self.shipped.as_ref().map_or_else(|| rank(config), |shipped| shipped.ranks[layer][expert])
     }
 
-    /// The predictors of one expert: those kept, or made from what it saw.
+    /// The predictors of an expert: finished ones, or new ones from its samples.
     ///
     /// # Errors
-    /// [`crate::Stopped`], and when they cannot be kept.
+    /// [`crate::Stopped`], and predictors that cannot be written.
     pub fn predictors(
         &self,
         context: &Context,
@@ -302,7 +303,7 @@ impl Menu {
                 let rank = self.rank(config, layer, expert);
                 let effort =
                     Effort { rank, hidden: self.hidden, epochs: job.epochs, patience: PATIENCE, seed };
-                // of a linear one: what the gate rows say most of
+                // a linear predictor starts from the main directions of the gate rows
                 let start = (self.hidden == Hidden::Linear && samples.real > 0)
                     .then(|| from_gate(source.ffn_gate(layer, expert), samples, effort.rank, seed));
                 let trained = train(samples, effort, start, &|_| context.stopped().is_ok());
@@ -316,10 +317,10 @@ impl Menu {
         Ok(made)
     }
 
-    /// The predictors of one expert that were kept; nothing if there are none.
+    /// The finished predictors of an expert, if there are any.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Predictors that cannot be read.
     pub fn kept(
         &self,
         work: &FinishedParts,
@@ -330,7 +331,7 @@ impl Menu {
     }
 }
 
-/// How many neurons a slice has.
+/// The neurons of a slice.
 fn slice_neurons(source: &SourceModel<'_>, down: Option<Format>) -> usize {
     let (width, neurons) = (source.config().width, source.config().ffn_width());
     let (mut bytes, mut block, mut row) = (0, 1, 1);
@@ -349,8 +350,9 @@ fn slice_neurons(source: &SourceModel<'_>, down: Option<Format>) -> usize {
     slice_of(neurons, bytes, block, row)
 }
 
-/// The largest part of `neurons` of so many bytes each, in whole blocks, that takes no more than [`SLICE_BYTES`], or the smallest
-/// that there is. If it has fewer neurons than the row of a piece should have, the smallest that has as many, or all of them.
+/// The largest divisor of `neurons`, in whole blocks, that takes at most [`SLICE_BYTES`]; or the smallest one.
+///
+/// A piece's row has at least `row` neurons: otherwise the smallest divisor with as many, or all neurons.
 fn slice_of(neurons: usize, bytes: usize, block: usize, row: usize) -> usize {
     let whole = |part: &usize| neurons.is_multiple_of(*part) && part.is_multiple_of(block);
     let parts = || (2..=neurons).filter(whole);
@@ -363,8 +365,8 @@ fn file_name(layer: usize, expert: usize) -> String {
     format!("predictors-{layer:04}-{expert:04}")
 }
 
-/// The hidden size: an eighth of the width of large models, half of it for narrow ones, and never so
-/// much that the predictor comes near the gate rows that it stands in for.
+/// The hidden size: an eighth of the width of large models, half of it for narrow ones. The predictor stays well below the size of the
+/// gate rows.
 pub fn rank(config: &Config) -> usize {
     let (width, neurons) = (config.width, config.ffn_width());
     let by_width = if width >= WIDE { width / 8 } else { (width / 2).min(512) };
@@ -373,7 +375,7 @@ pub fn rank(config: &Config) -> usize {
 }
 
 impl Predictors {
-    /// Stores and orders what was trained, and sets thresholds with the stored matrices.
+    /// Stores a trained predictor in order of rank, and sets thresholds with the stored matrices.
     fn new(
         menu: &Menu,
         own_threshold: bool,
@@ -455,8 +457,9 @@ impl Predictors {
     }
 }
 
-/// Whether a predictor without bias finds what the active neurons add with clearly fewer neurons than chance, which needs a share of
-/// them as large as the share that it finds.
+/// Whether a predictor without bias is clearly better than chance.
+///
+/// Chance needs as large a share of the neurons as the share of the active neurons' addition that it finds.
 fn tells(predictor: &Trained, hidden: Hidden, samples: &Samples) -> bool {
     let (width, neurons) = (samples.width, samples.active.columns());
     let mut rows: Vec<usize> = (0..samples.rows()).filter(|&row| validates(samples, row)).collect();
@@ -484,7 +487,7 @@ fn tells(predictor: &Trained, hidden: Hidden, samples: &Samples) -> bool {
     (requested as f64) < OF_CHANCE * OF_WORTH * scores.len() as f64
 }
 
-/// Rows of values in a format, and what they have become.
+/// Rows of values in a format, and their rounded values.
 fn stored(format: Format, values: &[f32], columns: usize) -> (Vec<u8>, Vec<f32>) {
     let row_bytes = format.row_bytes(columns);
     let mut bytes = vec![0; values.len() / columns * row_bytes];
@@ -540,7 +543,7 @@ mod tests {
 
     #[test]
     fn a_slice_is_a_part_of_an_expert_of_at_most_half_a_mebibyte() {
-        // Qwen3's shape in Q4_0, gpt-oss's in MXFP4, an expert that fits, one that no part of does
+        // Qwen3's shape in Q4_0, gpt-oss's in MXFP4, an expert that fits, one without a part that fits
         assert_eq!(slice_of(768, 3 * 1152, 1, 1), 128);
         assert_eq!(slice_of(2880, 3 * 1530, 1, 1), 96);
         assert_eq!(slice_of(96, 768, 1, 1), 96);

@@ -1,17 +1,16 @@
-//! How much of what a layer has to read the layer before it finds out.
+//! Recall and precision of look-ahead, a layer's prediction of the next layer's reads.
 //!
-//! While a layer computes, the engine takes the next layer's input to be the stream as it is, before this layer's feed-forward
-//! network has added to it, has the level choose from that, and prefetches what is missing of the choice. Here the same is
-//! done with tokens of the held-out text, whose true choice is known, and a cache that stands for a run's.
+//! While a layer computes, the engine takes the current residual stream as the next layer's input, before this layer's feed-forward
+//! network adds to it. The level selects from that input, and the engine prefetches the missing neurons. This module does the same with
+//! tokens of the held-out text, whose true selection is known, and a cache like a run's.
 //!
 //! ```text
 //! recall    = prefetched and requested / missing and requested
 //! precision = prefetched and requested / prefetched
 //! ```
 //!
-//! The engine considers the most used of the missing neurons alone ([`plans::engine::PREFETCH_ONE_IN`]), and so does this. It prefetches
-//! the surest first and ends when it has no more time or buffers, which this does not: with few reads its precision is higher,
-//! and what of the recall it has time for is the planner's to say.
+//! Both consider only the most used of the missing neurons ([`plans::engine::PREFETCH_ONE_IN`]). The engine also prefetches the surest first
+//! and stops without time or buffers. So its precision is higher with few reads, and the planner prices the recall that it has time for.
 
 use flashplan::internals::cache::{LayerCache, Place};
 use plans::Policy;
@@ -20,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use super::batch::Stream;
 use super::evaluate::EARLY;
 
-/// Tokens of each window that are looked at.
+/// Measured tokens of each window.
 const TOKENS: usize = 128;
-/// Share of a layer that the cache holds, and share of that which is pinned.
+/// Share of a layer in the cache. [`PINNED_SHARE`] of it is pinned.
 const CACHED_FRACTION: f64 = 0.5;
 const PINNED_SHARE: f64 = 0.5;
 
@@ -37,7 +36,7 @@ pub struct Prefetched {
     pub both: u64,
 }
 
-/// The tokens of a stream that are looked at, by their row in it: of each window the first after the early ones.
+/// The measured tokens of a stream, by row: the first of each window after the early ones.
 pub fn tokens(windows: &[usize]) -> Vec<usize> {
     let mut start = 0;
     let of_window = |&tokens: &usize| {
@@ -48,7 +47,7 @@ pub fn tokens(windows: &[usize]) -> Vec<usize> {
     windows.iter().flat_map(of_window).collect()
 }
 
-/// Rows of chosen tokens, of each of the streams that lie one after another in `stream`.
+/// Rows of the chosen tokens, from each of the concatenated streams.
 pub fn rows(stream: &Stream, tokens: &[usize], of_stream: usize, width: usize) -> Vec<f32> {
     let rows = |stream: &'_ [f32]| -> Vec<f32> {
         tokens.iter().flat_map(|token| &stream[token * width..][..width]).copied().collect()
@@ -56,9 +55,10 @@ pub fn rows(stream: &Stream, tokens: &[usize], of_stream: usize, width: usize) -
     stream.x.chunks_exact(of_stream.max(1) * width).flat_map(rows).collect()
 }
 
-/// Neurons missing and, of them, prefetched, token after token. `requested` and `guessed` hold ranks, ascending;
-/// `experts` each expert's ranks, ascending, of which one in so many is considered. In slices their numbers stand for ranks,
-/// and all are.
+/// Replays tokens, and counts missing and prefetched neurons.
+///
+/// `requested` and `guessed` have ascending ranks, `experts` each expert's ascending ranks; one in `one_in` is considered. Slices
+/// count by number, and all of them are considered.
 pub fn replayed(
     requested: &[Vec<u32>],
     guessed: &[Vec<u32>],
@@ -73,7 +73,7 @@ pub fn replayed(
     for (expert, ranks) in experts.iter().enumerate() {
         ranks.iter().for_each(|&rank| expert_of[rank as usize] = expert);
     }
-    // as after a long run
+    // a warm cache
     let mut cache = LayerCache::new(Policy::Lru, neurons as u32, pinned, slots);
     (pinned..cached).rev().for_each(|rank| {
         cache.insert(rank, 0);
@@ -103,7 +103,7 @@ pub fn replayed(
     sum
 }
 
-/// The rank from which an expert's neurons are not considered: so many of those before it are missing.
+/// The first rank of an expert that is not considered, because enough neurons before it are missing.
 fn considered(cache: &LayerCache, ranks: &[u32], one_in: usize) -> u32 {
     let missing = ranks.iter().filter(|&&rank| cache.is_missing(rank));
     missing.copied().nth(ranks.len() / one_in).unwrap_or(u32::MAX)
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_is_cached_counts_for_nothing_and_what_is_guessed_once_too_much_lowers_precision() {
-        // of 24 neurons 6 are pinned, and 6 to 11 in slots; of the 12 missing the first 8 are considered
+        // 6 of 24 neurons are pinned, 6 to 11 are in slots; the first 8 of the 12 missing ones are considered
         let experts = [(0..24).collect::<Vec<u32>>()];
         let of = |requested: &[u32], guessed: &[u32]| {
             let Prefetched { missing, prefetched, both } =
@@ -136,14 +136,14 @@ mod tests {
         assert_eq!(of(&[12, 20, 23], &[12, 20, 23]), [3, 1, 1], "too rare to be considered");
         assert_eq!(of(&[12, 13], &[13, 14, 15]), [2, 3, 1], "half found, a third right");
         assert_eq!(of(&[], &[12]), [0, 1, 0], "nothing requested");
-        // what the first token missed is in memory for the second
+        // the second token finds the first one's misses in memory
         let twice = replayed(&[vec![12], vec![12]], &[vec![12], vec![12]], &experts, PREFETCH_ONE_IN);
         assert_eq!(twice, Prefetched { missing: 1, prefetched: 1, both: 1 });
     }
 
     #[test]
     fn each_experts_most_used_are_considered() {
-        // two experts in turn: 12 of 24 are missing, 6 of each, of which 4 are considered
+        // two experts in turn: 12 of 24 are missing, 6 of each, and 4 of each are considered
         let experts = [0, 1].map(|expert| (0..12).map(|i| 2 * i + expert).collect::<Vec<u32>>());
         let all: Vec<u32> = (0..24).collect();
         let found =

@@ -1,7 +1,7 @@
-//! The loss of a quality level, and how large it may be on text that was not read.
+//! The loss of a quality level, and its upper bound on other text.
 //!
-//! The level and the dense model read the same windows of held-out text. Their negative log likelihoods are compared
-//! window by window, so that how hard a window is to predict, which is most of its likelihood, drops out.
+//! The level and the dense model read the same windows of held-out text. Their negative log likelihoods are compared window by window, so
+//! the difficulty of a window cancels.
 //!
 //! ```text
 //! d     = sum rise_k / sum tokens_k                                the perplexity changes by exp(d) - 1
@@ -10,20 +10,20 @@
 //! upper = d + t(0.95, K - 1) s sqrt(K + 1)                         of texts: the loss of one more of them
 //! ```
 //!
-//! Source: W. G. Cochran, Sampling Techniques (3rd ed.), chapters 6 (ratio of two sums) and 9A (clusters); one more draw differs from
-//! the mean of K by the variance `K s^2` of a draw and the variance `s^2` of the mean.
+//! Source: W. G. Cochran, Sampling Techniques (3rd ed.), chapters 6 (ratio of two sums) and 9A (clusters). One more draw differs from the
+//! mean of K by the variance `K s^2` of a draw and the variance `s^2` of the mean.
 //!
-//! **What a unit is.** Windows of one text are alike: what a level leaves out of code it leaves out of the next page of code.
-//! Taken one by one they would promise too much. And a user has a text, not the mean of four. So the bound is made twice: with
-//! texts as units, of the loss of one more text, and with windows, of the mean; the wider one holds. Of one text alone the windows
-//! are all there is, and the bound is of the mean over text like that one. Of one window there is no bound.
+//! **Units.** Windows of one text are similar: a level that loses on code loses on the next page of code, too. As independent units they
+//! would promise too much, and a user has one text, not the mean of four. So there are two bounds: texts as units bound the loss of one more
+//! text, windows as units bound the mean. The wider one holds. A single text only has windows, and its bound is of the mean over such
+//! text. A single window has no bound.
 //!
-//! Text of another kind than those held out may lose more. A model trained on one kind alone is at home in none of them, and loses less on
-//! them than on its own: so a level is bounded by text that the model wrote itself, too ([`Loss::bounded_by`]), each piece a text.
+//! Text of another kind may lose more. A model trained on one kind of text predicts the held-out texts badly, and loses less on them than on
+//! its own kind. So a level is also bounded by text that the model generated ([`Loss::bounded_by`]), each piece a text.
 
 use distrs::StudentsT;
 
-/// Of so many profiles, each of other texts of these kinds, the bound is above the loss.
+/// Share of profiles, with other texts of these kinds, whose bound is above the loss.
 const CONFIDENCE: f64 = 0.95;
 
 /// A window that the level and the dense model have read.
@@ -33,7 +33,7 @@ pub struct Window {
     pub text: usize,
     /// Predicted tokens.
     pub tokens: usize,
-    /// Negative log likelihood of all of them, the level's less the dense model's.
+    /// Negative log likelihood of the window, the level's minus the dense model's.
     pub rise: f64,
 }
 
@@ -42,7 +42,7 @@ pub struct Window {
 pub struct Loss {
     /// Over all windows.
     pub change: f64,
-    /// Upper bound for one more text like these, with 95 % confidence; none of fewer than two windows.
+    /// Upper bound for one more text like these, with 95 % confidence; `None` for fewer than two windows.
     pub upper: Option<f64>,
     /// Over the windows of each text.
     pub of_texts: Vec<f64>,
@@ -69,21 +69,21 @@ impl Loss {
 }
 
 impl Loss {
-    /// This loss of text, bounded by what the level loses on text that the model wrote itself, too: the larger bound holds.
+    /// This loss, also bounded by the loss on text that the model generated: the larger bound holds.
     ///
-    /// The two are not taken together: a few texts of one kind more would hide the other kind in the mean.
+    /// The texts are not pooled, because a few more texts of one kind would hide the other kind in the mean.
     #[must_use]
     pub fn bounded_by(mut self, own: &[Window]) -> Self {
         let own = Self::of(own);
         if let (Some(upper), Some(own)) = (&mut self.upper, own.upper) {
-            // one that is no number stays, and is refused where it is written
+            // NaN stays, and is refused when it is written
             *upper = if own <= *upper { *upper } else { own };
         }
         self
     }
 }
 
-/// Tokens that stand or fall together, and their rise.
+/// Tokens of a statistical unit, and their rise.
 #[derive(Debug, Clone, Copy)]
 struct Unit {
     tokens: f64,
@@ -95,7 +95,7 @@ impl Unit {
         Self { tokens: window.tokens as f64, rise: window.rise }
     }
 
-    /// The rise of a token; 0 where there is none.
+    /// The rise of a token; 0 without tokens.
     fn mean(self) -> f64 {
         self.rise / self.tokens.max(1.0)
     }
@@ -110,7 +110,7 @@ impl std::iter::Sum for Unit {
     }
 }
 
-/// The upper bound of the mean rise of a token, or of what varies so many times as much as that mean.
+/// The upper bound of the mean rise of a token, its deviation multiplied by `times`.
 fn upper(units: &[Unit], times: f64) -> Option<f64> {
     let free = units.len().checked_sub(1).filter(|&free| free > 0)? as f64;
     let all: Unit = units.iter().copied().sum();
@@ -136,7 +136,7 @@ mod tests {
         -random.random_range(f64::MIN_POSITIVE..1.0).ln() - 1.0
     }
 
-    /// Windows whose texts and tokens differ by so much in their loss, about a mean of `mean`.
+    /// Windows with random losses about `mean`, with these deviations between texts and between windows.
     fn windows(
         random: &mut StdRng,
         number: fn(&mut StdRng) -> f64,
@@ -155,7 +155,7 @@ mod tests {
         all
     }
 
-    /// Of how many profiles in a hundred the bound holds for the mean, and for one more text as long as those that were read.
+    /// Percentage of profiles whose bound holds for the mean, and for one more text of the same length.
     fn covered(number: fn(&mut StdRng) -> f64, spread: (f64, f64), shape: (usize, usize)) -> [f64; 2] {
         const PROFILES: usize = 4000;
         let (mean, (of_texts, of_tokens)) = (0.008, spread);
@@ -173,14 +173,14 @@ mod tests {
 
     #[test]
     fn the_bound_is_above_the_loss_of_one_more_text_in_95_profiles_of_100() {
-        // texts that differ much, little, and not at all; four kinds and more; few windows and many
+        // texts that differ much, little and not at all; four kinds and more; few windows and many
         for shape in [(2, 3), (4, 1), (4, 4), (4, 12), (8, 3), (20, 2)] {
             for spread in [(0.01, 0.02), (0.003, 0.1), (0.0, 0.1), (0.01, 0.0)] {
                 let [mean, more] = covered(normal, spread, shape);
                 assert!(mean >= 0.95 && (0.93..0.99).contains(&more), "{shape:?} {spread:?}: {mean} {more}");
             }
         }
-        // one text: its windows are the units, and the mean is what is bounded
+        // one text: its windows are the units, and the bound is of the mean
         let [mean, _] = covered(normal, (0.0, 0.1), (1, 6));
         assert!((0.93..0.97).contains(&mean), "{mean}");
     }

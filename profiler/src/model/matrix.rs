@@ -1,20 +1,20 @@
-//! The one matrix product of the profiler, behind a safe door.
+//! The matrix product of the profiler, with a safe interface.
 
 use rayon::prelude::*;
 
-/// Whether a factor is used as it lies in memory or transposed.
+/// The orientation of a factor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// The matrix as stored.
+    /// As stored.
     Plain,
-    /// Rows for columns.
+    /// Transposed.
     Transposed,
 }
 
 /// A matrix inside a slice: element `(i, j)` is `values[i * row + j * column]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Strided<'a> {
-    /// The first element is that of row 0 and column 0.
+    /// The elements, beginning with row 0 and column 0.
     pub values: &'a [f32],
     /// Distance from a row to the next.
     pub row: usize,
@@ -42,9 +42,9 @@ impl<'a> Strided<'a> {
     }
 }
 
-/// Multiplications below which threads are not worth waking.
+/// Minimum multiplications of a thread's piece.
 const WORK_OF_A_PIECE: usize = 1 << 20;
-/// Rows of a piece at least: below, packing the second factor costs more than a thread gains.
+/// Minimum rows of a piece: with fewer, packing the second factor costs more than a thread gains.
 const ROWS_OF_A_PIECE: usize = 32;
 
 /// `c = a b`, or `c = a b` with either factor transposed first, on every thread.

@@ -1,45 +1,44 @@
-//! How tokens differ in what they miss.
+//! Differences between tokens in their missing neurons.
 //!
-//! A token that is unlike the text before it misses more in every layer, so that percentiles of layers say nothing of those of
-//! tokens: what a token misses is added up over the layers, all of which cache alike, and then tokens are compared. Told are
-//! ratios to the mean token, which the surfaces of the layers have: they change little with policy and with how layers share
-//! the memory.
+//! A token that is unlike the text before it misses more in every layer, so percentiles of layers are not percentiles of tokens. A token's
+//! misses are summed over all layers, with equal caches, before tokens are compared. The results are ratios to the mean token, which the
+//! surfaces of the layers have. They change little with the policy and with the split of memory among layers.
 //!
-//! Of a layer that is replayed in miniature a sample of what is missing is counted. Over all layers that is hundreds of neurons a
-//! token, and adds a few hundredths to what tokens differ.
+//! Layers replayed in miniature count a sample of the misses. Over all layers the sample has hundreds of neurons a token, and adds a few
+//! percent to the differences.
 
 use plans::expectation::{QUANTILES, quantile};
 use serde::{Deserialize, Serialize};
 
-/// Tokens that are compared, about, where there are more: of 1000, ten are above the 99th percentile.
+/// Approximate maximum of compared tokens: ten of 1000 are above the 99th percentile.
 const COMPARED_TOKENS: usize = 1000;
 
-/// The number of a token of so many, if it is one of those that are compared.
+/// The index of a token among the compared ones, if it is one.
 pub fn compared(token: usize, tokens: usize) -> Option<u32> {
     token.is_multiple_of(tokens.div_ceil(COMPARED_TOKENS).max(1)).then_some(token as u32)
 }
 
-/// Neurons that tokens miss with caches of some kinds, in one layer or in several together.
+/// Missing neurons of tokens with several caches, in one layer or summed over layers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// The tokens, ascending.
     tokens: Vec<u32>,
-    /// For each cache, the neurons that each token misses.
+    /// `[cache][token]`: missing neurons.
     neurons: Vec<Vec<u32>>,
 }
 
 impl Missing {
-    /// Of these tokens, with no cache yet.
+    /// A record of these tokens, without caches yet.
     pub fn new(tokens: Vec<u32>) -> Self {
         Self { tokens, neurons: Vec::new() }
     }
 
-    /// One more cache: the neurons that each token misses.
+    /// Adds a cache: the missing neurons of each token.
     pub fn push(&mut self, neurons: Vec<u32>) {
         self.neurons.push(neurons);
     }
 
-    /// Adds what another layer misses with the same caches; only tokens stay that both know: layers are not all traced as far.
+    /// Adds another layer's misses with the same caches. Only common tokens stay, because layers are traced to different lengths.
     #[must_use]
     pub fn and(self, other: &Self) -> Self {
         let pairs: Vec<(usize, usize)> = (self.tokens.iter().enumerate())
@@ -53,8 +52,7 @@ impl Missing {
         }
     }
 
-    /// At each of [`QUANTILES`], what is missing over what is for the mean token, cache by cache; 1 where nothing is. Nothing of no
-    /// tokens.
+    /// Misses at each of [`QUANTILES`] over the mean token's, cache by cache; 1 without misses. `None` without tokens.
     pub fn over_mean(&self) -> Option<[Vec<f64>; QUANTILES.len()]> {
         let of_cache = |neurons: &Vec<u32>| {
             let mut ascending = neurons.clone();
@@ -78,7 +76,7 @@ mod tests {
     use super::super::reuse::{Trace, surfaces};
     use super::*;
 
-    /// Two layers of so many neurons and tokens of which each requests about a third in both.
+    /// Two layers of `neurons`, and tokens that each request about a third of them.
     fn layers(neurons: usize) -> impl Strategy<Value = Vec<[Vec<bool>; 2]>> {
         let list = move || prop::collection::vec(prop::bool::weighted(0.3), neurons);
         prop::collection::vec([list(), list()], 1..120)
@@ -93,7 +91,7 @@ mod tests {
         surfaces(&trace, policy, tokens[0][layer].len(), &[0.0], cached).missing
     }
 
-    /// The percentile as it is said: the least value that so many in a hundred do not exceed.
+    /// The percentile by definition: the least value that `hundredths` of all do not exceed.
     fn percentile(values: &[u32], hundredths: usize) -> u32 {
         let enough = |most: &u32| {
             values.iter().filter(|value| *value <= most).count() * 100 >= hundredths * values.len()
@@ -102,7 +100,7 @@ mod tests {
     }
 
     proptest! {
-        /// Counted one after another: a list of who was used last, of each layer.
+        /// Compares with a count by lists of recent use, one for each layer.
         #[test]
         fn percentiles_are_those_of_an_obvious_count(tokens in layers(16), slots in 0usize..=16) {
             let mut counts = Vec::new();
@@ -113,7 +111,7 @@ mod tests {
                     let requested: Vec<u32> = (0..16).filter(|&p| requested[p as usize]).collect();
                     let (found, missed): (Vec<u32>, Vec<u32>) = requested.iter().partition(|p| recent.contains(p));
                     missed_of_token += missed.len() as u32;
-                    // a token's own stay, and who finds no room is dropped
+                    // a token's neurons stay; neurons without a slot are dropped
                     let room = slots - found.len();
                     for p in found.into_iter().chain(missed.into_iter().take(room)) {
                         recent.retain(|&q| q != p);

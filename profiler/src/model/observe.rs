@@ -1,5 +1,4 @@
-//! Observations on the calibration text: each feed-forward network's inputs, which of its neurons fired, and what
-//! they added.
+//! Observations on the calibration text: inputs of each feed-forward network, its active neurons, and their additions.
 
 use kernels::Activation;
 use rayon::prelude::*;
@@ -7,14 +6,13 @@ use rayon::prelude::*;
 use super::batch::Expert;
 use super::gates::Gates;
 
-/// One neuron of one token weighs no more than this in training.
+/// Maximum weight of a neuron of a token in training.
 const WORTH_MAX: f32 = 400.0;
 
 /// Whether a neuron counts as truly active.
 ///
-/// dReLU: gate and up above zero. `ReLU`: gate above zero, for up counts with either sign. Without gates: up above zero. `SiLU` is never zero; the
-/// same signs as dReLU's are counted, as a figure to compare. (Where neurons are left out by their gates, samples have those
-/// that add more than the root mean square.)
+/// dReLU: gate and up above zero. `ReLU`: gate above zero, with up of either sign. Without gates: up above zero. `SiLU` is never zero, and
+/// counts like dReLU for comparison. For levels on gates, samples have neurons that add more than the root mean square.
 pub fn active(activation: Activation, gate: f32, up: f32) -> bool {
     match activation {
         Activation::Relu | Activation::ReluSquared => gate > 0.0,
@@ -51,7 +49,7 @@ impl Bits {
         self.words.len().checked_div(self.row_words()).unwrap_or(0)
     }
 
-    /// Adds a row for each of `tokens` tokens that `keeps`; `bit(column, token)` says what is set.
+    /// Adds a row for each of `tokens` tokens that `keeps` accepts; `bit(column, token)` has its bits.
     pub fn push(
         &mut self,
         tokens: usize,
@@ -119,26 +117,26 @@ impl Bits {
 pub struct Samples {
     /// Values of an input.
     pub width: usize,
-    /// The first so many rows come from real text, the others from text that the model wrote.
+    /// Number of first rows from real text; the others are from generated text.
     pub real: usize,
-    /// `[rows, width]`: the normalised inputs of the tokens that were routed here.
+    /// `[rows, width]`: normalised inputs of the tokens routed to the expert.
     pub inputs: Vec<f32>,
     /// `[rows, neurons]`: truly active.
     pub active: Bits,
     /// The worths of truly active neurons.
     pub worths: Worths,
-    /// Per neuron: on how many tokens of real text its gate was above zero.
+    /// Per neuron: tokens of real text with a gate above zero.
     pub gate_counts: Vec<u32>,
-    /// Per neuron: what its gate summed up to on them.
+    /// Per neuron: sum of its gate on these tokens.
     pub gate_sums: Vec<f32>,
-    /// Where neurons are left out by their gates: what these made of some tokens of real text.
+    /// For levels on gates: gates and additions on some tokens of real text.
     pub gates: Option<Gates>,
 }
 
-/// The worth of truly active neurons, which is what they add to the output: the size of a neuron's value times its
-/// row of down, in twentieths of the root mean square of that over all that are active for the same token. So tokens
-/// count alike, whatever the size of their output. (In twentieths, because training tells worths around one apart
-/// best, and many are small: in units the trained fixtures' levels requested up to a seventh more.)
+/// The worth of truly active neurons: the size of a neuron's addition to the output, which is its value times its row of down.
+///
+/// The unit is a twentieth of the root mean square over the token's active neurons, so tokens count equally. Training separates values
+/// around one best, and most worths are small. With the root mean square itself the trained fixtures requested up to a seventh more.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Worths {
     /// Worths in the order of [`Bits::ones`], row after row.
@@ -148,7 +146,7 @@ pub struct Worths {
 }
 
 impl Worths {
-    /// Adds a row, given the sizes of what its active neurons add.
+    /// Adds a row from the sizes of its active neurons' additions.
     fn push(&mut self, sizes: impl Iterator<Item = f32>) {
         let start = self.values.len();
         self.values.extend(sizes);
@@ -185,7 +183,7 @@ impl Samples {
         }
     }
 
-    /// Tokens seen.
+    /// Observed tokens.
     pub fn rows(&self) -> usize {
         self.active.rows()
     }
@@ -195,7 +193,7 @@ impl Samples {
         &self.inputs[row * self.width..][..self.width]
     }
 
-    /// The truly active neurons of a token, ascending, with what each adds.
+    /// The truly active neurons of a token, ascending, with their worths.
     pub fn worths(&self, row: usize) -> impl Iterator<Item = (usize, f32)> {
         self.active.ones(row).zip(self.worths.row(row).iter().copied())
     }
@@ -207,8 +205,8 @@ impl Samples {
         sums
     }
 
-    /// Adds what the expert makes of its tokens: those whose row in the stream is `heard`. The first `real` rows of the
-    /// stream are real text; `down_sizes` are those of its rows of down.
+    /// Adds an expert's tokens whose row in the stream is `heard`. The first `real` rows of the stream are real text; `down_sizes` has the
+    /// sizes of the expert's down rows.
     pub fn hear(
         &mut self,
         activation: Activation,
@@ -239,7 +237,7 @@ impl Samples {
                     (0..neurons).map(|neuron| (of_gate(neuron), added(neuron, token))),
                 );
             }
-            // those that add most of it
+            // neurons that add most of the output
             self.active
                 .push(tokens, kept, |neuron, token| added(neuron, token).powi(2) > mean_squares[token]);
         } else {
@@ -299,7 +297,7 @@ mod tests {
             let expected = sizes.map(|(neuron, size)| (neuron, size / unit));
             assert_eq!(samples.worths(row).collect::<Vec<_>>(), expected, "row {row}");
         }
-        // of real text is the first alone
+        // only the first token is real text
         assert_eq!((&*samples.gate_counts, &*samples.gate_sums), (&[1, 1, 0][..], &[3.0, 0.5, 0.0][..]));
     }
 

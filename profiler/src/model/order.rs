@@ -1,25 +1,25 @@
 //! The order of a layer's neurons in the container: hot ones first, co-active ones next to each other.
 //!
-//! Where experts are requested whole, they stand one after another instead, the most visited first.
+//! Neurons are sorted by activation frequency, so a prefix of any length is the hot set. Below the hot ones, narrow bands of similar frequency
+//! are reordered. Each neuron is followed by the neuron of its band that fires with it most often. Two requested neurons then share a
+//! page or a read more often.
 //!
-//! Neurons are sorted by how often they fire, so that a pinned or packed prefix is the hot set. Below the hot ones
-//! the order is changed inside narrow bands of like frequency only: each neuron is followed by the one of its band
-//! that fires with it most often, so that two wanted neurons more often share a page or a read.
+//! Experts that are requested whole keep the source's order, the most visited expert first.
 
 use serde::{Deserialize, Serialize};
 
 use super::observe::Samples;
 
-/// Neurons that fire more often than this keep the plain order of frequency, and are always computed. (Of those that
-/// fire on half of the tokens, too, an eighth more neurons were requested at 7B, and no more of the output found than
-/// by a lower threshold.)
+/// Frequency above which neurons keep the plain order, and are always computed.
+///
+/// With one half, a 7B model requested an eighth more neurons, and found no more of the output than with a lower threshold.
 pub const HOT_FREQUENCY: f64 = 0.9;
 /// Neurons of a band: frequencies inside it differ little, and an exhaustive search for co-active neurons is cheap.
 const BAND_NEURONS: usize = 64;
-/// Tokens on which co-activation is counted.
+/// Tokens of the co-activation count.
 const CO_ACTIVE_TOKENS: usize = 4096;
 
-/// A layer's neurons in order of rank, and how often they fire.
+/// A layer's neurons in order of rank, and their activation counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeuronOrder {
     /// The source index of each rank, `expert * ffn_width + neuron`.
@@ -54,7 +54,7 @@ impl NeuronOrder {
         Self::of(sources, &counts, &gates, tokens, neurons)
     }
 
-    /// The order by expert for such a layer: those first that more tokens were routed to, each in the source's order.
+    /// The order by expert: the most visited expert first, each in the source's order.
     pub fn by_expert(experts: &[Samples], tokens: usize) -> Self {
         let (counts, gates) = counts(experts);
         let neurons = neurons_of(experts);
@@ -121,7 +121,7 @@ fn firing(samples: &Samples) -> Vec<Vec<u64>> {
     firing
 }
 
-/// Reorders a band greedily: after each neuron, the one that fires with it most often of those left.
+/// Reorders a band greedily: each neuron is followed by the remaining neuron that fires with it most often.
 fn chain(band: &mut [u32], firing: &[Vec<u64>], neurons: usize) {
     for at in 1..band.len().saturating_sub(1) {
         let last = band[at - 1] as usize;

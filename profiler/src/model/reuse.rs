@@ -1,21 +1,17 @@
-//! Miss rates of caches of every size under each policy: the neurons that a level requests, replayed through the
-//! engine's own cache.
+//! Miss rates of caches of every size under each policy, from a level's requests replayed through the engine's own cache.
 //!
-//! A token's neurons are looked up together, against the neurons that earlier tokens left, and then the missing ones are
-//! inserted, as the policy allows. Pinned ranks are the first of the layer. The cache begins full, as after a long run:
-//! with the neurons of lowest rank, the lowest the most recent. Nothing is known of them but that, so that a policy
-//! that counts uses has yet to learn them: a short trace shows less of it than it can do. With a recording's prompt it begins
-//! empty, as `run` begins, and the prompt passes before misses are counted, as in `run`: its tokens count as uses, and what they
-//! request fills free slots. A full cache would miss what the prompt has brought, or have by luck what nobody has asked for yet.
+//! The first ranks of the layer are pinned. A token's neurons are looked up together, then the policy inserts the missing ones. The cache
+//! begins full, as after a long run: with the neurons of lowest rank, the lowest the most recent. Their use counts are unknown, so a short
+//! trace underrates the policy `frequency`.
 //!
-//! A large layer is replayed in miniature: every so-manieth block of neighbours stands for the others, in caches that
-//! are as many times smaller. That shortens a token's list and not the text, which has to be some half-lives long
-//! before counting uses tells anything. (Waldspurger et al., "Cache modeling and optimization using miniature
-//! simulations", 2017.) Blocks, and not single ranks, because neighbours that miss together share a read, and
-//! co-active neurons stand side by side.
+//! With a recording's prompt the cache begins empty, as in `run`. The prompt passes before misses are counted: its tokens count as uses,
+//! and their requests fill free slots.
 //!
-//! (Stack distances would give the misses of the order of use for all sizes in one pass; Mattson et al., 1970. They
-//! cost more than replaying the few sizes that the surfaces have, and know no other policy.)
+//! A large layer is replayed in miniature: one block of neighbours stands for several, in a cache that is smaller by the same factor. The
+//! text stays as long, because use counts need several half-lives (Waldspurger et al., "Cache modeling and optimization using miniature
+//! simulations", 2017). Blocks, and not single ranks, keep co-active neighbours, whose misses share a read.
+//!
+//! Stack distances (Mattson et al., 1970) would give all sizes in one pass, but only for `lru`, and cost more than a few sizes.
 
 use std::collections::BTreeSet;
 
@@ -25,31 +21,31 @@ use plans::model::{GAP_RANKS, WIDE_GAP_RANKS};
 
 use super::missing::Missing;
 
-/// Neurons of a layer that are replayed, about, where there are more.
+/// Approximate maximum of replayed neurons of a layer.
 const REPLAYED_NEURONS: usize = 2048;
 /// Neighbours that are replayed together.
 const BLOCK: u32 = 32;
-/// Ranks over which reads go.
+/// Maximum ranks of the gaps that a read goes over.
 const RUNS_GAPS: [u32; 2] = [GAP_RANKS, WIDE_GAP_RANKS];
 
-/// The ranks of a layer that are replayed: of slices of several neurons the first, each for its slice.
+/// The replayed ranks of a layer; a slice is replayed as its first rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miniature {
     neurons: u32,
     /// Neurons of a slice.
     slice: u32,
-    /// Blocks of which one is replayed, that in their middle.
+    /// Blocks for each replayed one, which is their middle.
     stride: u32,
 }
 
 impl Miniature {
-    /// The miniature of a layer of `neurons` neurons in slices; there are few slices of several neurons, and all are replayed.
+    /// The miniature of a layer of `neurons`. Slices of several neurons are few, and all are replayed.
     pub fn of(neurons: usize, slice: usize) -> Self {
         let stride = if slice > 1 { 1 } else { (neurons / REPLAYED_NEURONS).max(1) as u32 };
         Self { neurons: neurons as u32, slice: slice as u32, stride }
     }
 
-    /// The slice of a rank that is its first.
+    /// The slice that begins at a rank.
     pub fn slice(self, position: u32) -> Option<u32> {
         position.is_multiple_of(self.slice).then_some(position / self.slice)
     }
@@ -74,25 +70,25 @@ pub struct Trace {
     positions: Vec<u32>,
     /// The end of each token's list.
     ends: Vec<usize>,
-    /// By what number other layers know each token; none of those that are not compared.
+    /// Each token's number in all layers; `None` for tokens that are not compared.
     numbers: Vec<Option<u32>>,
-    /// Tokens of the prompt, which come first and are not counted.
+    /// Tokens of the prompt, which come first and do not count.
     prompt: usize,
 }
 
 impl Trace {
-    /// Adds to the list of the token at hand.
+    /// Adds requests of the current token.
     pub fn ask(&mut self, positions: impl Iterator<Item = u32>) {
         self.positions.extend(positions);
     }
 
-    /// Ends the token at hand, which has that number in all layers, if it is one of those that are compared.
+    /// Ends the current token, with its number in all layers if it is compared.
     pub fn end_token(&mut self, number: Option<u32>) {
         self.ends.push(self.positions.len());
         self.numbers.push(number);
     }
 
-    /// All tokens up to now are those of a prompt: what they find and miss is not counted.
+    /// Marks all tokens so far as the prompt, whose hits and misses do not count.
     pub fn end_prompt(&mut self) {
         self.prompt = self.ends.len();
     }
@@ -139,7 +135,7 @@ pub struct Misses {
 }
 
 impl Misses {
-    /// One token's, by ascending rank.
+    /// Misses of a token, by ascending rank.
     fn of(missing: impl Iterator<Item = u32>) -> Self {
         let (mut of, mut before) = (Self::default(), None);
         for position in missing {
@@ -156,7 +152,7 @@ impl Misses {
         of
     }
 
-    /// Those of all tokens together.
+    /// The sum over tokens.
     fn sum(tokens: &[Self]) -> Self {
         let sum = |of: fn(&Self) -> u64| tokens.iter().map(of).sum();
         Self {
@@ -168,19 +164,19 @@ impl Misses {
         }
     }
 
-    /// Reads that a missing neuron takes if neighbours share one; as many as neurons where nothing is known.
+    /// Reads of a missing neuron if neighbours share one; 1 where nothing is known.
     fn runs_fraction(self) -> f64 {
         if self.known == 0 { 1.0 } else { self.alone as f64 / self.known as f64 }
     }
 
-    /// Reads that a missing neuron takes if reads go over gaps of each of [`GAP_RANKS`] and [`WIDE_GAP_RANKS`].
+    /// Reads of a missing neuron if reads go over gaps of [`GAP_RANKS`], and of [`WIDE_GAP_RANKS`].
     fn runs_over_gaps_fraction(self) -> [f64; 2] {
         let of = |at: usize| self.far[at] as f64 / self.known_far[at] as f64;
         [0, 1].map(|at| if self.known_far[at] == 0 { 1.0 } else { of(at) })
     }
 }
 
-/// The misses of each token after the prompt in a layer whose first `pinned` neurons are resident, with `slots` slots for the others.
+/// The misses of each token after the prompt, in a layer with `pinned` resident neurons and `slots` slots.
 pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slots: usize) -> Vec<Misses> {
     let [neurons, pinned, slots] = [neurons, pinned, slots].map(|count| count as u32);
     if slots == 0 {
@@ -198,7 +194,7 @@ pub fn misses(trace: &Trace, policy: Policy, neurons: usize, pinned: usize, slot
     trace.tokens().map(|asked| Misses::of(replay.token(asked).iter().copied())).collect()
 }
 
-/// A layer's cache that is given one token's requests after another.
+/// A replay of a layer's cache, token by token.
 #[derive(Debug)]
 pub struct Replay {
     cache: LayerCache,
@@ -214,7 +210,7 @@ impl Replay {
         Self { cache, stamp: 0, places: Vec::new(), missing: Vec::new() }
     }
 
-    /// Takes a prompt's requests, token by token: each counts, and by ascending number they fill what slots are free.
+    /// Takes a prompt's requests: each counts as a use, and they fill free slots by ascending number.
     pub fn prompt<'t>(&mut self, tokens: impl Iterator<Item = &'t [u32]>) {
         let mut requested = BTreeSet::new();
         for token in tokens {
@@ -229,7 +225,7 @@ impl Replay {
         }
     }
 
-    /// Takes a token's requests: the answer is those that are missing, which the cache is given then, as its policy allows.
+    /// Takes a token's requests, and returns the missing ones, which the policy then inserts.
     pub fn token(&mut self, requested: &[u32]) -> &[u32] {
         self.stamp += 1;
         self.places.resize(requested.len(), Place::Missing);
@@ -249,16 +245,15 @@ impl Replay {
 pub struct Surfaces {
     /// The share of requested neurons that miss.
     pub miss_fraction: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes if neighbours share one.
+    /// Reads of a missing neuron if neighbours share one.
     pub runs_fraction: Vec<Vec<f64>>,
-    /// Reads that a missing neuron takes if neurons share one between which no more ranks lie than each of [`GAP_RANKS`] and [`WIDE_GAP_RANKS`].
+    /// Reads of a missing neuron if reads go over gaps of [`GAP_RANKS`], and of [`WIDE_GAP_RANKS`].
     pub runs_over_gaps_fraction: [Vec<Vec<f64>>; 2],
-    /// Neurons that each of the compared tokens misses, by cache.
+    /// Missing neurons of the compared tokens, by cache.
     pub missing: Missing,
 }
 
-/// Miss rates of caches of `cached_fraction` of the layer, of which `pinned_share` is pinned and the rest comes and
-/// goes as a policy says.
+/// Miss rates of caches of `cached_fraction` of the layer, with `pinned_share` of it pinned and the rest in slots of a policy.
 pub fn surfaces(
     trace: &Trace,
     policy: Policy,
@@ -300,7 +295,7 @@ mod tests {
 
     use super::*;
 
-    /// Tokens of which each requests about a third of the neurons.
+    /// Tokens that each request about a third of the neurons.
     fn tokens(neurons: usize) -> impl Strategy<Value = Vec<Vec<bool>>> {
         prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.3), neurons), 1..60)
     }
@@ -320,7 +315,7 @@ mod tests {
             let trace = trace(&tokens);
             let most = trace.tokens().map(<[u32]>::len).max().unwrap_or(0);
             for slots in most.min(13 - pinned)..=13 - pinned {
-                // who was used, the most recent first; a token's own all stay
+                // neurons by recent use, the most recent first; a token's own all stay
                 let mut recent: Vec<u32> = (pinned as u32..(pinned + slots) as u32).collect();
                 let mut missing = Vec::new();
                 for requested in trace.tokens() {
@@ -437,7 +432,7 @@ mod tests {
             assert_eq!((missed(0), missed(30)), (20, 0), "{policy}");
             let without = Misses::sum(&misses(&self::trace(&rows[4..]), policy, 60, 0, 30)).neurons;
             assert_eq!(without, 20, "{policy}");
-            // what nobody has asked for yet is missing, however many slots are free
+            // a neuron that nobody has requested yet is missing, even with free slots
             let mut other = self::trace(&rows[..1]);
             other.end_prompt();
             other.ask(0..10);

@@ -1,18 +1,18 @@
-//! The start of training of a wide model's predictors: the gate rows, projected onto a few directions.
+//! Initial predictors of a wide model: the gate rows, projected onto a few directions.
 //!
-//! A large model leaves time for a few thousand tokens, and a predictor of rank 512 has 9 million weights: from
-//! random numbers it learns little. But the gate is known. With `Y: [neurons, tokens]` the gates of the calibration
-//! text and `U: [neurons, d]` the directions in which they vary most, `U U^T G x` is the best approximation of `G x`
-//! through `d` numbers on those tokens (reduced-rank regression), and `G` is exact on all others. A few hundred
-//! tokens show a few hundred directions and no more, so that inputs are made up beside them: normal numbers, each
-//! coordinate with the mean square that it has in the text. That is a covariance shrunk towards its diagonal, and
-//! tells the directions that the text has not shown by the gate rows alone. What is left of a gate on tokens that the
-//! directions do not come from is taken as normal, so that an open gate is expected to be `deviation * r(estimate /
-//! deviation)`, with `r` the mean of a rectified normal, and `ln r(z)` as a line through its value at nought. What a
-//! neuron adds is proportional to its open gate.
+//! A large model leaves time for a few thousand tokens, and a predictor of rank 512 has 9 million weights: random ones would learn little.
+//! But the gate `G` is known. `Y: [neurons, tokens]` has the gates of the calibration text, and `U: [neurons, d]` the directions of their
+//! largest variance. `U U^T G x` is then the best approximation of `G x` with `d` numbers on these tokens (reduced-rank regression).
 //!
-//! *Source*: reduced-rank regression: Izenman, 1975; the directions by subspace iteration: Halko, Martinsson, Tropp,
-//! "Finding structure with randomness", 2011, algorithm 4.4; shrinking: Ledoit, Wolf, 2004.
+//! A few hundred tokens show only a few hundred directions. Random inputs are added: normal numbers with the mean square of each coordinate
+//! in the text. This shrinks the covariance towards its diagonal, and the gate rows decide the directions that the text does not show.
+//!
+//! The error of the estimate, on other tokens, is taken as normal. The expected open gate is `deviation * r(estimate / deviation)`, where
+//! `r` is the mean of a rectified normal. `ln r(z)` is approximated by a line through its value at 0. A neuron's addition is
+//! proportional to its open gate.
+//!
+//! *Source*: reduced-rank regression: Izenman, 1975. Directions by subspace iteration: Halko, Martinsson, Tropp, "Finding structure with
+//! randomness", 2011, algorithm 4.4. Shrinking: Ledoit, Wolf, 2004.
 
 use flashplan::internals::model::source::Down;
 use flashplan::internals::predictor::Hidden;
@@ -23,22 +23,22 @@ use super::matrix::{Use, product};
 use super::observe::Samples;
 use super::train::{Random, Trained, logits, validates};
 
-/// Tokens of real text that the directions are found on, at most.
+/// Maximum tokens of real text for the directions.
 const TOKENS: usize = 1024;
-/// Inputs that are made up beside them, for each direction.
+/// Random inputs for each direction.
 const MADE_UP: f64 = 1.25;
-/// One token in this many measures the error of the estimates and has no part in the directions.
+/// One token in this many measures the error of the estimates, and not the directions.
 const JUDGING: usize = 4;
 /// Multiplications with `Y Y^T`.
 const ITERATIONS: usize = 2;
-/// The mean of a rectified normal of deviation one around nought.
+/// The mean of a rectified standard normal.
 const RECTIFIED: f32 = 0.398_942_3;
-/// Slope of that mean's logarithm over the mean of the normal; below nought it is steeper, above less so.
+/// Slope of the mean's logarithm over the normal's mean; it is steeper below 0 and flatter above.
 const RECTIFIED_SLOPE: f32 = 1.5;
-/// A gate's deviation from its estimate is taken as at least this share of its size.
+/// Minimum deviation of a gate from its estimate, as a share of its size.
 const DEVIATION_MIN: f32 = 0.1;
 
-/// A linear predictor of `rank`, made from the gate rows `[neurons, width]`; equal seeds give equal predictors.
+/// A linear predictor of `rank` from the gate rows `[neurons, width]`; equal seeds give equal predictors.
 pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) -> Trained {
     let mut random = Random(seed);
     let (width, neurons) = (gate.columns, gate.rows);
@@ -71,7 +71,7 @@ pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) ->
         orthonormal(&mut u, directions);
     }
 
-    // Numbers of unit size, so that the directions learn at like rates.
+    // unit size, so that all directions learn at similar rates
     let projected = times_down(Down::Rows(gate), None, &u);
     let mut values = vec![0.0; tokens * directions];
     product((tokens, neurons, directions), &gates, Use::Transposed, &u, Use::Plain, &mut values);
@@ -88,7 +88,7 @@ pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) ->
         }
     }
 
-    // where the text is too short to set tokens aside, all tokens measure the error
+    // with too short a text all tokens measure the error
     let judging = if judging.is_empty() { inputs } else { inputs_of(&judging) };
     let judges = judging.len() / width;
     let gates = times(gate, None, &judging, Use::Transposed);
@@ -106,8 +106,9 @@ pub fn from_gate(gate: Matrix<'_>, samples: &Samples, rank: usize, seed: u64) ->
     Trained { rank, fc1, fc2, bias, validation_loss: f64::NAN }
 }
 
-/// The worth of each neuron per unit of its open gate, on real text. Of one whose gate was open seldom, as much
-/// is known of all others: as if it had been open once more, and had added what they do.
+/// The worth of each neuron for a unit of its open gate, on real text.
+///
+/// Every neuron counts as open once more with the mean worth of all: a prior for gates that were seldom open.
 fn worth_of_open_gates(samples: &Samples) -> Vec<f32> {
     let sums = samples.worth_sums(0..samples.real);
     let gates: f32 = samples.gate_sums.iter().sum();
@@ -127,8 +128,9 @@ fn mean_squares(rows: &[f32], columns: usize) -> Vec<f32> {
     sums.into_iter().map(|sum| sum / count).collect()
 }
 
-/// Replaces the columns of `u: [rows, columns]` by orthonormal ones that span their space: Cholesky factors of the
-/// Gram matrix, twice, since once is not exact where columns are nearly dependent.
+/// Orthonormalises the columns of `u: [rows, columns]`, by Cholesky factors of the Gram matrix.
+///
+/// It repeats once, because one pass is inexact for nearly dependent columns.
 fn orthonormal(u: &mut [f32], columns: usize) {
     let rows = u.len() / columns;
     let mut gram = vec![0.0; columns * columns];
@@ -141,7 +143,7 @@ fn orthonormal(u: &mut [f32], columns: usize) {
     }
 }
 
-/// `L^-1`, where `L L^T` is the matrix `[n, n]` with a little more on its diagonal.
+/// `L^-1`, where `L L^T` is the matrix `[n, n]` with a slightly larger diagonal.
 fn inverse_cholesky(matrix: &[f32], n: usize) -> Vec<f32> {
     let largest = (0..n).map(|i| f64::from(matrix[i * n + i])).fold(f64::MIN_POSITIVE, f64::max);
     let mut l = vec![0.0; n * n];
@@ -210,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Inputs that vary in few directions, and a rank for them and as many more: the gates are known.
+    /// Inputs in few directions, and twice as large a rank: the predictor knows the gates.
     #[test]
     fn gates_of_low_rank_are_known_without_training() {
         let (width, neurons, directions, tokens) = (32, 64, 6, 200);
@@ -229,7 +231,7 @@ mod tests {
         let mut gates = vec![0.0; neurons * tokens];
         product((neurons, width, tokens), &gate, Use::Plain, &inputs, Use::Transposed, &mut gates);
         let mut active = Bits::new(neurons);
-        // The first half of the tokens is real text; the rest is not looked at.
+        // the first half of the tokens is real text; the rest is ignored
         active.push(tokens, |_| true, |neuron, token| gates[neuron * tokens + token] > 0.0);
         let gate_counts = active.counts(tokens / 2);
         let (worths, gate_sums) = (Worths::of(&active, |_, _| 1.0), vec![1.0; neurons]);

@@ -20,9 +20,9 @@ use super::missing::Missing;
 use super::order::NeuronOrder;
 use super::text::Windows;
 
-/// Bytes in memory of the directory and the tokenizer, for each byte of the directory's JSON: the parsed strings, the
-/// maps from text to token and the merges. An upper bound from counting their parts: a token of JSON `"ab",` becomes a
-/// string (24 bytes and its heap block) and an entry of a map.
+/// Bytes in memory of directory and tokenizer for each byte of the directory's JSON: parsed strings, maps from text to token, merges.
+///
+/// It is an upper bound: a token of JSON `"ab",` becomes a string (24 bytes and its heap block) and an entry of a map.
 const HEAP_BYTES_PER_JSON_BYTE: u64 = 6;
 
 /// The axes of the miss-rate surfaces: sixteenths, finer where caches are small.
@@ -34,7 +34,7 @@ pub fn axes() -> ReuseAxes {
     }
 }
 
-/// Everything that `model.toml` is made of.
+/// The results in `model.toml`.
 #[derive(Debug)]
 pub struct Findings<'a> {
     /// The model's name.
@@ -55,33 +55,33 @@ pub struct Findings<'a> {
     pub menu: &'a Menu,
     /// Whether the container's rows are the source's bit for bit.
     pub exact: bool,
-    /// The form in which the levels' vectors meet weights.
+    /// The activations of `model.toml`.
     pub activations: &'static str,
     /// The held-out text.
     pub held_out: &'a Windows,
-    /// Tokens of each piece that the model wrote to be measured on.
+    /// Tokens of each generated piece.
     pub own: &'a [usize],
-    /// Negative log likelihood of each held-out window, and of each of those pieces, by the source computed dense, ...
+    /// Negative log likelihood of each held-out window, then of each generated piece, by the source computed dense, ...
     pub dense: &'a [f64],
     /// ... and by each level: `[level][window]`.
     pub losses: &'a [Vec<f64>],
     /// Negative log likelihood of some held-out windows by the dense level with keys and values in each format, ...
     pub kv: &'a [(KvFormat, Vec<f64>)],
-    /// ... and which they are.
+    /// ... and the indices of these windows.
     pub kv_windows: &'a [usize],
-    /// Drafts that the dense model keeps, on the same windows.
+    /// Drafts that the dense model accepts, on the held-out windows.
     pub drafts: Option<Drafts>,
     /// `[layer][level]`.
     pub figures: &'a [Vec<Figures>],
-    /// Neurons that tokens miss at each level, all layers together.
+    /// Missing neurons of tokens at each level, all layers together.
     pub missing: &'a [Missing],
 }
 
 impl Findings<'_> {
-    /// The contract.
+    /// The contents of `model.toml`.
     ///
     /// # Errors
-    /// When a level is not in the container.
+    /// A level that is not in the container.
     pub fn model(&self) -> anyhow::Result<Model> {
         let levels = (0..self.menu.levels.len()).map(|i| self.level(i)).collect::<anyhow::Result<_>>()?;
         Ok(Model {
@@ -106,13 +106,13 @@ impl Findings<'_> {
         })
     }
 
-    /// Bytes of the files that an index leaves the weights in.
+    /// Bytes of the model's own files, for an index.
     fn source_bytes(&self) -> u64 {
         let files = self.written.directory.source.iter().flat_map(|source| &source.files);
         files.map(|file| file.bytes).sum()
     }
 
-    /// How each layer fires, and where layers differ how it is stored.
+    /// Activity of each layer, and its bundle where layers differ.
     fn layers(&self) -> Vec<LayerActivity> {
         let directory = &self.written.directory;
         let own = |layer: usize| directory.layers.get(layer).map(|stored| stored.bundle);
@@ -137,7 +137,7 @@ impl Findings<'_> {
             embedding_bytes: embedding,
             head_bytes: head.unwrap_or(0),
             head_read_bytes: head.unwrap_or(embedding),
-            // the mean, since mixers differ, with blocks that are of no layer
+            // the mean over mixers, blocks outside of layers included
             attention_layer_bytes: (0..blocks).map(attention).sum::<u64>().div_ceil(layers.max(1) as u64),
             router_layer_bytes: (0..layers).filter_map(|l| s.router(l)).map(bytes).max().unwrap_or(0),
             fixed_bytes: self.written.directory.fixed.bytes,
@@ -174,16 +174,16 @@ impl Findings<'_> {
             .collect();
         let ahead = |of: fn(&Prefetched) -> u64| sum_of(self.figures, index, of);
         let both = ahead(|ahead| ahead.both);
-        // where everything is requested, nothing is guessed
+        // a level that requests every neuron predicts nothing
         let guesses = level.kind != LevelKind::Dense || self.source.config().experts() > 1;
         let of_both = |whole: u64| match whole {
-            // the model's own router knows nothing of a recording
+            // the model's own router does not predict a recording
             0 => self.provenance.routes.as_ref().map(|_| 0.0),
             _ => guesses.then(|| share(both, whole)),
         };
         let loss = self.loss(index);
         let upper = loss.upper.map(|upper| significant(upper.min(LOSS_MAX)));
-        // no weight is changed and no neuron left out; and where vectors are rounded, a model may feel that more than it should
+        // no weight is changed and no neuron skipped; some models suffer from rounded vectors, and are not called lossless
         let same = (self.exact || self.menu.down.is_none())
             && matches!(level.kind, LevelKind::Dense | LevelKind::ExactGate);
         let lossless = same && upper.unwrap_or(loss.change).max(loss.change.abs()) <= LOSSLESS_MAX;
@@ -226,7 +226,7 @@ impl Findings<'_> {
         loss.bounded_by(&own)
     }
 
-    /// The loss of what rises so in these windows.
+    /// The loss from the rises of these windows.
     fn loss_over(&self, windows: &[usize], rises: impl Iterator<Item = f64>) -> Loss {
         let predicted: Vec<usize> = self.held_out.predicted().collect();
         let of_window = |(&window, rise): (&usize, f64)| Window {
@@ -237,7 +237,7 @@ impl Findings<'_> {
         Loss::of(&windows.iter().zip(rises).map(of_window).collect::<Vec<_>>())
     }
 
-    /// What keys and values in blocks lose beside the dense level; a loss without a bound is none.
+    /// Losses of keys and values in blocks, relative to the dense level; losses without a bound are left out.
     fn kv_losses(&self) -> Vec<KvLoss> {
         let dense = self.menu.levels.iter().position(|level| level.kind == LevelKind::Dense);
         let Some(dense) = dense.map(|dense| &self.losses[dense]) else { return Vec::new() };
@@ -254,7 +254,7 @@ impl Findings<'_> {
         self.kv.iter().filter_map(of_format).collect()
     }
 
-    /// Bytes that one token reads to decide, and operations that deciding costs.
+    /// Bytes and operations of a token's selection.
     fn cost(&self, index: usize) -> (u64, u64) {
         let c = self.source.config();
         let level = &self.menu.levels[index];
@@ -275,7 +275,7 @@ impl Findings<'_> {
                 (routed * neurons * (words * 8 + 4), routed * neurons * words * 2)
             }
             LevelKind::LowRank => {
-                // Experts of a layer have like ranks; a token visits `experts_used` of them.
+                // experts of a layer have similar ranks, and a token visits `experts_used` of them
                 let set = Menu::set(level.kind).and_then(|set| self.written.directory.sets.get(set));
                 let (mut bytes, mut flops) = (0, 0);
                 if let Some(set) = set {
@@ -295,7 +295,7 @@ impl Findings<'_> {
     }
 }
 
-/// Neurons that the layers of a level prefetch, added up.
+/// A count of prefetched neurons, summed over the layers of a level.
 fn sum_of(figures: &[Vec<Figures>], level: usize, of: fn(&Prefetched) -> u64) -> u64 {
     figures.iter().map(|levels| of(&levels[level].ahead)).sum()
 }
@@ -313,7 +313,7 @@ fn activity(figures: &Figures, bundle: Option<BundleLayout>) -> LayerActivity {
     }
 }
 
-/// Three digits after the point.
+/// A value rounded to thousandths.
 pub fn thousandths(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
@@ -322,11 +322,12 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { significant(part as f64 / whole as f64) }
 }
 
-/// `neurons.csv`: each layer's order, and how often each neuron fired on the calibration text. Where neurons come and go in
-/// slices, a line is about `of_line` of them: the first, and their mean.
+/// `neurons.csv`: each layer's order, and the activation frequency of each neuron on the calibration text.
+///
+/// With slices a line stands for `of_line` neurons: it has the first one's position, and their mean.
 ///
 /// # Errors
-/// Those of the csv writer.
+/// The CSV writer's.
 pub fn neurons_csv(orders: &[NeuronOrder], of_line: usize) -> anyhow::Result<Vec<u8>> {
     let mut out = csv::Writer::from_writer(Vec::new());
     out.write_record(["layer", "position", "source_index", "active_true_fraction", "active_gate_fraction"])?;
@@ -353,7 +354,7 @@ pub fn neurons_csv(orders: &[NeuronOrder], of_line: usize) -> anyhow::Result<Vec
 /// `reuse.csv`: the miss-rate surfaces, a line for each point.
 ///
 /// # Errors
-/// Those of the csv writer.
+/// The CSV writer's.
 pub fn reuse_csv(model: &Model) -> anyhow::Result<Vec<u8>> {
     let mut out = csv::Writer::from_writer(Vec::new());
     out.write_record([

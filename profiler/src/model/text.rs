@@ -1,6 +1,6 @@
-//! The texts that a model is measured on: one to learn from, one that nothing has learnt from.
+//! Calibration and held-out texts.
 //!
-//! Built in are four kinds (dialogue, code, mathematics, prose), because neurons that fire for one rest for another.
+//! The built-in texts are of four kinds (dialogue, code, mathematics, prose), because different neurons fire for each.
 
 use std::ops::Range;
 use std::path::Path;
@@ -8,23 +8,23 @@ use std::path::Path;
 use anyhow::Context as _;
 use flashplan::internals::model::tokenizer::Tokenizer;
 
-/// Share of a text given by the user that calibrates; the rest is held out.
+/// Calibration share of the user's text; the rest is held out.
 const CALIBRATION_SHARE: f64 = 0.6;
-/// Tokens of a window at most: longer ones cost attention and keep cores waiting for the last.
+/// Maximum tokens of a window: longer ones cost attention, and cores wait for the last.
 pub(super) const WINDOW_TOKENS_MAX: usize = 512;
-/// A window below this says too little about the next token.
+/// Minimum tokens of a window: a shorter one hardly predicts the next token.
 const WINDOW_TOKENS_MIN: usize = 16;
-/// Windows of all texts together at least, so that few tokens come from many places, ...
+/// Minimum windows of all texts, so that few tokens come from many places, ...
 const WINDOWS_MIN: usize = 16;
-/// ... as long as a window keeps so many tokens.
+/// ... as long as a window keeps this many tokens.
 const SPREAD_TOKENS_MIN: usize = 64;
 
 /// Calibration and held-out texts.
 #[derive(Debug, Clone)]
 pub struct Texts {
-    /// Learnt from: frequencies, predictors, thresholds.
+    /// For frequencies, predictors and thresholds.
     pub calibration: Vec<String>,
-    /// Measured on.
+    /// For levels and losses.
     pub held_out: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ macro_rules! built_in {
 }
 
 impl Texts {
-    /// The texts built in.
+    /// The built-in texts.
     pub fn built_in() -> Self {
         Self { calibration: built_in!("calibration"), held_out: built_in!("held-out") }
     }
@@ -51,7 +51,7 @@ impl Texts {
     /// The first 60 % of a file to calibrate, the rest held out.
     ///
     /// # Errors
-    /// When the file cannot be read or is no text.
+    /// A file that cannot be read or is no text.
     pub fn from_file(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the text {}; give a UTF-8 text file", path.display()))?;
@@ -73,7 +73,7 @@ pub fn hash(texts: &[String]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Texts as windows of tokens, each of which a model reads from position 0.
+/// Texts as windows of tokens, each read from position 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Windows {
     /// The tokens of each window.
@@ -105,8 +105,7 @@ impl Windows {
         windows
     }
 
-    /// Some of the windows, in order, of about so many tokens in all: of every text the same share, spread over it, and one at
-    /// least.
+    /// Some of the windows, in order, with about `tokens_max` tokens: the same share of every text, spread over it, and at least one.
     pub fn some(&self, tokens_max: usize) -> Vec<usize> {
         let share = (tokens_max as f64 / self.count().max(1) as f64).min(1.0);
         let mut some = Vec::new();
@@ -123,7 +122,7 @@ impl Windows {
         self.tokens.iter().map(|window| window.len().saturating_sub(1))
     }
 
-    /// Perplexity, of the negative log likelihoods of the windows; what follows these is of other text.
+    /// Perplexity from the negative log likelihoods of the windows; further entries of `losses` are of other text.
     pub fn perplexity(&self, losses: &[f64]) -> f64 {
         let (predicted, losses) = (self.predicted().sum::<usize>(), &losses[..self.tokens.len()]);
         (losses.iter().sum::<f64>() / predicted.max(1) as f64).exp()
@@ -135,8 +134,9 @@ impl Windows {
     }
 }
 
-/// `kept` of so many tokens as windows of at most `longest`: the text in equal stretches, and of each the middle. All of it
-/// is kept where `kept` is all. There are `least` windows, if they do not become too short for that.
+/// Windows with `kept` of `tokens` tokens, at most `longest` each: the middles of equal stretches of the text.
+///
+/// There are at least `least` windows, unless they would become too short.
 fn spread(tokens: usize, kept: usize, longest: usize, least: usize) -> impl Iterator<Item = Range<usize>> {
     let count = kept.div_ceil(longest).max(least.min(kept / SPREAD_TOKENS_MIN)).max(1);
     let stretch = move |of: usize, i: usize| of * (i + 1) / count - of * i / count;

@@ -1,13 +1,11 @@
-//! Thresholds: the scores from which neurons are selected, so that a given share of what the truly active ones add is
-//! found.
+//! Thresholds of scores, which select neurons with a given share of the truly active ones' addition.
 
 use super::observe::Bits;
 
-/// The score at or above which a `share` of the worth of all active pairs lies; `pairs`, a score and a worth of each active
-/// (token, neuron) pair, are put in order.
+/// The score at or above which a `share` of the worth of all active (token, neuron) pairs lies. It sorts `pairs` of score and worth.
 ///
-/// One cut for all neurons of the expert, on logit + bias: where that is the logarithm of what a neuron is expected to
-/// add, it requests the fewest neurons at a given share, and a neuron seen active twice needs no quantile of its own.
+/// An expert has one cut for all neurons, on logit + bias, which is the logarithm of a neuron's expected addition. This requests the fewest
+/// neurons at a given share, and rarely active neurons need no quantile of their own.
 pub fn cut(pairs: &mut [(f32, f32)], share: f64) -> f32 {
     pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let all: f64 = pairs.iter().map(|&(_, worth)| f64::from(worth)).sum();
@@ -16,7 +14,7 @@ pub fn cut(pairs: &mut [(f32, f32)], share: f64) -> f32 {
         missed += f64::from(worth);
         missed > (1.0 - share) * all
     });
-    // Without a single active neuron, an expected worth of one decides.
+    // without an active neuron, an expected worth of one decides
     first.map_or(0.0, |&(score, _)| score)
 }
 
@@ -25,15 +23,14 @@ pub fn threshold(cut: f32, bias: f32) -> f32 {
     below(cut - bias)
 }
 
-/// A little lower, so that rounding on another instruction set does not drop the neuron at the cut.
+/// A slightly lower threshold, so that rounding on another instruction set does not drop the neuron at the cut.
 pub fn below(threshold: f32) -> f32 {
     threshold - 1e-5 * threshold.abs().max(1.0)
 }
 
-/// The differences in sign up to which each neuron is predicted, so that `recall` of its active tokens are;
-/// -1, never, for one that was never active.
+/// The maximum differing signs at which each neuron is predicted, for `recall` of its active tokens; -1 for a neuron without any.
 ///
-/// `differences(row, neuron)` counts; the first `rows` are looked at.
+/// `differences(row, neuron)` counts them for the first `rows`.
 pub fn sign_thresholds(
     active: &Bits,
     rows: usize,

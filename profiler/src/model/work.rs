@@ -1,9 +1,9 @@
-//! The finished parts of a model's profile, kept on disk until all of it is done.
+//! The finished parts of a model's profile, on disk until the profile is complete.
 //!
-//! A folder `.profile-<key>` beside the output; the key stands for everything that decides the result: the model's
-//! fingerprint, the texts, the options and the version of the tool. Each finished part is one file, written under
-//! another name and renamed, that begins with the BLAKE3 of key, name and content: a part of another run, a damaged or
-//! a half one is as good as none. The folder goes when the output is there.
+//! They lie in a folder `.profile-<key>` beside the output. The key is a hash of everything that decides the result: the model's
+//! fingerprint, the texts, the options, the version of the tool. Each part is a file, written under another name and renamed. It begins
+//! with the BLAKE3 of key, name and content: parts that are damaged, incomplete or from another run are ignored. The folder goes when the
+//! output is complete.
 
 use std::cell::OnceCell;
 use std::fs::{self, File, TryLockError};
@@ -20,17 +20,17 @@ use crate::ProfileError;
 pub struct FinishedParts {
     folder: PathBuf,
     key: blake3::Hash,
-    /// Held while this process works here.
+    /// Held while this process uses the folder.
     lock: OnceCell<File>,
 }
 
 const HASH_BYTES: usize = blake3::OUT_LEN;
 
 impl FinishedParts {
-    /// The folder in `out` for what `key` describes; nothing is created before something is finished.
+    /// The folder in `out` for a `key`. It is created with the first finished part.
     ///
     /// # Errors
-    /// When another process is at work there.
+    /// Another process that uses the folder.
     pub fn new(out: &Path, key: &[u8]) -> anyhow::Result<Self> {
         let key = blake3::hash(key);
         let folder = out.join(format!(".profile-{}", &key.to_hex()[..16]));
@@ -46,16 +46,16 @@ impl FinishedParts {
         &self.folder
     }
 
-    /// Bytes of all that is kept.
+    /// Bytes of all parts.
     pub fn bytes(&self) -> u64 {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
     }
 
-    /// A finished part; nothing if there is none, or another than was written.
+    /// A finished part; `None` if it is missing or damaged.
     ///
     /// # Errors
-    /// When the file is there and cannot be read.
+    /// A file that cannot be read.
     pub fn load(&self, name: &str) -> Result<Option<Vec<u8>>, ProfileError> {
         let path = self.folder.join(name);
         let io = |source| ProfileError::Io { action: "read", path: path.clone(), source };
@@ -75,10 +75,10 @@ impl FinishedParts {
         Ok((blake3::Hash::from(hash) == self.hash(name, &[&content])).then_some(content))
     }
 
-    /// Keeps a part: `content`, piece after piece.
+    /// Writes a part: the pieces of `content`.
     ///
     /// # Errors
-    /// When the disk does not take it; then there is no such part, or the one from before.
+    /// The disk's; an earlier part of this name stays.
     pub fn save(&self, name: &str, content: &[&[u8]]) -> anyhow::Result<()> {
         if self.lock.get().is_none() {
             let io = |source| ProfileError::Io { action: "create", path: self.folder.clone(), source };
@@ -106,10 +106,10 @@ impl FinishedParts {
         }
     }
 
-    /// Gives a file to the output folder: written here, whole, then delivered.
+    /// Writes a file here, and moves it to the output folder when it is complete.
     ///
     /// # Errors
-    /// When `write` fails, or the renaming.
+    /// As `write`, and a failed move.
     pub fn deliver(
         &self,
         to: &Path,
@@ -128,7 +128,7 @@ impl FinishedParts {
     /// Removes the folder with all parts.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// The system's.
     pub fn remove(self) -> Result<(), ProfileError> {
         if !self.folder.exists() {
             return Ok(());
@@ -140,7 +140,7 @@ impl FinishedParts {
         })
     }
 
-    /// Files that a killed process had not finished are of no use to anyone.
+    /// Locks the folder, and removes the unfinished files of a killed process.
     fn lock(&self) -> anyhow::Result<()> {
         let io = |source| ProfileError::Io { action: "open", path: self.folder.clone(), source };
         let lock = File::create(self.folder.join("lock")).map_err(io)?;
@@ -172,12 +172,12 @@ impl FinishedParts {
     }
 }
 
-/// Bytes that were numbers, wherever they lie; what is left of a number at the end is left out.
+/// Bytes as numbers, at any alignment; an incomplete number at the end is left out.
 pub fn numbers<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// Pieces as one: their count, their lengths, then they themselves.
+/// Joins pieces: their count, their lengths, their bytes.
 pub fn joined(pieces: &[&[u8]]) -> Vec<u8> {
     let mut out = (pieces.len() as u64).to_le_bytes().to_vec();
     out.extend(pieces.iter().flat_map(|piece| (piece.len() as u64).to_le_bytes()));
@@ -185,7 +185,7 @@ pub fn joined(pieces: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// The pieces again; nothing if the bytes are not [`joined`].
+/// Splits [`joined`] pieces; `None` for other bytes.
 pub fn pieces(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let (count, mut lengths) = bytes.split_first_chunk()?;
     let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;

@@ -1,12 +1,11 @@
-//! Text that the model writes itself, drawn from its own probabilities.
+//! Text that the model generates, sampled from its own probabilities.
 //!
-//! **To train predictors on.** A predictor has more weights than a short text has tokens. The model goes on writing where pieces of the
-//! calibration text end, which sends its neurons inputs like those they meet in use. Frequencies and thresholds come from real
-//! text only.
+//! **For training predictors.** A predictor has more weights than a short text has tokens. The model continues pieces of the calibration
+//! text, which gives its neurons inputs as in use. Frequencies and thresholds come from real text only.
 //!
-//! **To bound losses by.** A model that was trained on text of one kind is confused by all others, and hardly feels what a level leaves
-//! out of them: on its own kind it loses several times as much. What it writes from nothing is of its own kind, whatever that
-//! is. The levels are measured on that, too, and the larger bound holds.
+//! **For bounding losses.** A model trained on one kind of text predicts all others badly, so leaving neurons out hardly shows there. On its
+//! own kind it loses several times as much. Text generated from nothing is of its own kind. The levels are measured on it, too, and the
+//! larger bound holds.
 
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::reference::Reference;
@@ -16,11 +15,10 @@ use rayon::prelude::*;
 use super::train::Random;
 use crate::{Context, Stopped};
 
-/// Tokens of real text that a piece begins with; they are not collected a second time.
+/// Tokens of real text at the beginning of a piece, which are not collected twice.
 pub const PROMPT_TOKENS: usize = 16;
 
-/// Pieces of about `tokens` tokens in all that the model wrote, each after [`PROMPT_TOKENS`] of the text (or fewer, in
-/// a short window).
+/// Generated pieces of about `tokens` tokens in all, each after [`PROMPT_TOKENS`] of the text, or fewer in a short window.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -34,15 +32,16 @@ pub fn written(
     let pieces = tokens.checked_div(longest.saturating_sub(PROMPT_TOKENS)).unwrap_or(0);
     let starts = (0..pieces).map(|piece| {
         let window = &windows[piece % windows.len()];
-        // Another place of the window in each round.
+        // another place of the window in each round
         let start = (piece / windows.len() * 3 + 1) * PROMPT_TOKENS % window.len().max(1);
         window[start..(start + PROMPT_TOKENS).min(window.len())].to_vec()
     });
     continued(context, source, starts.collect(), longest, 0, "writing text to train on")
 }
 
-/// So many pieces of `tokens` tokens that the model wrote from nothing, but for the first token of the windows: other ones than
-/// [`written`] gives, since none is to be measured on what it was trained on.
+/// Pieces of `tokens` tokens, generated from the first token of the windows.
+///
+/// They differ from [`written`] ones: nothing is measured on text that trained it.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -58,7 +57,7 @@ pub fn own(
     continued(context, source, starts, tokens, 1 << 32, "writing text to measure on")
 }
 
-/// What the model makes of these beginnings, each up to so many tokens.
+/// Continuations of these beginnings, each up to `tokens` tokens.
 fn continued(
     context: &Context,
     source: &SourceModel<'_>,
@@ -87,7 +86,7 @@ fn continued(
     written
 }
 
-/// A token by its probability; `logits` become the probabilities.
+/// Samples a token; `logits` become the probabilities.
 fn drawn(logits: &mut [f32], random: &mut Random) -> u32 {
     softmax(logits);
     let mut left = random.uniform();
@@ -97,7 +96,7 @@ fn drawn(logits: &mut [f32], random: &mut Random) -> u32 {
             return token as u32;
         }
     }
-    // Rounding: the probabilities add up to a little less than one.
+    // by rounding the probabilities can add up to slightly less than one
     logits.len() as u32 - 1
 }
 

@@ -73,8 +73,7 @@ pub(crate) fn refused(code: i32, command: &mut Command) -> String {
     said
 }
 
-/// The folder with this build's profile of a fixture model and of this machine, made if it is not there; nobody changes it while
-/// the file is held.
+/// The folder with this build's profile of a fixture model and this machine. It is created if missing, and locked by the file.
 fn kept(model: &str) -> (PathBuf, File) {
     let fixture = fixture(&format!("models/{model}.gguf"));
     let hash = |path: &Path| blake3::hash(&std::fs::read(path).unwrap()).to_hex()[..16].to_owned();
@@ -100,7 +99,7 @@ pub(crate) struct Profiled {
 }
 
 impl Profiled {
-    /// A copy of the one profile that this build's program has made of the model: for tests in which no speed is looked at.
+    /// A copy of this build's one profile of the model, for tests that measure no speed.
     pub(crate) fn kept(model: &str) -> Self {
         let (kept, _held) = kept(model);
         let here = Self::empty();

@@ -29,7 +29,7 @@ pub(super) fn is_of_pictures(name: &str) -> bool {
     parts.iter().any(|part| name.starts_with(part))
 }
 
-/// The number of layers, of a model whose layers are told one by one.
+/// The number of layers, for a model whose file describes each layer.
 pub(super) fn layers(config: &Config) -> Result<u64, FolderError> {
     match config.size("num_hidden_layers")? {
         layers @ 1..=LAYERS_MAX => Ok(layers),

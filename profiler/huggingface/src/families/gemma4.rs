@@ -51,7 +51,7 @@ pub(super) const GEMMA4: Family = Family {
     ..PLAIN
 };
 
-/// The bases of both rotary embeddings: that of layers with a window is plain, of the others a part of each head is rotated.
+/// The bases of both rotary embeddings. Layers with a window rotate whole heads, the others a part of each head.
 fn rope(_: &Family, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     let rope = config.rope()?;
     let refused = |what: String| Err(FolderError::unsupported(config.path(), what));
@@ -168,7 +168,7 @@ fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     Ok(())
 }
 
-/// Divisors of layers without a window: of each head a part is rotated, and a divisor that is very large leaves a pair as it is.
+/// Rotary divisors of layers without a window. A part of each head is rotated; a very large divisor leaves a pair unchanged.
 fn divisors(config: &Config) -> Result<Vec<Computed>, FolderError> {
     const UNMOVED: f32 = 1e30;
     let width = global_width(config)?;

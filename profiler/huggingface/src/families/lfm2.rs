@@ -109,8 +109,7 @@ fn sizes(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError
     config.neutral("conv_bias", &json!(false))
 }
 
-/// The width of a dense network: two thirds of what the file says, times a factor, and then the next multiple, unless it is not to
-/// be adjusted.
+/// The width of a dense network: two thirds of the file's figure, times a factor, rounded up to a multiple, unless adjusting is off.
 fn neurons(config: &Config) -> Result<u64, FolderError> {
     let own = config.size("intermediate_size")?;
     if config.flag("block_auto_adjust_ff_dim")? == Some(false) {

@@ -148,8 +148,9 @@ fn ministral_keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     Ok(())
 }
 
-/// Llama 3's divisors of rotary frequencies: 1 for those that turn often within the original context, the factor for those that turn
-/// seldom, and between them what lies between.
+/// Llama 3's divisors of rotary frequencies.
+///
+/// Frequencies that turn often within the original context have 1, rare ones the factor, and others a value between.
 ///
 /// Source: llama.cpp's `LlamaModel.generate_extra_tensors`, in its precision: frequencies are single, the rest double.
 pub(super) fn rope_freqs(config: &Config) -> Result<Vec<Computed>, FolderError> {

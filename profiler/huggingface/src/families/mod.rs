@@ -61,13 +61,13 @@ pub(crate) struct Family {
     epsilon: (&'static str, &'static str),
     /// Writes the keys of the rotary embedding.
     rope: fn(&Self, &Config, &mut Keys) -> Result<(), FolderError>,
-    /// Keys of its own, beside those that all have.
+    /// Writes the family's own keys, besides the common ones.
     keys: fn(&Config, &mut Keys) -> Result<(), FolderError>,
     /// Prefix of all names in the text part.
     body: &'static str,
     /// Tensors that are of no layer.
     outside: &'static [Rule],
-    /// Tensors of a layer, beside those that all have.
+    /// Tensors of a layer, besides the common ones.
     layer: &'static [&'static [Rule]],
     /// Divisors of rotary frequencies and the like, which are computed.
     computed: fn(&Config) -> Result<Vec<Computed>, FolderError>,
@@ -89,12 +89,11 @@ pub(crate) struct Family {
     pub(crate) space_prefix: Option<bool>,
     /// Whether the key of a space before a text is written even if it says what is the default.
     pub(crate) tells_space_prefix: bool,
-    /// Whether tokens that are added to a SentencePiece model are control tokens or a user's by their `special` alone, and take the place of its own.
+    /// Whether `special` alone decides if an added token of a SentencePiece model is a control token, and whether it replaces the model's.
     pub(crate) typed_tokens: bool,
     /// Whether text is joined by merges with its spaces as a letter.
     pub(crate) spaced: bool,
-    /// The name of a rule that cuts text into words, and the name of the one that cuts alike and that the architecture has: the two
-    /// differ in whether texts begin with a token.
+    /// The name of a pre-tokenizer, and the equivalent one of the architecture. The two differ in the token at the beginning of texts.
     pub(crate) alike: Option<(&'static str, &'static str)>,
     /// Tokens of a role by their text, where no file says it.
     pub(crate) roles: &'static [(&'static str, &'static str)],

@@ -1,4 +1,4 @@
-//! The tensors of a folder as recipes of those of the GGUF file, by a family's rules.
+//! Recipes of the GGUF file's tensors from a folder's tensors, by a family's rules.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -363,7 +363,7 @@ fn value_heads(config: &Config, count: u64) -> Result<Option<HeadOrder>, FolderE
     Ok(HeadOrder::groups(count, groups, heads))
 }
 
-/// The rows of latent attention's second matrix that make plain keys, transposed, or those that make values.
+/// The rows of latent attention's second matrix for plain keys, transposed, or for values.
 fn latent(config: &Config, given: FolderTensor<'_>, part: u64) -> Result<(Vec<u64>, Vec<Rows>), FolderError> {
     let heads = config.size("num_attention_heads")?;
     let (plain, value) = (config.size("qk_nope_head_dim")?, config.size("v_head_dim")?);

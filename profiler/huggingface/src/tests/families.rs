@@ -4,7 +4,7 @@ use super::*;
 
 use flashplan::internals::model::config::Config;
 
-/// The description and the weights of a folder are those of a file that llama.cpp's converter made.
+/// Asserts that a folder's description and weights equal a file of llama.cpp's converter.
 fn assert_same(folder: &Folder, golden_name: &str) -> Config {
     let (_place, path) = converted(folder.path(), None);
     let (made, expected) = (Gguf::open(&path).unwrap(), Gguf::open(converters(golden_name)).unwrap());

@@ -1,4 +1,4 @@
-//! A thread that keeps reads in flight through one of the runtime's back ends, as a run does.
+//! A thread that keeps reads in flight through one of the runtime's back ends.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ const SPARE_MAX: u32 = 16;
 /// The order of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern {
-    /// Every block once, in an order without a pattern.
+    /// Every block once, in pseudo-random order.
     Random,
     /// Reads in order.
     Sequential,
@@ -37,13 +37,13 @@ impl Pattern {
         }
     }
 
-    /// The block to read after `done` others; each of `blocks`, a power of two, comes once a round.
+    /// The block to read after `done` others. Each of `blocks`, a power of two, comes once in a round.
     pub(super) fn block(self, done: u64, blocks: u64) -> u64 {
         let mask = blocks - 1;
         if self == Self::Sequential || blocks < 4 {
             return done & mask;
         }
-        // two rounds of steps that each map the numbers below a power of two onto themselves
+        // two rounds of steps, each a permutation of the numbers below a power of two
         let half = blocks.ilog2().div_ceil(2);
         let mut block = done & mask;
         for factor in [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93_u64] {
@@ -54,15 +54,15 @@ impl Pattern {
     }
 }
 
-/// A place on the read surface.
+/// A point of the read surface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) pattern: Pattern,
-    /// A power of two.
+    /// Bytes of a read, a power of two.
     pub(super) block_bytes: u64,
     /// Reads in flight.
     pub(super) depth: u32,
-    /// A power of two, from the start of the file on.
+    /// Bytes of the file, from its start, that are read; a power of two.
     pub(super) span_bytes: u64,
 }
 
@@ -71,22 +71,21 @@ pub(super) struct Point {
 pub(super) struct Outcome {
     /// Reads per second, window by window.
     pub(super) rates: Vec<f64>,
-    /// CPU time of this process by the read: of the thread that issues, and of those that read. Interrupts are not in it.
+    /// CPU time of this process for a read: of the issuing and the reading threads, without interrupts.
     pub(super) cpu_seconds_per_read: Option<f64>,
 }
 
-/// The reads of a measurement: back end, file, cores and place.
+/// The reads of a measurement: back end, file, cores and pattern.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Readers<'a> {
     pub(super) backend: Backend,
     pub(super) file: &'a File,
     pub(super) direct: bool,
-    /// The cores on which the issuing thread and those of `pread` may run.
+    /// The cores for the issuing thread and the threads of `pread`.
     pub(super) cores: &'a [u32],
     /// The file's path, for messages.
     pub(super) path: &'a Path,
-    /// The share of a pattern's order that comes before the first read: a round that begins elsewhere meets no cache of the
-    /// one before.
+    /// The share of the pattern's order to skip: a round that begins elsewhere finds nothing that the round before cached.
     pub(super) from: f64,
 }
 
@@ -100,7 +99,7 @@ impl Readers<'_> {
         Ok(Outcome { rates, cpu_seconds_per_read: (done.reads > 0).then(|| cpu / done.reads as f64) })
     }
 
-    /// Reads until `done`; returns how many.
+    /// Reads until `done`, and returns the number of reads.
     pub(super) fn run_until(self, point: Point, done: &AtomicBool) -> Result<u64, ProfileError> {
         const AN_HOUR: Duration = Duration::from_secs(3600);
         Ok(self.read(point, done, AN_HOUR, 1)?.reads)
@@ -114,9 +113,9 @@ impl Readers<'_> {
         window: Duration,
         windows: usize,
     ) -> Result<Done, ProfileError> {
-        // some more than are in flight, as in a run: nobody waits for the issuing thread
+        // more than the reads in flight, as in a run: no read waits for the issuing thread
         let buffers = (point.depth + point.depth.min(SPARE_MAX)) as usize;
-        // on huge pages, as those of a run
+        // huge pages, as in a run
         let bytes = (point.block_bytes * buffers as u64).next_multiple_of(HUGE_PAGE_BYTES as u64);
         let mut arena = Arena::new(bytes)?;
         let slabs = (0..buffers)
@@ -133,7 +132,7 @@ impl Readers<'_> {
         })
     }
 
-    /// Keeps every buffer in a read.
+    /// Keeps a read in flight in every buffer.
     fn issue(
         self,
         point: Point,
@@ -152,7 +151,7 @@ impl Readers<'_> {
         flash.adopt(&mut slabs);
         let blocks = point.span_bytes / point.block_bytes;
         let mut own = Done { windows: vec![0.0; windows], reads: 0, cpu: Duration::ZERO };
-        // when the read of each tag was requested, in windows
+        // start of each tag's read, in windows
         let mut requested = vec![0.0; slabs.len()];
         let mut free: Vec<(u32, Buffer)> = (0..).zip(slabs).collect();
         let mut batch = Vec::with_capacity(free.len());
@@ -185,14 +184,13 @@ impl Readers<'_> {
 /// Reads completed by a thread.
 #[derive(Debug)]
 struct Done {
-    /// Reads in each window; one that reaches over the end of a window counts in both, in proportion, so that
-    /// few and long reads are not counted in whole numbers.
+    /// Reads in each window. A read across the end of a window counts in both, in proportion: long reads are few.
     windows: Vec<f64>,
     reads: u64,
     cpu: Duration,
 }
 
-/// Counts one read from `begun` to `ended`, both in windows.
+/// Counts a read from `begun` to `ended`, both in windows.
 fn share(windows: &mut [f64], begun: f64, ended: f64) {
     let length = (ended - begun).max(f64::MIN_POSITIVE);
     for (index, window) in windows.iter_mut().enumerate().skip(begun as usize) {

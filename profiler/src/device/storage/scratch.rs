@@ -1,4 +1,4 @@
-//! The file that is read: nameless, filled with noise, and the proof that reading it reads the disk.
+//! The scratch file, nameless and filled with noise, and the proof that its reads reach the disk.
 
 use std::fs::File;
 use std::io;
@@ -14,13 +14,13 @@ use super::super::measure::Random;
 use super::Pattern;
 use crate::{Context, ProfileError};
 
-/// Written at once.
+/// Bytes of a write.
 const PIECE_BYTES: usize = 4 << 20;
-/// Brought to the disk at once, so that little of it is ever in the page cache.
+/// Bytes between two flushes to the disk, which keep the page cache small.
 const SYNC_BYTES: u64 = 64 << 20;
-/// Pages that are read to see where they come from.
+/// Pages whose origin is probed.
 const PROBES: u64 = 128;
-/// Largest share of the pages that were read directly that may come from the page cache.
+/// Maximum share of directly read pages that come from the page cache.
 const STRAY: f64 = 0.05;
 const PAGE_BYTES: usize = 4096;
 
@@ -33,7 +33,7 @@ pub(in crate::device) struct Scratch {
 }
 
 impl Scratch {
-    /// Writes it, `size` bytes of noise that no file system or disk can compress or share.
+    /// Writes `size` bytes of noise, which no file system or disk can compress or share.
     pub(super) fn write(context: &Context, folder: &Path, size: u64) -> Result<Self, ProfileError> {
         let io = |source| ProfileError::Scratch { path: folder.to_owned(), source };
         let file = tempfile::tempfile_in(folder).map_err(io)?;
@@ -59,12 +59,12 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Lets the page cache drop what it has of the file.
+    /// Drops the file from the page cache.
     fn forget(&self) -> io::Result<()> {
         Ok(fadvise(&self.file, 0, NonZeroU64::new(self.size), Advice::DontNeed)?)
     }
 
-    /// An empty page cache, and its read-ahead as the pattern wants it.
+    /// Drops the file from the page cache, and sets the read-ahead for a pattern.
     pub(super) fn drop_cache(&self, pattern: Pattern) -> Result<(), ProfileError> {
         let advice = match pattern {
             Pattern::Random => Advice::Random,
@@ -77,7 +77,7 @@ impl Scratch {
         advise().map_err(|source| self.error("empty the page cache of a file in", source))
     }
 
-    /// Reads through the page cache; `drop_cache` speaks for it too.
+    /// The file for reads through the page cache, with the read-ahead of `drop_cache`.
     pub(super) fn buffered(&self) -> Result<File, ProfileError> {
         self.file.try_clone().map_err(|source| self.error("open again the scratch file in", source))
     }
@@ -88,11 +88,10 @@ impl Scratch {
         Ok(File::from(rustix::fs::open(path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
-    /// The file opened for direct reads, if these work and bypass the page cache, and a sentence about it.
+    /// The file for direct reads, if they work and bypass the page cache; and warnings.
     ///
-    /// Some pages are read twice directly, and others twice through the page cache: the disk must give the first twice
-    /// and the second once, as the kernel counts what this thread had fetched. (Probing the page cache with reads that may
-    /// not wait is no proof: where the disk answers before the call returns, they find what they have just requested.)
+    /// Some pages are read twice directly, others twice through the page cache. By the kernel's count of fetched bytes the disk must give
+    /// the first twice and the second once. Non-blocking reads would prove nothing: a fast disk answers before the call returns.
     pub(super) fn prove_direct(&self) -> Result<(Option<File>, Vec<String>), ProfileError> {
         let reading = |source| self.error("read the scratch file in", source);
         let direct = match self.reopen(OFlags::DIRECT) {
@@ -107,7 +106,7 @@ impl Scratch {
             return Ok((None, vec![format!("direct reads are refused: {why}; reads are buffered")]));
         }
         self.drop_cache(Pattern::Random)?;
-        // the first half of the file is read directly, the second half through the page cache
+        // direct reads take the first half of the file, buffered ones the second
         let mut fetched_of_two = |file: &File, half: u64| {
             let step = self.size / 2 / PROBES;
             let before = bytes_fetched();
@@ -133,8 +132,10 @@ impl Scratch {
     }
 }
 
-/// Whether direct reads bypass the page cache, and why: by the bytes fetched when [`PROBES`] pages were read twice
-/// directly, and twice through the page cache. Without counts the system is believed.
+/// Whether direct reads bypass the page cache, and why.
+///
+/// It compares the bytes fetched for [`PROBES`] pages that were read twice directly, and twice through the page cache. Without counts
+/// it trusts the system.
 fn verdict((direct, buffered): (Option<u64>, Option<u64>)) -> (bool, String) {
     let requested = 2 * PROBES * PAGE_BYTES as u64;
     let (Some(direct), Some(buffered)) = (direct, buffered) else {
@@ -151,7 +152,7 @@ fn verdict((direct, buffered): (Option<u64>, Option<u64>)) -> (bool, String) {
     (bypass, format!("direct reads {does} the page cache: {fact}"))
 }
 
-/// Bytes that this thread had fetched from disks, if the kernel counts them.
+/// Bytes that this thread has fetched from disks, if the kernel counts them.
 fn bytes_fetched() -> Option<u64> {
     let counts = std::fs::read_to_string("/proc/thread-self/io").ok()?;
     counts.lines().find_map(|line| line.strip_prefix("read_bytes:"))?.trim().parse().ok()

@@ -1,8 +1,7 @@
-//! How reads that are in flight together complete: one after another, or all at once; and how fast what they bring is checked.
+//! Completion of reads in flight, one after another or all at once, and the speed of checking their bytes.
 //!
-//! Disks of virtual machines may tell of a batch only when all of it is done. What is computed from the first of its reads then waits for
-//! the last. What has just been read lies in no cache of the core that checks it, or in that of another one, so that checking it takes far longer
-//! than reading memory in order.
+//! Disks of virtual machines may report a batch of reads only when all of it is done; computing then waits for the last read. Bytes just
+//! read are in no cache of the core that checks them, so a check is far slower than reading memory in order.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -20,20 +19,20 @@ use crate::{Context, ProfileError};
 
 /// Reads of a batch.
 const DEPTH: u32 = 8;
-/// Bytes of a read: many times as long under way as it takes to be told of.
+/// Bytes of a read, whose transfer takes many times as long as its completion.
 const BLOCK_BYTES: u64 = 256 << 10;
 const BATCHES: u64 = 64;
-/// Buffers that are filled in turn: as many bytes as those of a run, so that no cache still has what was in them.
+/// Buffers that are filled in turn. They have the bytes of a run's buffers, so that no cache still has their contents.
 const BUFFERS: u32 = 128;
-/// Bytes of what has a checksum of its own: about a neuron.
+/// Bytes with a checksum of their own: about a neuron.
 const NEURON_BYTES: usize = 4 << 10;
 
-/// In the median of some batches.
+/// The median of some batches.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batches {
-    /// Of the reads in flight beside the last, the share that complete no sooner than it does.
+    /// Share of the reads in flight, without the last, that complete together with the last.
     pub(super) together_fraction: f64,
-    /// Bytes that one thread compares with their checksums a second, of what has just been read, while more is.
+    /// Bytes just read that one thread verifies per second, while other reads are in flight.
     pub(super) check_bytes_per_second: f64,
 }
 
@@ -63,7 +62,7 @@ pub(super) fn measure(
             let submitted = Instant::now();
             flash.submit(&mut requests);
             let start = Instant::now();
-            // first none is checked, and then each batch while the next one is under way
+            // the first batches are not checked; later ones while the next is in flight
             if batch > BATCHES {
                 let brought = free.range(free.len() - depth..);
                 for neuron in brought.flat_map(|(_, buffer)| buffer.chunks(NEURON_BYTES)) {
@@ -94,8 +93,9 @@ pub(super) fn measure(
     })
 }
 
-/// The share of a batch that completed with its last read, of ascending times: on a line from 0, where the first of `n` took an `n`th of the
-/// time of all, to 1, where it took all.
+/// The share of a batch that completed with its last read, from ascending times.
+///
+/// It is 0 where the first of `n` reads took an `n`th of the batch's time, and 1 where it took all; linear between.
 fn fraction(times: &[f64]) -> Option<f64> {
     let (first, last) = (times.first()?, times.last()?);
     let evenly = last / times.len() as f64;
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(fraction(&[1.0, 2.0, 3.0, 4.0]), Some(0.0));
         assert_eq!(fraction(&[4.0, 4.0, 4.0, 4.0]), Some(1.0));
         assert_eq!(fraction(&[2.5, 2.5, 4.0, 4.0]), Some(0.5));
-        // sooner than evenly: the disk had it in a cache
+        // faster than evenly: the disk had it in a cache
         assert_eq!(fraction(&[0.5, 2.0, 3.0, 4.0]), Some(0.0));
         assert_eq!((fraction(&[]), fraction(&[1.0])), (None, None), "one read completes with itself");
     }

@@ -1,4 +1,4 @@
-//! What it costs to go on after a wait for reads: threads that had nothing to do for long enough sleep, and must be woken.
+//! The cost of waking threads after a wait for reads: idle threads go to sleep.
 
 use std::hint::black_box;
 use std::thread;
@@ -11,13 +11,13 @@ use crate::device::load::undisturbed;
 use crate::device::measure::{fill_between, median, thread_counts};
 use crate::{Context, ProfileError, Stopped};
 
-/// A wait: no thread of the pool looks for work any more at its end.
+/// A wait, after which all threads of the pool sleep.
 const WAIT: Duration = SPIN_TIME_MAX.saturating_mul(3);
-/// Steps after a wait in a window, and as many at once after one another.
+/// Steps of a window after a wait each, and as many without.
 const STEPS: usize = 32;
 const WINDOWS: usize = 5;
 
-/// By number of `cores`, fastest first: seconds that a step of all threads takes longer after a wait.
+/// Extra seconds of a step after a wait, by number of `cores`, fastest first.
 pub(super) fn measure(context: &Context, cores: &[u32]) -> Result<Vec<f64>, ProfileError> {
     let counts = thread_counts(cores.len());
     let mut seconds = Vec::with_capacity(counts.len());
@@ -63,7 +63,7 @@ mod tests {
             .iter()
             .flat_map(|class| class.cores.iter().map(|core| core.id))
             .collect();
-        // whoever else computes can hold up any window, but not all of them
+        // other programs can disturb any window, but not all
         let some = |threads: usize, range: std::ops::Range<f64>| {
             let pool = Pool::new(&cores[..threads]).unwrap();
             let windows: Vec<f64> = (0..10).map(|_| longer_after_a_wait(&pool)).collect();

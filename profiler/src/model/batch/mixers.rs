@@ -1,0 +1,385 @@
+//! Token mixers on windows of text: attention, latent attention, convolutions, delta nets and state spaces.
+
+use flashplan::internals::model::config::{
+    Attention, Convolution, DeltaNet, HeadNorm, Latent, Role, StateSpace,
+};
+use flashplan::internals::reference::rounded;
+use flashplan::internals::rotary::Rotary;
+use kernels::{Matrix, Rotation, rms_norm, rms_norm_in_place, softmax};
+use rayon::prelude::*;
+
+use super::super::matrix::{Strided, product_strided};
+use super::products::{transposed, values_of};
+use super::{Layer, normed_rows};
+
+impl Layer<'_> {
+    /// Output of a short convolution, window after window: `[tokens, width]`.
+    pub(super) fn convolved(&self, convolution: Convolution, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let width = self.source.config().width;
+        let tokens = normed.len() / width;
+        let projected = transposed(&self.times(self.part(Role::ConvolutionInput), None, normed), tokens);
+        let rows = projected.chunks(3 * width);
+        let gated = rows.flat_map(|row| row[..width].iter().zip(&row[2 * width..]).map(|(b, x)| b * x));
+        let taps = values_of(self.part(Role::ConvolutionTaps));
+        let mut mixed = causal(&taps, convolution.taps, &gated.collect::<Vec<f32>>(), windows);
+        mixed.chunks_mut(width).zip(projected.chunks(3 * width)).for_each(|(mixed, row)| {
+            mixed.iter_mut().zip(&row[width..]).for_each(|(mixed, c)| *mixed *= c);
+        });
+        transposed(&self.times(self.part(Role::ConvolutionOutput), None, &mixed), tokens)
+    }
+
+    /// Output of a gated delta net, window after window, each head by itself: `[tokens, width]`.
+    pub(super) fn delta_net(&self, net: DeltaNet, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let c = self.source.config();
+        let (tokens, width) = (normed.len() / c.width, net.head_width);
+        let rows = |role: Role| transposed(&self.times(self.part(role), None, normed), tokens);
+        let (of_tokens, of_heads) = net.input_roles().split_at(2);
+        let (mixed, gate) = (rows(of_tokens[0]), rows(of_tokens[1]));
+        let parts: Vec<Vec<f32>> = of_heads.iter().map(|&role| rows(role)).collect();
+        let of_token = |t: usize| {
+            parts.iter().flat_map(move |part| part.chunks(part.len() / tokens).nth(t).unwrap_or_default())
+        };
+        let alphas_and_betas: Vec<f32> = (0..tokens).flat_map(of_token).copied().collect();
+        let [taps, bias, decay, weight] =
+            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm]
+                .map(|role| values_of(self.part(role)));
+        let mut mixed = causal(&taps, net.taps, &mixed, windows);
+        mixed.par_iter_mut().for_each(|value| *value *= sigmoid(*value));
+        let (channels, heads) = (net.channels(), net.value_heads);
+        let unit = |t: usize, first: usize, head: usize| -> Vec<f32> {
+            let of = &mixed[t * channels + first + head * width..][..width];
+            let length = (of.iter().map(|value| value * value).sum::<f32>() + DeltaNet::EPSILON).sqrt();
+            of.iter().map(|value| value / length).collect()
+        };
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        let read: Vec<Vec<f32>> = (0..windows.len() * heads)
+            .into_par_iter()
+            .map(|at| {
+                let (window, head) = (at / heads, at % heads);
+                let start: usize = windows[..window].iter().sum();
+                // of each value its row, as long as a key
+                let mut matrix = vec![0.0; width * width];
+                let mut read = Vec::with_capacity(windows[window] * width);
+                for t in start..start + windows[window] {
+                    let [q, k] = [0, net.key_width()].map(|first| unit(t, first, net.key_head(head)));
+                    let new = &mixed[t * channels + 2 * net.key_width() + head * width..][..width];
+                    let (alpha, beta) = net.alpha_and_beta(head);
+                    let of_token = &alphas_and_betas[2 * t * heads..];
+                    let step = of_token[alpha] + bias[head];
+                    let softplus = if step > 20.0 { step } else { step.exp().ln_1p() };
+                    let (stays, rate) = ((decay[head] * softplus).exp(), sigmoid(of_token[beta]));
+                    for (row, new) in matrix.chunks_mut(width).zip(new) {
+                        row.iter_mut().for_each(|value| *value *= stays);
+                        let change = rate * (new - dot(row, &k));
+                        row.iter_mut().zip(&k).for_each(|(value, k)| *value += change * k);
+                        read.push(dot(row, &q) / (width as f32).sqrt());
+                    }
+                }
+                read
+            })
+            .collect();
+        let mut out = vec![0.0; gate.len()];
+        for (at, read) in read.iter().enumerate() {
+            let (window, head) = (at / heads, at % heads);
+            let start: usize = windows[..window].iter().sum();
+            for (t, read) in (start..).zip(read.chunks(width)) {
+                let place = (t * heads + head) * width;
+                let out = &mut out[place..][..width];
+                rms_norm(read, &weight, c.norm_epsilon, out);
+                out.iter_mut().zip(&gate[place..]).for_each(|(out, gate)| *out *= gate * sigmoid(*gate));
+            }
+        }
+        transposed(&self.times(self.part(Role::StateOutput), None, &out), tokens)
+    }
+
+    /// Output of a state space, window after window, each head by itself: `[tokens, width]`.
+    pub(super) fn state_space(&self, space: StateSpace, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let c = self.source.config();
+        let (inner, channels, heads) = (space.inner_width(), space.channels(), space.heads);
+        let (tokens, states, width) = (normed.len() / c.width, space.state, space.head_width);
+        let projected = transposed(&self.times(self.part(Role::StateInput), None, normed), tokens);
+        let rows = projected.chunks(inner + channels + heads);
+        let mixed: Vec<f32> = rows.clone().flat_map(|row| &row[inner..inner + channels]).copied().collect();
+        let [taps, bias, decay, skip, weight] =
+            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateSkip, Role::StateNorm]
+                .map(|role| values_of(self.part(role)));
+        let mut mixed = causal(&taps, space.taps, &mixed, windows);
+        self.add_bias(Role::StateTapsBias, &mut mixed);
+        mixed.par_iter_mut().for_each(|value| *value *= sigmoid(*value));
+        let steps: Vec<f32> = rows.clone().flat_map(|row| &row[inner + channels..]).copied().collect();
+        let read: Vec<Vec<f32>> = (0..windows.len() * heads)
+            .into_par_iter()
+            .map(|at| {
+                let (window, head) = (at / heads, at % heads);
+                let start: usize = windows[..window].iter().sum();
+                let group = head / (heads / space.groups);
+                let mut state = vec![0.0; width * states];
+                let mut read = Vec::with_capacity(windows[window] * width);
+                for t in start..start + windows[window] {
+                    let (x, directions) = mixed[t * channels..][..channels].split_at(inner);
+                    let along = |at: usize| &directions[(at * space.groups + group) * states..][..states];
+                    let step = steps[t * heads + head] + bias[head];
+                    let step = if step > 20.0 { step } else { step.exp().ln_1p() };
+                    let stays = (step * decay[head]).exp();
+                    for (state, x) in state.chunks_mut(states).zip(&x[head * width..]) {
+                        state.iter_mut().zip(along(0)).for_each(|(s, b)| *s = stays * *s + step * x * b);
+                        let y: f32 = state.iter().zip(along(1)).map(|(s, c)| s * c).sum();
+                        read.push(y + skip[head] * x);
+                    }
+                }
+                read
+            })
+            .collect();
+        let mut gated = vec![0.0; tokens * inner];
+        for (at, read) in read.iter().enumerate() {
+            let (window, head) = (at / heads, at % heads);
+            let start: usize = windows[..window].iter().sum();
+            for (t, read) in (start..).zip(read.chunks(width)) {
+                let gate = &projected[t * (inner + channels + heads) + head * width..];
+                let gated = &mut gated[t * inner + head * width..][..width];
+                let values = gated.iter_mut().zip(read).zip(gate);
+                values.for_each(|((gated, y), gate)| *gated = y * gate * sigmoid(*gate));
+            }
+        }
+        let of_group = inner / space.groups;
+        let mut normed = vec![0.0; gated.len()];
+        let groups = gated.chunks(of_group).zip(normed.chunks_mut(of_group)).enumerate();
+        for (at, (gated, normed)) in groups {
+            let weight = &weight[at % space.groups * of_group..][..of_group];
+            rms_norm(gated, weight, c.norm_epsilon, normed);
+        }
+        transposed(&self.times(self.part(Role::StateOutput), None, &normed), tokens)
+    }
+
+    /// Output of attention, window after window: `[tokens, width]`.
+    pub(super) fn attended(&self, a: &Attention, normed: &[f32], windows: &[usize]) -> Vec<f32> {
+        let (c, head_width) = (self.source.config(), a.head_width);
+        let tokens = normed.len() / c.width;
+        let [query, key, value, output] = self.source.projections(self.block);
+        let value = if a.values_are_keys { key } else { value };
+        let rows = |w: Matrix<'_>, bias: Role| {
+            let mut rows = transposed(&self.times(w, None, normed), tokens);
+            self.add_bias(bias, &mut rows);
+            rows
+        };
+        let mut query = rows(query, Role::QueryBias);
+        let mut gate = Vec::new();
+        if a.gate {
+            // each head's query, and then its gate
+            let both = query.chunks(2 * head_width).map(|both| both.split_at(head_width));
+            let (queries, gates): (Vec<&[f32]>, Vec<&[f32]>) = both.unzip();
+            (query, gate) = (queries.concat(), gates.concat());
+        }
+        let mut key = rows(key, Role::KeyBias);
+        let mut value = rows(value, Role::ValueBias);
+        let (q_width, kv_width) = (a.query_width(), a.kv_width());
+        if let Some(norm) = a.norm {
+            let head = norm == HeadNorm::Head;
+            for (role, rows, width) in
+                [(Role::QueryNorm, &mut query, q_width), (Role::KeyNorm, &mut key, kv_width)]
+            {
+                if let Some(weight) = self.source.part(self.block, role) {
+                    *rows = normed_rows(rows, weight, if head { head_width } else { width }, c.norm_epsilon);
+                }
+            }
+        }
+        if a.value_norm {
+            value.par_chunks_mut(head_width).for_each(|head| rms_norm_in_place(head, c.norm_epsilon));
+        }
+        let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
+        let longest = windows.iter().copied().max().unwrap_or(0);
+        let rotary = a.rope.map(|rope| Rotary::new(&c.ropes[rope], longest));
+        (query.par_chunks_mut(q_width).zip(key.par_chunks_mut(kv_width)).zip(&positions)).for_each(
+            |((query, key), &position)| {
+                if let Some(rotary) = &rotary {
+                    let mut rotations = vec![Rotation::default(); rotary.pairs()];
+                    rotary.fill(position, &mut rotations);
+                    rotary.rotate(query, head_width, &rotations);
+                    rotary.rotate(key, head_width, &rotations);
+                }
+                let factor = a.temperature.map_or(1.0, |temperature| temperature.factor(position));
+                query.iter_mut().for_each(|query| *query *= factor);
+            },
+        );
+        if let Some(format) = self.kv {
+            for rows in [&mut key, &mut value] {
+                let heads = rows.par_chunks_mut(head_width);
+                heads.for_each(|head| head.copy_from_slice(&rounded(format, head)));
+            }
+        }
+        let mut query = self.softmaxed(a, query, &key, &value, windows);
+        query.iter_mut().zip(gate).for_each(|(value, gate)| *value *= sigmoid(gate));
+        let mut out = transposed(&self.times(output, None, &query), tokens);
+        self.add_bias(Role::AttentionOutputBias, &mut out);
+        out
+    }
+
+    /// `softmax(scale q k^T) v` of each head, window after window, over what each token sees: `[tokens, query_width]`.
+    ///
+    /// *Shapes*: `query: [tokens, query_width]`, `key`, `value: [tokens, kv_width]`.
+    fn softmaxed(
+        &self,
+        a: &Attention,
+        mut query: Vec<f32>,
+        key: &[f32],
+        value: &[f32],
+        windows: &[usize],
+    ) -> Vec<f32> {
+        let (head_width, q_width, kv_width) = (a.head_width, a.query_width(), a.kv_width());
+        let sinks = self.source.part(self.block, Role::Sinks).map(values_of);
+        let mut starts = Vec::with_capacity(windows.len());
+        let mut start = 0;
+        for &window in windows {
+            starts.push((start, window));
+            start += window;
+        }
+        let heads: Vec<(usize, usize, usize)> = starts
+            .iter()
+            .flat_map(|&(start, window)| (0..a.heads).map(move |head| (start, window, head)))
+            .collect();
+        let attended: Vec<Vec<f32>> = heads
+            .par_iter()
+            .map(|&(start, window, head)| {
+                let at = head / (a.heads / a.kv_heads) * head_width;
+                let part = |x: &[f32], row: usize, column: usize| start * row + column..x.len();
+                let q = Strided {
+                    values: &query[part(&query, q_width, head * head_width)],
+                    row: q_width,
+                    column: 1,
+                };
+                let k = Strided { values: &key[part(key, kv_width, at)], row: 1, column: kv_width };
+                let v = Strided { values: &value[part(value, kv_width, at)], row: kv_width, column: 1 };
+                let mut scores = vec![0.0; window * window];
+                product_strided((window, head_width, window), q, k, &mut scores);
+                for (position, scores) in scores.chunks_mut(window).enumerate() {
+                    let (seen, later) = scores.split_at_mut(position + 1);
+                    later.fill(0.0);
+                    let (before, seen) = seen.split_at_mut(a.first_seen(position));
+                    before.fill(0.0);
+                    seen.iter_mut().for_each(|score| *score *= a.scale);
+                    if let Some(bound) = a.softcap {
+                        seen.iter_mut().for_each(|score| *score = bound * (*score / bound).tanh());
+                    }
+                    match &sinks {
+                        None => softmax(seen),
+                        Some(sinks) => {
+                            let mut all = [&*seen, &[sinks[head]]].concat();
+                            softmax(&mut all);
+                            seen.copy_from_slice(&all[..seen.len()]);
+                        }
+                    }
+                }
+                let mut out = vec![0.0; window * head_width];
+                let scores = Strided { values: &scores, row: window, column: 1 };
+                product_strided((window, window, head_width), scores, v, &mut out);
+                out
+            })
+            .collect();
+        // `query` is done with: the heads' results take its place.
+        for (&(start, _, head), attended) in heads.iter().zip(&attended) {
+            for (i, attended) in attended.chunks(head_width).enumerate() {
+                query[(start + i) * q_width + head * head_width..][..head_width].copy_from_slice(attended);
+            }
+        }
+        query
+    }
+
+    /// Output of latent attention, window after window: `[tokens, width]`.
+    ///
+    /// As in the engine, queries and results are multiplied by the matrices that would make keys and values from the stored vectors.
+    pub(super) fn latent(
+        &self,
+        a: &Attention,
+        latent: Latent,
+        normed: &[f32],
+        windows: &[usize],
+    ) -> Vec<f32> {
+        let Latent { query_rank, rank, plain, rotated, value } = latent;
+        let (c, kept, width) = (self.source.config(), a.head_width, latent.query_width());
+        let tokens = normed.len() / c.width;
+        let rows = |role: Role, x: &[f32]| transposed(&self.times(self.part(role), None, x), tokens);
+        let queries = match query_rank {
+            None => rows(Role::Query, normed),
+            Some(rank) => {
+                let (low, weight) = (rows(Role::QueryDown, normed), self.part(Role::QueryDownNorm));
+                rows(Role::QueryUp, &normed_rows(&low, weight, rank, c.norm_epsilon))
+            }
+        };
+        let mut vectors = rows(Role::LatentDown, normed);
+        let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
+        let longest = windows.iter().copied().max().unwrap_or(0);
+        let rotary = a.rope.map(|rope| Rotary::new(&c.ropes[rope], longest));
+        let rotate = |values: &mut [f32], position: usize| {
+            let Some(rotary) = &rotary else { return };
+            let mut rotations = vec![Rotation::default(); rotary.pairs()];
+            rotary.fill(position, &mut rotations);
+            rotary.rotate(values, rotated, &rotations);
+        };
+        let weight = values_of(self.part(Role::LatentNorm));
+        vectors.par_chunks_mut(kept).zip(&positions).for_each(|(vector, &position)| {
+            let (front, shared) = vector.split_at_mut(rank);
+            let before = front.to_vec();
+            rms_norm(&before, &weight, c.norm_epsilon, front);
+            rotate(shared, position);
+            if let Some(format) = self.kv {
+                vector.copy_from_slice(&rounded(format, vector));
+            }
+        });
+        let mut taken = vec![0.0; tokens * a.heads * kept];
+        taken.par_chunks_mut(kept).enumerate().for_each(|(at, taken)| {
+            let rotated = &mut taken[rank..];
+            rotated.copy_from_slice(&queries[at * width + plain..][..rotated.len()]);
+            rotate(rotated, positions[at / a.heads]);
+        });
+        self.of_heads(Role::KeyUp, a.heads, (&queries, width), (&mut taken, kept));
+        let read = self.softmaxed(a, taken, &vectors, &vectors, windows);
+        let mut mixed = vec![0.0; tokens * a.heads * value];
+        self.of_heads(Role::ValueUp, a.heads, (&read, kept), (&mut mixed, value));
+        transposed(&self.times(self.part(Role::AttentionOutput), None, &mixed), tokens)
+    }
+
+    /// Each head's own matrix times the first values of its vectors, into the first values of others.
+    ///
+    /// *Shapes*: `x: [tokens, heads, x_stride]`, `out: [tokens, heads, out_stride]`.
+    fn of_heads(
+        &self,
+        role: Role,
+        heads: usize,
+        (x, x_stride): (&[f32], usize),
+        (out, out_stride): (&mut [f32], usize),
+    ) {
+        let all = self.part(role);
+        let (count, bytes) = (all.rows / heads, all.bytes.len() / heads);
+        for head in 0..heads {
+            let w = Matrix { rows: count, bytes: &all.bytes[head * bytes..][..bytes], ..all };
+            let of_head = x.chunks(x_stride).skip(head).step_by(heads);
+            let fronts: Vec<f32> = of_head.flat_map(|x| &x[..w.columns]).copied().collect();
+            let products = transposed(&self.times(w, None, &fronts), fronts.len() / w.columns);
+            let places = out.chunks_mut(out_stride).skip(head).step_by(heads);
+            places.zip(products.chunks(count)).for_each(|(out, new)| out[..count].copy_from_slice(new));
+        }
+    }
+}
+
+/// Each channel's sum over its last `count` positions, window after window: `[tokens, channels]`.
+///
+/// *Shapes*: `taps: [channels, count]`, `values: [tokens, channels]`.
+fn causal(taps: &[f32], count: usize, values: &[f32], windows: &[usize]) -> Vec<f32> {
+    let channels = taps.len() / count;
+    let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
+    let mut out = vec![0.0; values.len()];
+    out.par_chunks_mut(channels).enumerate().for_each(|(t, out)| {
+        let seen = count.min(positions[t] + 1);
+        for (channel, out) in out.iter_mut().enumerate() {
+            let taps = &taps[channel * count..][..count];
+            let term = |back: usize| taps[count - 1 - back] * values[(t - back) * channels + channel];
+            *out = (0..seen).rev().map(term).sum();
+        }
+    });
+    out
+}
+
+/// `1 / (1 + e^-x)`.
+pub(super) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
