@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use flashplan::internals::model::tokenizer::Strips;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -41,6 +42,10 @@ pub(crate) struct AddedToken {
     pub(crate) content: String,
     #[serde(default)]
     pub(crate) special: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
 }
 
 /// A template, or several by name.
@@ -109,6 +114,27 @@ const ROLES: [(&str, &str); 9] = [
     ("eom", "eom"),
 ];
 
+/// Lists the tokens that take the spaces beside them, where there are any. llama.cpp's converter has no keys for them.
+fn strips(json: Option<&TokenizerJson>, tokenizer_config: Option<&TokenizerConfig>, keys: &mut Keys) {
+    let taking: Vec<(i32, [bool; 2])> = match json {
+        Some(json) => {
+            json.added_tokens.iter().map(|token| (token.id as i32, [token.lstrip, token.rstrip])).collect()
+        }
+        None => {
+            let all = tokenizer_config.into_iter().flat_map(|config| &config.added_tokens_decoder);
+            let one =
+                |(id, token): (&String, &AddedToken)| Some((id.parse().ok()?, [token.lstrip, token.rstrip]));
+            all.filter_map(one).collect()
+        }
+    };
+    for (side, key) in Strips::KEYS.into_iter().enumerate() {
+        let ids: Vec<i32> = taking.iter().filter(|(_, strips)| strips[side]).map(|(id, _)| *id).collect();
+        if !ids.is_empty() {
+            keys.wholes(key, &ids);
+        }
+    }
+}
+
 /// Writes the ids of special tokens, whether they are added to a text, and the template; returns remarks on facts without a GGUF key.
 ///
 /// The architecture knows some special tokens by their text.
@@ -121,6 +147,7 @@ pub(crate) fn keys(
     roles: &[(&'static str, &str)],
     keys: &mut Keys,
 ) -> Result<Vec<String>, FolderError> {
+    strips(json, tokenizer_config, keys);
     let named = |role: &str| {
         let config = tokenizer_config?;
         let token = match role {

@@ -1030,6 +1030,22 @@ fn added_tokens_of_sentencepiece_have_their_kinds() {
     assert!(tokenizer.add_bos && !tokenizer.add_eos && !tokenizer.add_space_prefix);
 }
 
+/// As Phi 4's tokenizer has them.
+#[test]
+fn added_tokens_that_take_spaces_are_listed() {
+    let folder = Folder::of("gpt-oss");
+    assert!(tokenizer_of(&folder).strips.is_empty());
+    let mut ids = Vec::new();
+    folder.edit("tokenizer.json", |it| {
+        for token in it["added_tokens"].as_array_mut().unwrap().iter_mut().take(2) {
+            (token["lstrip"], token["rstrip"]) = (json!(ids.is_empty()), json!(true));
+            ids.push(token["id"].as_u64().unwrap() as u32);
+        }
+    });
+    let strips = tokenizer_of(&folder).strips;
+    assert_eq!((&strips.before[..], &strips.after[..]), (&ids[..1], &ids[..]));
+}
+
 /// A SentencePiece vocabulary as transformers writes it to a `tokenizer.json`: all cuts of each piece into two, the best score first.
 fn merged(gguf: &Gguf<'_>) -> (Json, usize) {
     let data = TokenizerData::from_gguf(gguf).unwrap();

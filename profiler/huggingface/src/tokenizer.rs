@@ -70,6 +70,10 @@ pub(crate) struct AddedToken {
     pub(crate) content: String,
     #[serde(default)]
     special: bool,
+    #[serde(default)]
+    pub(crate) lstrip: bool,
+    #[serde(default)]
+    pub(crate) rstrip: bool,
 }
 
 /// The vocabulary and its merges.

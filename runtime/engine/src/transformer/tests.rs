@@ -26,7 +26,7 @@ use crate::flash::faulty::{Fault, Faulty};
 use crate::flash::{self, Flash};
 use crate::model::gguf::Gguf;
 use crate::model::source::SourceModel;
-use crate::model::tokenizer::{TokenizerData, TokenizerKind};
+use crate::model::tokenizer::{Strips, TokenizerData, TokenizerKind};
 use crate::model::writer::Writer;
 use crate::predictor::{Hidden, sign_bits};
 use crate::reference::Reference;
@@ -198,6 +198,7 @@ fn tokenizer() -> TokenizerData {
         add_eos: false,
         add_space_prefix: false,
         removes_spaces: false,
+        strips: Strips::default(),
         chat_template: None,
     }
 }

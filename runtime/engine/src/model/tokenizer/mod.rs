@@ -25,6 +25,7 @@ mod bpe;
 mod pre;
 mod special;
 mod spm;
+mod strips;
 mod unigram;
 
 #[cfg(test)]
@@ -32,6 +33,7 @@ mod tests;
 
 pub use pre::{PublishedRule, rules};
 pub use special::ends_by_its_text;
+pub use strips::Strips;
 
 /// The most tokens of a vocabulary.
 const TOKENS_MAX: usize = 1 << 22;
@@ -91,6 +93,9 @@ pub struct TokenizerData {
     /// [`TokenizerKind::Unigram`]: whether repeated spaces become one, and spaces at the ends of a text none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removes_spaces: bool,
+    /// Tokens that take the spaces beside them.
+    #[serde(default, skip_serializing_if = "Strips::is_empty")]
+    pub strips: Strips,
     /// The Jinja template that renders a conversation as text, if the file has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
@@ -307,6 +312,7 @@ impl TokenizerData {
                     .boolean("tokenizer.ggml.add_space_prefix")?
                     .unwrap_or(kind == TokenizerKind::SentencePiece),
             removes_spaces,
+            strips: Strips::from_gguf(gguf, &tokens, &types)?,
             chat_template: gguf.text("tokenizer.chat_template")?.map(str::to_owned),
             tokens,
             scores,
@@ -497,6 +503,7 @@ pub struct Tokenizer {
     ends: Vec<u32>,
     add_bos: bool,
     add_eos: bool,
+    strips: Strips,
     chat_template: Option<String>,
 }
 
@@ -518,6 +525,10 @@ impl Tokenizer {
         check_length("token types", data.types.len())?;
         if data.kind.has_scores() {
             check_length("scores", data.scores.len())?;
+        }
+        let strips = data.strips.before.iter().chain(&data.strips.after);
+        if let Some(&found) = strips.into_iter().find(|&&id| id as usize >= count) {
+            return Err(TokenizerError::Id { what: "space-taking", found, tokens: count });
         }
         for (what, id) in
             [("beginning", data.bos), ("end", data.eos), ("end-of-turn", data.eot), ("unknown", data.unknown)]
@@ -560,8 +571,8 @@ impl Tokenizer {
                 data.removes_spaces,
             )?),
         };
-        let TokenizerData { bos, eos, add_bos, add_eos, chat_template, .. } = data;
-        Ok(Self { vocabulary, model, literals, bos, eos, ends, add_bos, add_eos, chat_template })
+        let TokenizerData { bos, eos, add_bos, add_eos, strips, chat_template, .. } = data;
+        Ok(Self { vocabulary, model, literals, bos, eos, ends, add_bos, add_eos, strips, chat_template })
     }
 
     /// Number of tokens.
@@ -676,7 +687,10 @@ impl Tokenizer {
         let mut at = 0;
         while at < text.len() {
             let found = find(text, at);
-            let end = found.as_ref().map_or(text.len(), |(range, _)| range.start);
+            let end = found.as_ref().map_or(text.len(), |(range, token)| {
+                let strips = self.strips.before.contains(token);
+                if strips { at + text[at..range.start].trim_end().len() } else { range.start }
+            });
             if end > at {
                 let (vocabulary, text) = (&self.vocabulary, &text[at..end]);
                 match &self.model {
@@ -690,7 +704,9 @@ impl Tokenizer {
             at = end;
             if let Some((range, token)) = found {
                 tokens.push(token);
-                at = range.end;
+                let after = &text[range.end..];
+                let strips = self.strips.after.contains(&token);
+                at = text.len() - if strips { after.trim_start().len() } else { after.len() };
                 begins = true; // after a literal, text begins anew, as in llama.cpp
             }
         }

@@ -185,6 +185,7 @@ fn pieces(pieces: &[(&str, u8)]) -> TokenizerData {
         add_eos: false,
         add_space_prefix: true,
         removes_spaces: false,
+        strips: Strips::default(),
         chat_template: None,
     }
 }
@@ -211,6 +212,7 @@ fn merges(merges: &[&str], pre: &str) -> TokenizerData {
         add_eos: false,
         add_space_prefix: false,
         removes_spaces: false,
+        strips: Strips::default(),
         chat_template: None,
         tokens,
     }
@@ -544,6 +546,40 @@ fn a_piece_is_the_bytes_of_a_token_by_itself() {
         [256, 257, 200].map(|token| tokenizer.piece(token).unwrap()),
         [&b" a"[..], b"<|end|>", &[200]]
     );
+}
+
+#[test]
+fn a_token_may_take_the_spaces_beside_it() {
+    let mut data = merges(&["\u{120} \u{120}"], "gpt-2");
+    let [end, tool] = [257, 258];
+    let encoded = |data: &TokenizerData, text: &str, plain: &[Range<usize>]| {
+        Tokenizer::new(data.clone()).unwrap().encode_rendered(text, plain)
+    };
+    assert_eq!(encoded(&data, "a <|end|>\n b", &[]), [97, 32, end, 10, 32, 98]);
+    data.strips.after = vec![end];
+    assert_eq!(encoded(&data, "a <|end|>\n b", &[]), [97, 32, end, 98]);
+    data.strips.before = vec![end, tool];
+    assert_eq!(encoded(&data, "a \t<|end|>\n b  <tool> c ", &[]), [97, end, 98, tool, 32, 99, 32]);
+    assert_eq!(encoded(&data, " <|end|> <|end|> ", &[]), [end, end]);
+    // a name that somebody said is text, and so are the spaces beside it
+    assert_eq!(encoded(&data, "a <|end|> b", &[2..3])[..2], [97, 32]);
+    data.strips.after = vec![1000];
+    let error = Tokenizer::new(data).unwrap_err();
+    assert!(matches!(error, TokenizerError::Id { found: 1000, .. }), "{error}");
+}
+
+#[test]
+fn models_whose_tokens_take_spaces_are_known_by_their_files() {
+    let texts = ["<unk>", "<s>", "</s>", "a", "<|endoftext|>", "<|user|>", "<|im_sep|>"].map(str::to_owned);
+    let types = [2, 3, 4, 1, 3, 3, 3];
+    let found = |name: &str, architecture: &str, tokens: &[String]| {
+        strips::known(name, architecture, tokens, &types)
+    };
+    let phi3 = found("Phi-3 mini 4k", "phi3", &texts[..6]);
+    assert_eq!((&phi3.before[..], &phi3.after[..]), (&[][..], &[2, 5][..]));
+    let phi4 = found("Phi 4", "phi3", &texts);
+    assert_eq!((&phi4.before[..], &phi4.after[..]), (&[1, 4, 5, 6][..], &[1, 4, 5, 6][..]));
+    assert!(found("a model", "llama", &texts).is_empty() && found("a model", "phi3", &texts[..6]).is_empty());
 }
 
 #[test]
