@@ -335,17 +335,22 @@ impl<'c, 'engine> Chat<'c, 'engine> {
     /// Has the model reason more or less from the next answer on, if its template takes that.
     fn think(&mut self, steering: Steering) -> Result<String, String> {
         let before = std::mem::replace(&mut self.steering, steering);
+        let has_channels = self.template.source().contains("<|channel|>");
         match self.prompt(&Conversation::new("").with_said("Hello"), true) {
             Err(refusal) => {
                 self.steering = before;
                 Err(refusal)
             }
+            Ok(Prompt { tags: None, .. }) if !has_channels => {
+                Ok("This model's template says nothing of reasoning, so nothing changes.".to_owned())
+            }
+            Ok(Prompt { unread, .. }) if !unread.is_empty() && has_channels => {
+                self.steering = before;
+                Err("this model always reasons, with one of three efforts; /think low, /think medium, /think high and /think TOKENS work".to_owned())
+            }
             Ok(Prompt { unread, .. }) if !unread.is_empty() => {
                 self.steering = before;
                 Err("the chat template cannot tell this model how much to reason; /think off and /think TOKENS work with every model".to_owned())
-            }
-            Ok(Prompt { tags: None, .. }) if !self.template.source().contains("<|channel|>") => {
-                Ok("This model's template says nothing of reasoning, so nothing changes.".to_owned())
             }
             Ok(_) => Ok("Set from the next answer on.".to_owned()),
         }

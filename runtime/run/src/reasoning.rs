@@ -57,6 +57,11 @@ pub(crate) fn taught_by(template: &str) -> Option<Tags> {
     TAGS.into_iter().find(|(open, close)| template.contains(open) && template.contains(close))
 }
 
+/// The tags that a template's text has, opening or closing.
+pub(crate) fn tags_in(template: &str) -> Vec<&'static str> {
+    TAGS.into_iter().flat_map(|(open, close)| [open, close]).filter(|tag| template.contains(tag)).collect()
+}
+
 /// Text that ends harmony's reasoning and begins its answer.
 const TO_FINAL: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
 

@@ -125,7 +125,7 @@ pub(super) fn read(
 /// The first logits are the session's.
 ///
 /// # Errors
-/// Those of `choose`, and the engine's, but for a stop; `held` is true then, too.
+/// Errors of `choose`, and the engine's, but for a stop; `held` is true then, too.
 pub(super) fn write(
     session: &mut RunningPlan<'_>,
     held: &mut Held,

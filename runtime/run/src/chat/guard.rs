@@ -19,7 +19,7 @@ const MARKS: [char; 4] = ['<', '>', '[', ']'];
 pub(super) struct Guard(BTreeSet<char>);
 
 /// Each of these characters with its stand-in, both ascending: a vocabulary may have many.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct StandIns(Vec<(char, char)>);
 
 impl Guard {
@@ -38,7 +38,7 @@ impl Guard {
     }
 }
 
-/// The first and the last character; letters, digits and spaces only where there is nothing else, for a template may look
+/// The first and the last character; letters, digits and spaces only if both are such. A template may look
 /// for those in messages.
 fn ends(token: &str) -> impl Iterator<Item = char> {
     let mark = |c: &char| !c.is_alphanumeric() && !c.is_whitespace();
@@ -56,15 +56,32 @@ impl StandIns {
         said.chars().map(stand_in).collect()
     }
 
+    /// A text of the model as the template gets it: these tags of its own stay, and the rest has stand-ins.
+    pub(super) fn put_around(&self, said: &str, tags: &[&str]) -> String {
+        let (mut put, mut rest) = (String::with_capacity(said.len()), said);
+        let first = |rest: &str| tags.iter().filter_map(|&tag| Some((rest.find(tag)?, tag))).min();
+        while let Some((at, tag)) = first(rest) {
+            put += &self.put(&rest[..at]);
+            put += tag;
+            rest = &rest[at + tag.len()..];
+        }
+        put + &self.put(rest)
+    }
+
+    /// The character that a stand-in stands for.
+    pub(super) fn original(&self, c: char) -> Option<char> {
+        let place = self.0.binary_search_by_key(&c, |&(_, stand_in)| stand_in).ok()?;
+        Some(self.0[place].0)
+    }
+
     /// The text that the template made with the characters themselves, and the bytes where they were said, ascending.
     pub(super) fn put_back(&self, rendered: &str) -> (String, Vec<Range<usize>>) {
         let (mut text, mut said) = (String::with_capacity(rendered.len()), Vec::<Range<usize>>::new());
         for c in rendered.chars() {
-            let Ok(place) = self.0.binary_search_by_key(&c, |&(_, stand_in)| stand_in) else {
+            let Some(end) = self.original(c) else {
                 text.push(c);
                 continue;
             };
-            let end = self.0[place].0;
             let start = text.len();
             text.push(end);
             match said.last_mut() {
@@ -87,6 +104,14 @@ mod tests {
             [of("<|im_end|>"), of("[INST]"), of("<s>"), of("PAD"), of("_a"), of("")],
             ["<>", "[]", "<>", "P", "_", ""]
         );
+    }
+
+    #[test]
+    fn a_models_own_tags_stay_and_all_else_has_stand_ins() {
+        let stand_ins = Guard("<>".chars().collect()).stand_ins(std::iter::empty());
+        let put = stand_ins.put_around("<think>a < b</think><x></think>", &["<think>", "</think>"]);
+        assert_eq!(put, "<think>a \u{e000} b</think>\u{e000}x\u{e001}</think>");
+        assert_eq!(stand_ins.put_around("<think>", &[]), stand_ins.put("<think>"));
     }
 
     #[test]

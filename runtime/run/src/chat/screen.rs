@@ -16,7 +16,7 @@ pub(super) struct Screen {
     /// Whether standard output is a terminal, which obeys more than letters.
     terminal: bool,
     dim: Style,
-    /// The part that was told last.
+    /// The part of the last piece.
     last: Option<Channel>,
 }
 

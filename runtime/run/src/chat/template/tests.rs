@@ -136,7 +136,7 @@ fn texts_with_tools_are_those_of_jinja() {
     assert!(golden.tools.templates.len() >= 19);
     for (name, expected) in &golden.tools.templates {
         let template = Template::at(&source(&format!("tools/{name}")), &tokenizer, now.clone()).unwrap();
-        assert!(template.takes_objects, "{name}");
+        assert!(!template.habits.joins_arguments, "{name}");
         // Jinja has not been told what the model said in a template that knows of no calls
         let (found, _) = template
             .render(Scene {
@@ -166,7 +166,7 @@ fn texts_with_tools_are_those_of_jinja() {
         let source = source(&format!("tools/{name}")).replace("tool_args | tojson", "tool_args");
         let source = source.replace("['arguments'] | tojson", "['arguments']");
         let template = Template::at(&source, &tokenizer, now.clone()).unwrap();
-        assert!(!template.takes_objects, "{name}");
+        assert!(template.habits.joins_arguments, "{name}");
         let (found, _) =
             template.render(Scene { tools: &golden.tools.tools, ..Scene::of(&messages, true) }).unwrap();
         assert_eq!(found, golden.tools.templates[name], "{name}");
@@ -285,12 +285,15 @@ fn who_names_a_tool_has_not_told_the_model_of_it() {
 #[test]
 fn objects_are_text_as_python_shows_them() {
     let value = json!({ "a": ["it's", "\"so\"", "it's \"so\"", "b\\\n\t"], "c": { "d": [true, null, 1, 2.5] }, "e": {} });
-    let shown = python(&value);
+    let shown = filters::python(&value);
     assert_eq!(
         shown,
         r#"{'a': ["it's", '"so"', 'it\'s "so"', 'b\\\n\t'], 'c': {'d': [True, None, 1, 2.5]}, 'e': {}}"#
     );
-    assert_eq!(spaced(value.as_object().unwrap()), value.to_string().replace(":", ": ").replace(",", ", "));
+    assert_eq!(
+        filters::dumped(value.as_object().unwrap()),
+        value.to_string().replace(":", ": ").replace(",", ", ")
+    );
 }
 
 #[test]
@@ -352,11 +355,17 @@ fn a_template_that_puts_lists_into_lists_is_walked_to_the_bottom() {
         (format!("{begins}{}{{{{ [ns.x, ns.x] | unique | list | length }}}}", rounds(50)), true),
         (format!("{begins}{}{{{{ {{'a': ns.x}} | length }}}}", rounds(50)), true),
     ] {
-        let made = Template::new(&source, &tokenizer).map(drop);
+        let made = match Template::new(&source, &tokenizer) {
+            // it comes to its end, and says nothing
+            Err(TemplateError::Silent { .. }) => Ok(()),
+            made => made.map(drop),
+        };
         assert_eq!(made, if ends { Ok(()) } else { Err(TemplateError::Endless) }, "{source:.300}");
     }
     // a long message gives more to do, and no more than there may be
-    let source = format!("{begins}{{% if messages[0].content | length > 9 %}}{deep}{{% endif %}}");
+    let source = format!(
+        "{begins}{{{{ messages[0].content }}}}{{% if messages[0].content | length > 99 %}}{deep}{{% endif %}}"
+    );
     let template = Template::new(&source, &tokenizer).unwrap();
     let long = [Message::new(Role::User, "a".repeat(4 << 20))];
     assert_eq!(template.prompt(&tokenizer, Scene::of(&long, true)), Err(TemplateError::Endless));
@@ -382,7 +391,9 @@ fn a_template_that_is_wrong_says_how_and_what_to_do() {
         ("{{ messages.no.such }}", "the chat template has an error: undefined value"),
         ("{% include 'secrets' %}", "the chat template has an error: syntax error"),
         ("{{ raise_exception('Only tools') }}", "the chat template refuses: Only tools"),
-        ("{{ messages | tojson(sort_keys=true) }}", "unknown keyword argument 'sort_keys'"),
+        ("{{ messages | tojson(colour=true) }}", "unknown keyword argument 'colour'"),
+        ("{{ messages | tojson(separators=[',']) }}", "separators has 1 texts; it has 2"),
+        ("Hello.", "does not tell the model what a message of the role user says"),
         ("{{ strftime_now('%9') }}", "strftime_now"),
     ] {
         let error = refused(source).to_string();
@@ -393,6 +404,159 @@ fn a_template_that_is_wrong_says_how_and_what_to_do() {
         refused(&"a".repeat(SOURCE_BYTES_MAX + 1)),
         TemplateError::Large { bytes: SOURCE_BYTES_MAX + 1 }
     );
+}
+
+/// Python's own `json.dumps` wrote these.
+#[test]
+fn json_has_the_layout_that_a_template_asks_for() {
+    let tokenizer = tokenizer();
+    let call = |arguments: Json| Call {
+        id: "1".to_owned(),
+        name: "f".to_owned(),
+        arguments: arguments.as_object().unwrap().clone(),
+    };
+    let shown = |options: &str, arguments: Json| {
+        let source = format!(
+            "{{{{ messages[0].content }}}}{{% for m in messages %}}{{% for c in m.tool_calls %}}|{{{{ c.function.arguments | tojson({options}) }}}}{{% endfor %}}{{% endfor %}}"
+        );
+        let template = Template::new(&source, &tokenizer).unwrap();
+        let messages = [
+            Message::new(Role::User, "Hi"),
+            Message { calls: vec![call(arguments)], ..Message::new(Role::Assistant, "") },
+        ];
+        template.render(Scene::of(&messages, false)).unwrap().0.split_once('|').unwrap().1.to_owned()
+    };
+    let value = || json!({ "b": [1, "<é>"], "a": { "<": [], "\u{1f980}": {} } });
+    for (options, expected) in [
+        ("", "{\"b\": [1, \"<é>\"], \"a\": {\"<\": [], \"\u{1f980}\": {}}}"),
+        ("separators=(',', ':')", "{\"b\":[1,\"<é>\"],\"a\":{\"<\":[],\"\u{1f980}\":{}}}"),
+        ("sort_keys=true", "{\"a\": {\"<\": [], \"\u{1f980}\": {}}, \"b\": [1, \"<é>\"]}"),
+        ("ensure_ascii=true", "{\"b\": [1, \"<\\u00e9>\"], \"a\": {\"<\": [], \"\\ud83e\\udd80\": {}}}"),
+        (
+            "ensure_ascii=false, sort_keys=false, separators=none, indent=none",
+            "{\"b\": [1, \"<é>\"], \"a\": {\"<\": [], \"\u{1f980}\": {}}}",
+        ),
+        (
+            "indent=2, sort_keys=true",
+            "{\n  \"a\": {\n    \"<\": [],\n    \"\u{1f980}\": {}\n  },\n  \"b\": [\n    1,\n    \"<é>\"\n  ]\n}",
+        ),
+        (
+            "indent=1, separators=(' ; ', '=')",
+            "{\n \"b\"=[\n  1 ; \n  \"<é>\"\n ] ; \n \"a\"={\n  \"<\"=[] ; \n  \"\u{1f980}\"={}\n }\n}",
+        ),
+    ] {
+        assert_eq!(shown(options, value()), expected, "{options}");
+    }
+}
+
+/// Templates cut the reasoning out of the model's messages where they find its tags. What people say has none.
+#[test]
+fn inline_reasoning_of_the_model_is_cut_as_its_template_says() {
+    let tokenizer = tokenizer();
+    let source = "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' and '</think>' in m.content %}\
+        {{ m.content.split('</think>')[-1].lstrip('\\n') }}{% else %}{{ m.content }}{% endif %}{% endfor %}\
+        {% if add_generation_prompt %}[assistant]<think>{% endif %}";
+    let template = Template::new(source, &tokenizer).unwrap();
+    let inline = "<think>\nThey greet.\n</think>\n\nHello <|end|>.";
+    let messages = [
+        Message::new(Role::User, inline),
+        Message::new(Role::Assistant, inline),
+        Message::new(Role::Assistant, "They greet.</think>Hello."),
+        Message::new(Role::User, "And?"),
+    ];
+    let (text, said) = template.render(Scene::of(&messages, true)).unwrap();
+    assert_eq!(
+        text,
+        format!("[user]{inline}[assistant]Hello <|end|>.[assistant]Hello.[user]And?[assistant]<think>")
+    );
+    let of = |words: &str| said.iter().any(|range| text.find(words).is_some_and(|at| range.contains(&at)));
+    assert!(
+        of("<think>\nThey") && of("<|end|>.[") && said.iter().all(|range| range.end < text.len() - 8),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn content_is_a_list_of_parts_where_a_template_takes_no_text() {
+    let tokenizer = tokenizer();
+    let parts = "{% for m in messages %}[{{ m.role }}]{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}{% endfor %}";
+    let messages = [
+        Message::new(Role::System, "Be kind."),
+        Message::new(Role::User, "Hi <|end|>"),
+        Message::new(Role::Assistant, "Hello."),
+        Message::new(Role::User, "And?"),
+    ];
+    let template = Template::new(parts, &tokenizer).unwrap();
+    let (text, _) = template.render(Scene::of(&messages, true)).unwrap();
+    assert_eq!(text, "[system]Be kind.[user]Hi <|end|>[assistant]Hello.[user]And?");
+    // one that takes parts of users alone
+    let mixed = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content[0].text }}{% else %}{{ m.content }}{% endif %};{% endfor %}";
+    let template = Template::new(mixed, &tokenizer).unwrap();
+    assert_eq!(template.render(Scene::of(&messages, true)).unwrap().0, "Be kind.;Hi <|end|>;Hello.;And?;");
+    // words that vanish in either form are refused, by the role whose words they are
+    let deaf = "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}";
+    let template = Template::new(deaf, &tokenizer).unwrap();
+    let refused = template.prompt(&tokenizer, Scene::of(&messages, true));
+    assert_eq!(refused, Err(TemplateError::Silent { role: "system" }));
+    assert!(template.prompt(&tokenizer, Scene::of(&messages[1..], true)).is_ok());
+    assert_eq!(Template::new("Hi.", &tokenizer).unwrap_err(), TemplateError::Silent { role: "user" });
+}
+
+/// gpt-oss takes one call in a message, and reasoning or words beside it.
+#[test]
+fn messages_that_a_template_refuses_have_the_forms_that_it_takes() {
+    let tokenizer = tokenizer();
+    let template = Template::new(&source("tools/harmony"), &tokenizer).unwrap();
+    let call = |id: &str, city: &str| Call {
+        id: id.to_owned(),
+        name: format!("look_{city}"),
+        arguments: json!({ "city": city }).as_object().unwrap().clone(),
+    };
+    let result =
+        |id: &str, said: &str| Message { answers: Some(id.to_owned()), ..Message::new(Role::Tool, said) };
+    let messages = [
+        Message::new(Role::User, "The weather?"),
+        Message {
+            reasoning: Some("Two cities.".to_owned()),
+            calls: vec![call("1", "Paris"), call("2", "Rome")],
+            ..Message::new(Role::Assistant, "I look.")
+        },
+        result("2", "hot"),
+        result("1", "cold"),
+    ];
+    let (text, _) = template.render(Scene::of(&messages, true)).unwrap();
+    let places =
+        ["Two cities.", "I look.", "look_Paris", "cold", "look_Rome", "hot"].map(|words| text.find(words));
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} {text}");
+}
+
+#[test]
+fn wishes_that_a_template_does_not_meet_are_told() {
+    let tokenizer = tokenizer();
+    let told = |name: &str, wish: &dyn Fn(&mut Steering)| {
+        let template = Template::new(&source(name), &tokenizer).unwrap();
+        let mut steering = Steering::default();
+        wish(&mut steering);
+        let messages = [Message::new(Role::User, "Hi")];
+        let scene = Scene { steering: Some(&steering), ..Scene::of(&messages, true) };
+        template.prompt(&tokenizer, scene).unwrap().unread
+    };
+    let effort = |effort: &'static str| move |steering: &mut Steering| steering.set_effort(effort).unwrap();
+    let enabled = |enabled: bool| move |steering: &mut Steering| steering.enabled = Some(enabled);
+    let budget = |steering: &mut Steering| steering.set_budget(9);
+    let none: [&str; 0] = [];
+    // gpt-oss has three efforts, and reasons in any case
+    assert_eq!(told("tools/harmony", &effort("high")), none);
+    assert_eq!(told("tools/harmony", &effort("xhigh")), ["reasoning_effort"]);
+    assert_eq!(told("tools/harmony", &effort("none")), ["reasoning"]);
+    assert_eq!(told("tools/harmony", &enabled(false)), ["reasoning"]);
+    assert_eq!(told("tools/harmony", &budget), none);
+    assert_eq!(told("tools/qwen3", &enabled(false)), none);
+    assert_eq!(told("tools/qwen3", &effort("low")), ["reasoning_effort"]);
+    // a model that does not reason
+    assert_eq!(told("chatml", &enabled(true)), ["reasoning"]);
+    assert_eq!(told("chatml", &enabled(false)), none);
+    assert_eq!(told("chatml", &budget), ["reasoning"]);
 }
 
 #[test]
@@ -408,10 +572,12 @@ fn lines_end_alike_whatever_ends_them() {
 #[test]
 fn marks_of_what_is_trained_on_say_nothing() {
     assert_eq!(
-        without_generation_marks("a{%- generation -%}b{% endgeneration %}c{% if generation %}{% for"),
+        filters::without_generation_marks(
+            "a{%- generation -%}b{% endgeneration %}c{% if generation %}{% for"
+        ),
         "a{%- if true -%}b{% endif %}c{% if generation %}{% for"
     );
-    assert_eq!(without_generation_marks("{%}a{% generation %}{%"), "{%}a{% generation %}{%");
+    assert_eq!(filters::without_generation_marks("{%}a{% generation %}{%"), "{%}a{% generation %}{%");
 }
 
 proptest! {
@@ -432,7 +598,7 @@ proptest! {
     }
 }
 
-/// Whoever asks for no reasoning gets none: by the template where it knows how, otherwise by an end before the beginning.
+/// A request for no reasoning gets none: by the template where it knows how, otherwise by an end before the beginning.
 #[test]
 fn reasoning_is_turned_off_with_every_template() {
     let tokenizer = tokenizer();
