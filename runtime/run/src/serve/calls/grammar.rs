@@ -133,6 +133,11 @@ impl Rules {
         parameters: &Map<String, Value>,
         is_strict: bool,
     ) -> Result<String, String> {
+        // keywords that hold together are one schema, so that each argument has its own
+        let parameters = &match schema::rewritten(&Value::Object(parameters.clone())) {
+            Err(_) if !is_strict => parameters.clone(),
+            rewritten => rewritten?,
+        };
         let known = ["type", "properties", "required", "additionalProperties"];
         let other = |key: &&String| !known.contains(&key.as_str()) && !NOTES.contains(&key.as_str());
         if let Some(key) = parameters.keys().find(other).filter(|_| is_strict) {
@@ -149,8 +154,9 @@ impl Rules {
             .flatten()
             .filter_map(Value::as_str)
             .collect();
+        let can_be = properties.iter().filter(|(_, schema)| **schema != Value::Bool(false));
         let mut all: Vec<(&str, Value)> =
-            properties.iter().map(|(name, schema)| (name.as_str(), schema.clone())).collect();
+            can_be.map(|(name, schema)| (name.as_str(), schema.clone())).collect();
         all.extend(
             required.iter().filter(|name| !properties.contains_key(**name)).map(|name| (*name, json!({}))),
         );
@@ -294,6 +300,11 @@ fn kinds(
             return kinds(to, root, depth + 1, found);
         }
         _ => {}
+    }
+    if let Some(key) = says.iter().find(|key| schema::ALONE.contains(&key.as_str())) {
+        return Err(format!(
+            "`{key}` beside other keywords in a parameter's schema is not implemented for this model's format of calls"
+        ));
     }
     if let Some(Value::Array(types)) = keys.get("type") {
         return types.iter().try_for_each(|one| {
@@ -616,19 +627,27 @@ mod tests {
             (with(json!({ "type": "string", "maxLength": 500 })), "lengths of a text over 100"),
             (with(json!({ "enum": ["a"], "minLength": 3 })), "keys beside `enum`"),
             (with(json!({ "enum": ["a</arg_value>b"] })), "has the mark that ends a value"),
-            (with(json!({ "$ref": "#/$defs/none" })), "there is no `#/$defs/none`"),
-            (with(json!({ "type": "object", "allOf": [{}, {}] })), "`type` beside `allOf`"),
+            (with(json!({ "$ref": "#/$defs/none" })), "names `#/$defs/none`"),
+            (with(json!({ "type": "object", "not": {} })), "`not` at `#/properties/a`"),
             (json!({ "type": "object", "properties": { "a b": {} } }), "a parameter called `a b`"),
-            (json!({ "type": "object", "anyOf": [{}] }), "`anyOf` of a tool's parameters"),
             (
-                json!({ "$defs": { "a": { "$ref": "#/$defs/a" } }, "properties": { "a": { "$ref": "#/$defs/a" } } }),
-                "goes deeper than 8",
+                json!({ "type": "object", "anyOf": [{ "required": ["a"] }, { "required": ["b"] }] }),
+                "`anyOf` of a tool's parameters",
+            ),
+            (
+                json!({ "$defs": { "a": { "$ref": "#/$defs/a" } }, "type": "object", "properties": { "a": { "$ref": "#/$defs/a" } }, "required": ["a"] }),
+                "always requires itself",
             ),
         ] {
             let strict = Function { strict: true, ..tool("f", &parameters) };
             let error = of_calls(&glm::GLM, &[strict], true, true).unwrap_err();
             assert!(error.contains(words), "{parameters}: {error}");
         }
+        // keywords that hold together are one text, which is written bare
+        let together = with(json!({ "allOf": [{ "type": "string" }, { "maxLength": 2 }] }));
+        let grammar = of(&glm::GLM, &[Function { strict: true, ..tool("f", &together) }]).unwrap();
+        assert!(takes(&grammar, "f<arg_key>a</arg_key><arg_value>bc</arg_value></tool_call>"));
+        assert!(!takes(&grammar, "f<arg_key>a</arg_key><arg_value>bcd</arg_value></tool_call>"));
         // what need not be as its schema says may be anything
         let loose = tool("f", &with(json!({ "type": "string", "pattern": "^a$" })));
         let grammar = of(&glm::GLM, &[loose]).unwrap();
