@@ -54,32 +54,53 @@ pub(super) fn conversation(keys: &mut Keys<'_>, served: &Served<'_>) -> Result<A
     keys.rename("stop_sequences", "stop")?;
     let mut options = keys.options()?;
     Keys::some_tokens(&options, "max_tokens")?;
-    if options.choices > 1 {
-        return Err(Refusal::invalid(Some("n"), "`n` is not implemented here; leave it away"));
-    }
     let tools = tools(keys)?;
     let steering = steering_of(keys, &mut options)?;
-    Ok(AnswerRequest { options, tools, steering, prefill, ..AnswerRequest::of(Ask::Conversation(messages)) })
+    Ok(AnswerRequest {
+        options,
+        tools,
+        steering,
+        prefill,
+        ..AnswerRequest::of(Ask::Conversation(messages.into()))
+    })
+}
+
+/// Reads `thinking`, which clients of other makers send to chats, too. Anthropic's must set a budget.
+pub(super) fn thinking(
+    keys: &mut Keys<'_>,
+    steering: &mut Steering,
+    with_budget: bool,
+) -> Result<(), Refusal> {
+    let Some(mut thinking) = keys.fields("thinking")? else { return Ok(()) };
+    match thinking.must::<String>("type")?.as_str() {
+        "enabled" => {
+            let budget = if with_budget {
+                Some(thinking.must("budget_tokens")?)
+            } else {
+                thinking.take("budget_tokens")?
+            };
+            match budget {
+                Some(0) => {
+                    return Err(Refusal::invalid(Some("thinking"), "`budget_tokens` is 0; it is 1 or more"));
+                }
+                Some(tokens) => steering.set_budget(tokens),
+                None => steering.enabled = Some(true),
+            }
+        }
+        "adaptive" => {}
+        "disabled" => steering.enabled = Some(false),
+        kind => {
+            let message = format!("`thinking` is `{kind}`; it is enabled, adaptive or disabled");
+            return Err(Refusal::invalid(Some("thinking"), message));
+        }
+    }
+    thinking.finish()
 }
 
 /// How much the model reasons, and the schema of its answer, which Anthropic says beside it.
 fn steering_of(keys: &mut Keys<'_>, options: &mut Options) -> Result<Steering, Refusal> {
     let mut steering = Steering::default();
-    if let Some(mut thinking) = keys.fields("thinking")? {
-        match thinking.must::<String>("type")?.as_str() {
-            "enabled" => match thinking.must("budget_tokens")? {
-                0 => return Err(Refusal::invalid(Some("thinking"), "`budget_tokens` is 0; it is 1 or more")),
-                tokens => steering.set_budget(tokens),
-            },
-            "adaptive" => {}
-            "disabled" => steering.enabled = Some(false),
-            kind => {
-                let message = format!("`thinking` is `{kind}`; it is enabled, adaptive or disabled");
-                return Err(Refusal::invalid(Some("thinking"), message));
-            }
-        }
-        thinking.finish()?;
-    }
+    thinking(keys, &mut steering, true)?;
     let wrong = |key: &str, message: String| Refusal::invalid(Some(key), format!("`{key}`: {message}"));
     let mut format = keys.fields("output_format")?;
     if let Some(mut output) = keys.fields("output_config")? {

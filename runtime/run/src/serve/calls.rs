@@ -368,13 +368,15 @@ impl Calls {
                 Err(Stop::More) => return,
                 Err(Stop::NoCall) => {
                     self.opened = None;
+                    let mut to = opened.to;
                     if std::mem::take(&mut self.is_forced) {
-                        self.held.drain(..self.format.open().len());
+                        // the opening is the prompt's, and no text of the answer
+                        self.held.drain(opened.from..self.format.open().len());
+                        to = opened.from;
                     }
-                    // the opening is text, and what comes after it may have another
+                    // the opening is text, and the text after it may have another
                     let first = self.held[opened.from..].chars().next().map_or(0, char::len_utf8);
-                    let most = self.held.len();
-                    self.say(opened.to.max(opened.from + first).min(most), pieces);
+                    self.say(to.max(opened.from + first), pieces);
                     self.begun = true;
                 }
             }

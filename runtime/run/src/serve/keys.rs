@@ -1,8 +1,10 @@
-//! Keys of requests: one table says for each endpoint which keys the server does, which change nothing, and which it refuses.
+//! Keys of requests, taken one by one.
 //!
-//! A key that changes nothing of the answer is accepted and noted: the client reads its name in a header, the operator in the log. A key
-//! that would change the answer and is not implemented is refused by name. A key that looks like a misspelled implemented key is refused,
-//! too.
+//! `table` says for each endpoint which keys it does, which change nothing, and which it refuses. A key that changes nothing of the answer
+//! is accepted and noted: the client reads its name in a header, the operator in the log. A key that would change the answer and is not
+//! implemented is refused by name. A key that looks like a misspelled implemented key is refused, too.
+
+mod table;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,202 +13,14 @@ use plans::file::significant;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use self::table::{EMPTY, HARMLESS, NEUTRAL_ELSEWHERE, REFUSED, REFUSED_INSIDE, is_done};
 use super::request::{Options, Refusal};
-use super::store::Store;
+use super::store::Lookup;
 
-/// Keys that an endpoint does, and the common ones that it refuses besides.
-pub(super) struct Endpoint {
-    done: &'static [&'static [&'static str]],
-    few: &'static [&'static str],
-    refused: &'static [(&'static str, Neutral)],
-}
-
-impl Endpoint {
-    /// One that does these keys, and refuses none of its own.
-    pub(super) const fn of(few: &'static [&'static str]) -> Self {
-        Self { done: &[], few, refused: &[] }
-    }
-
-    /// All keys that it does.
-    fn done(&self) -> impl Iterator<Item = &'static str> {
-        self.done.iter().copied().flatten().chain(self.few).copied()
-    }
-}
-
-/// JSON values that make a refused key harmless: they ask for nothing.
-type Neutral = &'static [&'static str];
-
-/// Keys of sampling and of an answer's length, which all endpoints with answers do.
-const SAMPLING: &[&str] = &[
-    "model",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repeat_penalty",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "seed",
-    "n",
-    "stream",
-    "stream_options",
-];
-/// Keys that steer reasoning.
-const REASONING: &[&str] =
-    &["reasoning_effort", "reasoning", "enable_thinking", "thinking_budget", "chat_template_kwargs"];
-const TOOLS: &[&str] = &["tools", "tool_choice", "parallel_tool_calls"];
-const LENGTH: &[&str] = &["max_tokens", "stop"];
-
-/// `/v1/chat/completions`.
-pub(super) const CHAT: Endpoint = Endpoint {
-    done: &[
-        SAMPLING,
-        LENGTH,
-        REASONING,
-        TOOLS,
-        &["messages", "max_completion_tokens", "logprobs", "top_logprobs", "response_format"],
-    ],
-    few: &[],
-    refused: &[
-        ("echo", OFF),
-        ("functions", OFF),
-        ("function_call", &["\"none\"", "\"auto\""]),
-        ("prompt", OFF),
-    ],
+pub(super) use self::table::{
+    CHAT, COMPLETIONS, DETOKENIZE, EMBEDDINGS, Endpoint, MESSAGES, Neutral, OFF, OLLAMA_CHAT,
+    OLLAMA_GENERATE, RESPONSES, TOKENIZE, is_known,
 };
-/// `/v1/completions`.
-pub(super) const COMPLETIONS: Endpoint = Endpoint {
-    done: &[SAMPLING, LENGTH, &["prompt", "max_completion_tokens", "logprobs", "echo", "response_format"]],
-    few: &[],
-    refused: &[("suffix", OFF), ("tools", OFF), ("messages", OFF)],
-};
-/// `/v1/responses`.
-pub(super) const RESPONSES: Endpoint = Endpoint {
-    done: &[
-        SAMPLING,
-        TOOLS,
-        &["input", "instructions", "max_output_tokens", "text", "reasoning", "chat_template_kwargs"],
-        &["previous_response_id", "store"],
-    ],
-    few: &[],
-    refused: &[
-        ("max_tokens", &[]),
-        ("stop", OFF),
-        ("background", OFF),
-        ("conversation", OFF),
-        ("prompt", OFF),
-        ("max_tool_calls", OFF),
-        ("top_logprobs", OFF),
-    ],
-};
-/// `/v1/messages`.
-pub(super) const MESSAGES: Endpoint = Endpoint {
-    done: &[
-        SAMPLING,
-        &["messages", "system", "max_tokens", "stop_sequences", "tools", "tool_choice", "thinking"],
-        &["output_config", "output_format", "chat_template_kwargs"],
-    ],
-    few: &[],
-    refused: &[("stop", OFF), ("mcp_servers", OFF), ("container", OFF)],
-};
-/// `/v1/embeddings`.
-pub(super) const EMBEDDINGS: Endpoint = Endpoint {
-    done: &[],
-    few: &["model", "input", "encoding_format", "dimensions"],
-    refused: &[("stream", OFF)],
-};
-
-const OFF: Neutral = &["false", "0", "\"\"", "[]", "{}"];
-
-/// Keys that change nothing of an answer here: the server stores nothing, caches every prompt, and has one queue.
-const HARMLESS: &[&str] = &[
-    "anthropic_version",
-    "betas",
-    "cache_control",
-    "cache_prompt",
-    "client_metadata",
-    "context_management",
-    "id_slot",
-    "include",
-    "inference_geo",
-    "keep_alive",
-    "metadata",
-    "prediction",
-    "priority",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "provider",
-    "request_id",
-    "return_progress",
-    "return_tokens",
-    "safety_identifier",
-    "service_tier",
-    "speed",
-    "timings_per_token",
-    "truncation",
-    "usage",
-    "user",
-    "verbosity",
-];
-
-/// Keys of servers and clients that would change an answer, at any endpoint.
-const REFUSED: &[(&str, Neutral)] = &[
-    ("add_generation_prompt", &["true"]),
-    ("add_special_tokens", &["true"]),
-    ("allowed_token_ids", OFF),
-    ("audio", OFF),
-    ("bad_words", OFF),
-    ("best_of", &["1"]),
-    ("chat_template", OFF),
-    ("continue_final_message", OFF),
-    ("documents", OFF),
-    ("dry_multiplier", OFF),
-    ("dynatemp_range", OFF),
-    ("grammar", OFF),
-    ("guided_choice", OFF),
-    ("guided_grammar", OFF),
-    ("guided_json", OFF),
-    ("guided_regex", OFF),
-    ("ignore_eos", OFF),
-    ("image_data", OFF),
-    ("include_stop_str_in_output", OFF),
-    ("json_schema", OFF),
-    ("length_penalty", &["1", "1.0"]),
-    ("logits_processors", OFF),
-    ("lora", OFF),
-    ("min_tokens", OFF),
-    ("mirostat", OFF),
-    ("modalities", &["[\"text\"]"]),
-    ("plugins", OFF),
-    ("prompt_logprobs", OFF),
-    ("reasoning_format", &["\"auto\"", "\"deepseek\""]),
-    ("samplers", OFF),
-    ("skip_special_tokens", &["true"]),
-    ("stop_token_ids", OFF),
-    ("structured_outputs", OFF),
-    ("tfs_z", &["1", "1.0"]),
-    ("top_n_sigma", &["-1", "-1.0", "0", "0.0"]),
-    ("transforms", OFF),
-    ("truncate_prompt_tokens", OFF),
-    ("typical_p", &["1", "1.0"]),
-    ("use_beam_search", OFF),
-    ("web_search_options", &[]),
-    ("xtc_probability", OFF),
-];
-
-/// Keys inside messages, tools and formats that would change an answer, wherever they stand.
-const REFUSED_INSIDE: &[&str] = &["audio", "custom", "function_call", "partial", "prefix"];
-
-/// Whether a key's name may stand in the log: a client's own words may not.
-pub(super) fn is_known(key: &str) -> bool {
-    let endpoints = [&CHAT, &COMPLETIONS, &RESPONSES, &MESSAGES, &EMBEDDINGS];
-    let done = || endpoints.iter().flat_map(|endpoint| endpoint.done());
-    let refused = || endpoints.iter().flat_map(|endpoint| endpoint.refused).chain(REFUSED);
-    HARMLESS.contains(&key) || done().any(|known| known == key) || refused().any(|(known, _)| *known == key)
-}
 
 /// Names of keys that change nothing, in the order of their names.
 #[derive(Debug, Default)]
@@ -274,10 +88,12 @@ impl<'n> Fields<'n> {
         keys.iter().for_each(|&key| drop(self.keys.remove(key)));
     }
 
-    /// Refuses keys if they say something.
-    pub(super) fn refuse(&self, keys: &[&str]) -> Result<(), Refusal> {
-        let said = |key: &&&str| self.keys.get(**key).is_some_and(|value| !asks_for_nothing(value, OFF));
-        keys.iter().find(said).map_or(Ok(()), |key| Err(self.not_done(key)))
+    /// Refuses keys with a value that is not neutral.
+    pub(super) fn refuse(&self, keys: &[(&str, Neutral)]) -> Result<(), Refusal> {
+        let says = |(key, neutral): &&(&str, Neutral)| {
+            self.keys.get(*key).is_some_and(|value| !asks_for_nothing(value, neutral))
+        };
+        keys.iter().find(says).map_or(Ok(()), |(key, _)| Err(self.not_done(key)))
     }
 
     /// Notes what is left, and refuses what would change the answer.
@@ -432,13 +248,15 @@ impl<'n> Keys<'n> {
                 format!("`stop` has up to {STOPS_MAX} texts of 1 to {STOP_BYTES_MAX} bytes"),
             ));
         }
-        let (max, older) = (self.unlimited("max_completion_tokens")?, self.unlimited("max_tokens")?);
+        let newer = self.endpoint.does("max_completion_tokens");
+        let max = if newer { self.unlimited("max_completion_tokens")? } else { None };
+        let older = self.unlimited("max_tokens")?;
         if max.is_some() && older.is_some() && max != older {
             let message = "`max_tokens` and `max_completion_tokens` differ; leave `max_tokens` away";
             return Err(Refusal::invalid(Some("max_tokens"), message));
         }
         let (presence, frequency) = (self.take("presence_penalty")?, self.take("frequency_penalty")?);
-        let choices = self.take("n")?.unwrap_or(1);
+        let choices = if self.endpoint.does("n") { self.take("n")?.unwrap_or(1) } else { 1 };
         if !(1..=CHOICES_MAX).contains(&choices) {
             return Err(Refusal::invalid(Some("n"), format!("`n` is {choices}; it is 1 to {CHOICES_MAX}")));
         }
@@ -532,8 +350,18 @@ impl<'n> Keys<'n> {
             let message = format!("`{key}` is not implemented here; leave it away");
             return (!asks_for_nothing(value, neutral)).then(|| Refusal::invalid(Some(key), message));
         }
-        if is_known(key) {
+        if HARMLESS.contains(&key) {
             return None;
+        }
+        if is_done(key) {
+            // what draws tokens says nothing where none are drawn
+            let draws = table::SAMPLING.contains(&key) || table::LENGTH.contains(&key);
+            let row = NEUTRAL_ELSEWHERE.iter().find(|(other, _)| *other == key);
+            let is_neutral = asks_for_nothing(value, EMPTY)
+                || row.is_some_and(|(_, neutral)| asks_for_nothing(value, neutral))
+                || draws && !self.endpoint.draws();
+            let message = format!("`{key}` is not implemented at this endpoint; leave it away");
+            return (!is_neutral).then(|| Refusal::invalid(Some(key), message));
         }
         let meant = self.endpoint.done().find(|done| is_misspelled(key, done))?;
         let message = format!("`{key}` is unknown; `{meant}` is meant, or leave it away");
@@ -547,7 +375,7 @@ pub(super) struct Served<'s> {
     pub(super) model: &'s str,
     pub(super) strict: bool,
     /// Conversations that a request may go on with.
-    pub(super) stored: Option<&'s Store>,
+    pub(super) stored: Option<&'s Lookup<'s>>,
 }
 
 /// Whether one letter is wrong, missing, too much, or in its neighbour's place.
@@ -576,6 +404,7 @@ fn is_misspelled(key: &str, known: &str) -> bool {
 mod tests {
     use serde_json::json;
 
+    use super::table::{ENDPOINTS, LENGTH, SAMPLING};
     use super::*;
 
     #[test]
@@ -603,6 +432,10 @@ mod tests {
             (json!({ "grammar": "root ::= a" }), "`grammar` is not implemented"),
             (json!({ "temprature": 1 }), "`temprature` is unknown; `temperature` is meant"),
             (json!({ "functions": [{}] }), "`functions` is not implemented"),
+            (json!({ "max_output_tokens": 5 }), "`max_output_tokens` is not implemented at this endpoint"),
+            (json!({ "system": "Be kind." }), "`system` is not implemented at this endpoint"),
+            (json!({ "format": "json" }), "`format` is not implemented at this endpoint"),
+            (json!({ "think": false }), "`think` is not implemented at this endpoint"),
         ] {
             let said = finish(body).unwrap_err().message;
             assert!(said.contains(words), "{said}");
@@ -610,8 +443,29 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_other_endpoints_are_refused_where_they_would_change_the_answer() {
+        let finish = |endpoint, key: &str, value: Value| {
+            let notes = Notes::default();
+            let body = json!({ key: value }).to_string();
+            Keys::read(body.as_bytes(), endpoint, &notes).and_then(Keys::finish).is_ok()
+        };
+        for endpoint in ENDPOINTS {
+            let own =
+                |key: &str| endpoint.does(key) || endpoint.refused.iter().any(|(refused, _)| *refused == key);
+            for key in ENDPOINTS.iter().flat_map(|other| other.done()).filter(|key| !own(key)) {
+                let harmless = !endpoint.draws() && [SAMPLING, LENGTH].iter().any(|keys| keys.contains(&key));
+                assert_eq!(finish(endpoint, key, json!("a")), harmless, "{key} at {endpoint:?}");
+                assert!(finish(endpoint, key, Value::Null), "{key} at {endpoint:?}");
+            }
+        }
+        assert!(finish(&MESSAGES, "response_format", json!({})) && finish(&CHAT, "store", json!(true)));
+        assert!(finish(&OLLAMA_CHAT, "n", json!(1)) && !finish(&OLLAMA_CHAT, "n", json!(2)));
+        assert!(finish(&EMBEDDINGS, "temperature", json!(1)) && !finish(&EMBEDDINGS, "messages", json!([1])));
+    }
+
+    #[test]
     fn no_key_is_both_done_and_refused() {
-        for endpoint in [&CHAT, &COMPLETIONS, &RESPONSES, &MESSAGES, &EMBEDDINGS] {
+        for endpoint in ENDPOINTS {
             let done: Vec<&str> = endpoint.done().collect();
             for (key, neutral) in endpoint.refused.iter().chain(REFUSED) {
                 assert!(!done.contains(key) && !HARMLESS.contains(key), "{key}");

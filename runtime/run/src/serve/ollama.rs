@@ -1,5 +1,6 @@
 //! Ollama's chat and generation: requests as its clients send them, and answers as lines of JSON.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
@@ -8,25 +9,22 @@ use super::super::chat::conversation::{Call, Message, Role};
 use super::super::reasoning::Channel;
 use super::super::steering::Steering;
 use super::answer::{Event, Form, Head, Whole};
-use super::keys::{Endpoint, Fields, Keys, Notes, Served};
+use super::keys::{self, Fields, Keys, Neutral, Notes, OFF, Served};
 use super::request::{AnswerRequest, Ask, Input, Options, Refusal};
 use super::tools::{Function, ToolChoice, Tools};
 use super::{Told, Usage, schema};
 
 /// A request to `/api/chat`.
 pub(super) fn chat(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest, Refusal> {
-    const KEYS: Endpoint =
-        Endpoint::of(&["model", "messages", "tools", "format", "options", "stream", "think"]);
     let notes = Notes::default();
-    let mut keys = Keys::read(body, &KEYS, &notes)?;
+    let mut keys = Keys::read(body, &keys::OLLAMA_CHAT, &notes)?;
     let said: Vec<Value> = keys.take("messages")?.unwrap_or_default();
     if said.is_empty() {
         return Err(Refusal::invalid(Some("messages"), "`messages` is empty: what is to be answered?"));
     }
-    let mut messages = Vec::with_capacity(said.len());
-    for said in said {
-        add(said, &mut messages, &notes)?;
-    }
+    let mut calls = CallsSoFar::default();
+    let messages = said.into_iter().map(|said| message(said, &mut calls, &notes));
+    let messages = messages.collect::<Result<_, _>>()?;
     let tools = tools(&mut keys)?;
     let request = AnswerRequest { tools, ..AnswerRequest::of(Ask::Conversation(messages)) };
     finish(keys, served, request).map(|request| AnswerRequest { ignored: notes.names(), ..request })
@@ -34,18 +32,10 @@ pub(super) fn chat(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest, Re
 
 /// A request to `/api/generate`.
 pub(super) fn generate(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest, Refusal> {
-    const KEYS: Endpoint =
-        Endpoint::of(&["model", "prompt", "system", "raw", "format", "options", "stream", "think"]);
     let notes = Notes::default();
-    let mut keys = Keys::read(body, &KEYS, &notes)?;
+    let mut keys = Keys::read(body, &keys::OLLAMA_GENERATE, &notes)?;
     let prompt: String = keys.take("prompt")?.unwrap_or_default();
     let system: Option<String> = keys.take("system")?;
-    for refused in ["suffix", "template", "images", "context"] {
-        if keys.get(refused).is_some_and(|value| *value != json!("") && *value != json!([])) {
-            let message = format!("`{refused}` is not implemented here; leave it away");
-            return Err(Refusal::invalid(Some(refused), message));
-        }
-    }
     let ask = if keys.take("raw")?.unwrap_or(false) {
         Ask::Prompts(vec![Input::Text(prompt)])
     } else {
@@ -80,6 +70,16 @@ fn finish(mut keys: Keys<'_>, served: &Served<'_>, request: AnswerRequest) -> Re
     Ok(AnswerRequest { options, steering, stream, usage: true, ..request })
 }
 
+/// Options that would change an answer, with their neutral values: Ollama's defaults, and what this server does.
+const REFUSED: &[(&str, Neutral)] = &[
+    ("mirostat", OFF),
+    ("n", &["1"]),
+    ("penalize_newline", &["true"]),
+    ("repeat_last_n", &["64"]),
+    ("tfs_z", &["1", "1.0"]),
+    ("typical_p", &["1", "1.0"]),
+];
+
 /// Sampling, which Ollama has in an object of its own, by other names.
 fn options(keys: &mut Keys<'_>) -> Result<Options, Refusal> {
     let Some(mut given) = keys.fields("options")? else { return keys.options() };
@@ -91,15 +91,58 @@ fn options(keys: &mut Keys<'_>) -> Result<Options, Refusal> {
     for key in ["temperature", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty"] {
         keys.put(key, given.take(key)?);
     }
-    given.refuse(&["mirostat", "typical_p", "tfs_z", "penalize_newline"])?;
+    given.refuse(REFUSED)?;
     given.finish()?;
     // without an end but the model's own
     keys.forget("max_tokens", &json!(-2));
     keys.options()
 }
 
-/// A message; what a tool has answered belongs to the call before that has its name, or to the first that nothing answers yet.
-fn add(said: Value, messages: &mut Vec<Message>, notes: &Notes) -> Result<(), Refusal> {
+/// The calls of a conversation, each with its number, and the calls without a result.
+#[derive(Debug, Default)]
+struct CallsSoFar {
+    count: usize,
+    open: BTreeMap<usize, Call>,
+    by_id: HashMap<String, usize>,
+    by_name: HashMap<String, BTreeSet<usize>>,
+}
+
+impl CallsSoFar {
+    fn add(&mut self, call: &Call) {
+        self.open.insert(self.count, call.clone());
+        self.by_id.insert(call.id.clone(), self.count);
+        self.by_name.entry(call.name.clone()).or_default().insert(self.count);
+        self.count += 1;
+    }
+
+    /// Takes the first open call, or the first one of a tool. Returns its id.
+    fn first(&mut self, name: Option<&str>) -> Option<String> {
+        let number = match name {
+            None => *self.open.first_key_value()?.0,
+            Some(name) => *self.by_name.get(name)?.first()?,
+        };
+        self.close(number)
+    }
+
+    /// Takes the call of an id.
+    fn of_id(&mut self, id: String) -> String {
+        if let Some(&number) = self.by_id.get(&id) {
+            self.close(number);
+        }
+        id
+    }
+
+    fn close(&mut self, number: usize) -> Option<String> {
+        let call = self.open.remove(&number)?;
+        if let Some(numbers) = self.by_name.get_mut(&call.name) {
+            numbers.remove(&number);
+        }
+        Some(call.id)
+    }
+}
+
+/// A message. The result of a tool belongs to the call of its id, or else to the first open call of the tool.
+fn message(said: Value, so_far: &mut CallsSoFar, notes: &Notes) -> Result<Message, Refusal> {
     let mut said = Fields::new(said, "messages", "a message", notes)?;
     let role = match said.must::<String>("role")?.as_str() {
         "system" => Role::System,
@@ -112,40 +155,36 @@ fn add(said: Value, messages: &mut Vec<Message>, notes: &Notes) -> Result<(), Re
             return Err(Refusal::invalid(Some("messages"), message));
         }
     };
-    said.refuse(&["images"])?;
+    said.refuse(&[("images", OFF)])?;
     let content: String = said.take("content")?.unwrap_or_default();
     let reasoning: Option<String> = said.take("thinking")?.filter(|thought: &String| !thought.is_empty());
     let calls: Vec<Value> = said.take("tool_calls")?.unwrap_or_default();
-    let first = messages.iter().map(|message| message.calls.len()).sum::<usize>();
-    let call = |(index, call): (usize, Value)| {
+    let call = |call: Value| {
         let mut call = Fields::new(call, "messages", "a call", notes)?;
         let mut function = call.inner("function", "a call's function")?;
-        let id = call.take("id")?.unwrap_or_else(|| format!("call{:05}", first + index));
-        function.without_effect(&["index"]);
+        let id = call.take("id")?.unwrap_or_else(|| format!("call{:05}", so_far.count));
+        call.without_effect(&["type", "index"]);
+        call.finish()?;
         let arguments: Map<String, Value> = function.take("arguments")?.unwrap_or_default();
-        Ok(Call { id, name: function.must("name")?, arguments })
+        let call = Call { id, name: function.must("name")?, arguments };
+        function.without_effect(&["index"]);
+        function.finish()?;
+        so_far.add(&call);
+        Ok(call)
     };
-    let calls: Vec<Call> = calls.into_iter().enumerate().map(call).collect::<Result<_, Refusal>>()?;
+    let calls: Vec<Call> = calls.into_iter().map(call).collect::<Result<_, Refusal>>()?;
     let (by_id, name): (Option<String>, Option<String>) =
         (said.take("tool_call_id")?, said.take("tool_name")?);
     let answers = if role == Role::Tool {
-        let answered: Vec<&String> = messages.iter().filter_map(|message| message.answers.as_ref()).collect();
-        let open = |call: &&Call| {
-            !answered.contains(&&call.id) && name.as_ref().is_none_or(|name| *name == call.name)
-        };
-        let id = by_id.or_else(|| {
-            let mut calls = messages.iter().flat_map(|message| &message.calls);
-            calls.find(open).map(|call| call.id.clone())
-        });
-        Some(id.ok_or_else(|| {
+        let call = by_id.map(|id| so_far.of_id(id)).or_else(|| so_far.first(name.as_deref()));
+        Some(call.ok_or_else(|| {
             Refusal::invalid(Some("messages"), "a message of the role tool answers no call before it")
         })?)
     } else {
         None
     };
     said.finish()?;
-    messages.push(Message { reasoning, calls, answers, ..Message::new(role, content) });
-    Ok(())
+    Ok(Message { reasoning, calls, answers, ..Message::new(role, content) })
 }
 
 fn tools(keys: &mut Keys<'_>) -> Result<Option<Tools>, Refusal> {
@@ -282,6 +321,12 @@ mod tests {
                 json!({ "messages": [{ "role": "user", "content": "a" }], "options": { "mirostat": 1 } }),
                 "`mirostat` of",
             ),
+            (json!({ "messages": [{ "role": "user", "content": "a" }], "options": { "n": 2 } }), "`n` of"),
+            (json!({ "messages": [{ "role": "user", "content": "a" }], "n": 2 }), "`n` is not implemented"),
+            (
+                json!({ "messages": [{ "role": "assistant", "tool_calls": [{ "custom": {}, "function": { "name": "f", "audio": 1 } }] }] }),
+                "`audio` of a call's function",
+            ),
         ] {
             let said = chat(wrong.to_string().as_bytes(), &SERVED).unwrap_err().message;
             assert!(said.contains(words), "{said}");
@@ -289,11 +334,64 @@ mod tests {
     }
 
     #[test]
+    fn values_that_ask_for_nothing_are_taken_as_nothing() {
+        let body = json!({
+            "messages": [{ "role": "user", "content": "a", "images": [] }], "format": "", "n": 1,
+            "options": {
+                "mirostat": 0, "typical_p": 1.0, "tfs_z": 1, "penalize_newline": true, "repeat_last_n": 64, "num_predict": -1, "seed": -1,
+            },
+        });
+        let request = chat(body.to_string().as_bytes(), &SERVED).unwrap();
+        assert_eq!((request.options.max_tokens, request.options.schema), (None, None));
+        let generated = generate(
+            json!({ "prompt": "a", "suffix": "", "template": "", "images": [], "context": [] })
+                .to_string()
+                .as_bytes(),
+            &SERVED,
+        );
+        assert!(generated.is_ok(), "{generated:?}");
+    }
+
+    /// A result names a tool, an id, or nothing; each belongs to the first call that is still open.
+    #[test]
+    fn results_belong_to_their_calls_and_long_conversations_take_no_time() {
+        let call = |name: &str| json!({ "function": { "name": name, "arguments": {} } });
+        let result = |more: Value| {
+            let mut message = json!({ "role": "tool", "content": "x" });
+            message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            message
+        };
+        let answered = |messages: Vec<Value>| -> Vec<String> {
+            let body = json!({ "messages": messages }).to_string();
+            let Ask::Conversation(messages) = chat(body.as_bytes(), &SERVED).unwrap().ask else { panic!() };
+            messages.iter().filter_map(|message| message.answers.clone()).collect()
+        };
+        let calls =
+            json!({ "role": "assistant", "tool_calls": [call("f"), call("g"), call("f"), call("g")] });
+        let few = vec![
+            calls,
+            result(json!({ "tool_name": "g" })),
+            result(json!({ "tool_call_id": "call00002" })),
+            result(json!({})),
+            result(json!({ "tool_name": "g" })),
+        ];
+        assert_eq!(answered(few), ["call00001", "call00002", "call00000", "call00003"]);
+        let clock = Instant::now();
+        let many = (0..3000).map(|_| json!({ "role": "assistant", "tool_calls": [call("f")] }));
+        let many: Vec<Value> = many.chain((0..3000).map(|_| result(json!({ "tool_name": "f" })))).collect();
+        assert_eq!(answered(many).len(), 3000);
+        assert!(clock.elapsed().as_secs() < 5, "{:?}", clock.elapsed());
+    }
+
+    #[test]
     fn a_text_is_a_message_or_goes_on_as_it_is() {
         let ask = |body: Value| generate(body.to_string().as_bytes(), &SERVED).map(|request| request.ask);
         let system = Message::new(Role::System, "s");
         let user = Message::new(Role::User, "p");
-        assert_eq!(ask(json!({ "prompt": "p", "system": "s" })), Ok(Ask::Conversation(vec![system, user])));
+        assert_eq!(
+            ask(json!({ "prompt": "p", "system": "s" })),
+            Ok(Ask::Conversation([system, user].into()))
+        );
         let raw = Ask::Prompts(vec![Input::Text("p".to_owned())]);
         assert_eq!(ask(json!({ "prompt": "p", "raw": true })), Ok(raw));
         assert!(ask(json!({ "prompt": "p", "suffix": "s" })).unwrap_err().message.contains("`suffix`"));

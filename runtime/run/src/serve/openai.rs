@@ -9,11 +9,11 @@ use super::super::chat::conversation::{Call, Message, Role};
 use super::super::reasoning::Channel;
 use super::super::steering::Steering;
 use super::answer::{Event, Form, Head, Whole};
-use super::keys::{self, Fields, Keys, Notes, Served};
+use super::keys::{self, Fields, Keys, Notes, OFF, Served};
 use super::likelihood::{Characters, Likelihood, lossy};
 use super::request::{AnswerRequest, Ask, Refusal, arguments_of, inputs, text_of};
 use super::tools::{Function, Tools};
-use super::{Told, Usage, schema};
+use super::{Told, Usage, anthropic, schema};
 
 /// Prompts of a request, at most.
 const PROMPTS_MAX: usize = 256;
@@ -59,6 +59,7 @@ pub(super) fn chat(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest, Re
 /// How much the model reasons, in the words of several servers; the most exact one counts.
 fn steering_of(keys: &mut Keys<'_>) -> Result<Steering, Refusal> {
     let mut steering = Steering::default();
+    anthropic::thinking(keys, &mut steering, false)?;
     if let Some(enabled) = keys.take("enable_thinking")? {
         steering.enabled = Some(enabled);
     }
@@ -76,7 +77,7 @@ fn steering_of(keys: &mut Keys<'_>) -> Result<Steering, Refusal> {
         if let Some(tokens) = reasoning.take("max_tokens")? {
             steering.set_budget(tokens);
         }
-        reasoning.refuse(&["exclude"])?;
+        reasoning.refuse(&[("exclude", OFF)])?;
         reasoning.finish()?;
     }
     if let Some(tokens) = keys.take("thinking_budget")? {

@@ -1,5 +1,7 @@
 //! A request from any interface, and the reasons to refuse one.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -75,7 +77,7 @@ fn cut(mut text: String) -> String {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Ask {
     /// A conversation, in the model's template.
-    Conversation(Vec<Message>),
+    Conversation(Arc<[Message]>),
     /// Texts or tokens, one or more; the model continues each.
     Prompts(Vec<Input>),
     /// A question that needs no answer of the model.

@@ -45,7 +45,9 @@ pub(super) fn response(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest
         messages.push(Message::new(Role::System, instructions));
     }
     if let Some(id) = keys.take::<String>("previous_response_id")? {
-        let stored = served.stored.and_then(|stored| stored.get(&id)).ok_or_else(|| {
+        let stored = served.stored.map(|stored| stored.get(&id)).transpose();
+        let stored = stored.map_err(|short| short.refusal("the conversation of `previous_response_id`"))?;
+        let stored = stored.flatten().ok_or_else(|| {
             let message = "`previous_response_id` names a response that is not kept here, or not any more; send the conversation whole";
             Refusal {
                 code: Some("previous_response_not_found"),
@@ -55,7 +57,7 @@ pub(super) fn response(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest
         })?;
         repeated["previous_response_id"] = Value::from(id);
         // instructions are not taken over
-        messages.extend(stored);
+        messages.extend(stored.into_iter().filter(|message| message.role != Role::System));
     }
     let stores = keys.take("store")?.unwrap_or(true);
     match keys.take("input")? {
@@ -73,9 +75,6 @@ pub(super) fn response(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest
     keys.rename("max_output_tokens", "max_tokens")?;
     let mut options = keys.options()?;
     Keys::some_tokens(&options, "max_output_tokens")?;
-    if options.choices > 1 {
-        return Err(Refusal::invalid(Some("n"), "`n` is not implemented here; leave it away"));
-    }
     options.schema = schema_of(&mut keys)?;
     let tools = tools(&mut keys)?;
     let steering = steering_of(&mut keys)?;
@@ -90,7 +89,7 @@ pub(super) fn response(body: &[u8], served: &Served<'_>) -> Result<AnswerRequest
         stores,
         repeated,
         ignored: notes.names(),
-        ..AnswerRequest::of(Ask::Conversation(messages))
+        ..AnswerRequest::of(Ask::Conversation(messages.into()))
     })
 }
 
@@ -299,7 +298,7 @@ pub(super) struct Responses {
     cut: bool,
     events: u64,
     /// The conversation, which the store gets with the answer, if it is kept.
-    keeps: Option<(Arc<Store>, Vec<Message>)>,
+    keeps: Option<(Arc<Store>, Arc<[Message]>)>,
 }
 
 fn used(usage: Usage) -> Value {
@@ -315,7 +314,7 @@ fn used(usage: Usage) -> Value {
 impl Responses {
     pub(super) fn new(head: Head, request: &AnswerRequest, store: &Arc<Store>) -> Self {
         let keeps = match &request.ask {
-            Ask::Conversation(messages) if request.stores => Some((Arc::clone(store), messages.clone())),
+            Ask::Conversation(messages) if request.stores => Some((Arc::clone(store), Arc::clone(messages))),
             _ => None,
         };
         let repeated = request.repeated.clone();
@@ -329,15 +328,14 @@ impl Responses {
 
     /// Keeps the conversation with its answer.
     fn keep(&mut self) {
-        let Some((store, mut messages)) = self.keeps.take() else { return };
-        let (mut thought, notes) = (None, Notes::default());
-        // what is put out can be put in again
-        let all =
-            self.output.iter().try_for_each(|item| add(item.clone(), &mut thought, &mut messages, &notes));
-        tell_thought(&mut thought, &mut messages);
-        if all.is_ok() {
-            messages.retain(|message| message.role != Role::System);
-            store.put(&self.head.id, messages);
+        let Some((store, messages)) = self.keeps.take() else { return };
+        let (mut thought, mut answer, notes) = (None, Vec::new(), Notes::default());
+        // items of an answer are valid items of a request
+        let read =
+            self.output.iter().try_for_each(|item| add(item.clone(), &mut thought, &mut answer, &notes));
+        tell_thought(&mut thought, &mut answer);
+        if read.is_ok() {
+            store.put(&self.head.id, &messages, answer);
         }
     }
 
@@ -527,6 +525,7 @@ impl Form for Responses {
 #[cfg(test)]
 mod tests {
     use super::super::budget::Shares;
+    use super::super::store::Lookup;
     use super::super::tools::ToolChoice;
     use super::*;
 
@@ -593,18 +592,24 @@ mod tests {
     #[test]
     fn a_conversation_goes_on_with_a_response_that_is_kept() {
         let store = Arc::new(Store::new(Arc::new(Shares::of(2 << 20).unwrap())));
-        let served = Served { model: "m", strict: true, stored: Some(&store) };
-        let ask = |body: Value| response(body.to_string().as_bytes(), &served).unwrap();
+        let ask = |body: Value| {
+            let lookup = Lookup::new(&store);
+            let served = Served { model: "m", strict: true, stored: Some(&lookup) };
+            let request = response(body.to_string().as_bytes(), &served).unwrap();
+            (request, lookup.charge())
+        };
         let answered = |id: &str, request: &AnswerRequest| {
             let head = Head { id: id.to_owned(), created: 0, model: "m".to_owned() };
             let choices =
                 vec![Heard { content: "b".to_owned(), reasoning: "t".to_owned(), ..Heard::default() }];
             Responses::new(head, request, &store).whole(Whole { choices, ..Whole::default() })
         };
-        answered("r1", &ask(json!({ "input": "a", "instructions": "old" })));
-        answered("r2", &ask(json!({ "input": "c", "store": false })));
-        assert_eq!(store.get("r2"), None);
-        let next = ask(json!({ "input": "d", "instructions": "new", "previous_response_id": "r1" }));
+        answered("r1", &ask(json!({ "input": "a", "instructions": "old" })).0);
+        answered("r2", &ask(json!({ "input": "c", "store": false })).0);
+        assert_eq!(Lookup::new(&store).get("r2"), Ok(None));
+        let (next, charge) =
+            ask(json!({ "input": "d", "instructions": "new", "previous_response_id": "r1" }));
+        assert!(charge.is_some(), "the copy is charged");
         let Ask::Conversation(messages) = &next.ask else { panic!("no conversation") };
         let told: Vec<_> =
             messages.iter().map(|m| (m.role.name(), m.content.as_str(), m.reasoning.as_deref())).collect();

@@ -17,9 +17,10 @@ use super::calls::Calls;
 use super::embeddings::Embedding;
 use super::enforced::Enforced;
 use super::likelihood::Likelihood;
+use super::prepared::Prepared;
 use super::stops::Stops;
 use super::teller::Teller;
-use super::{Job, Prepared, Told, Usage};
+use super::{Job, Told, Usage};
 
 /// One of the plan's sequences.
 pub(super) struct Seat<'t> {

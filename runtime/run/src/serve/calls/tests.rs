@@ -392,6 +392,21 @@ proptest! {
     }
 }
 
+/// The prompt's opening is not said, and the text after it is whole, wherever its characters begin.
+#[test]
+fn a_forced_call_that_is_none_is_text_to_the_last_character() {
+    for format in FORMATS.iter().filter(|format| !format.is_apart()) {
+        for said in [
+            "\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}}",
+            "\u{1f980}; \u{1f980}}",
+            ">",
+        ] {
+            let whole: String = read(format, true, &[said]).concat();
+            assert_eq!(whole, said, "{}", format.name);
+        }
+    }
+}
+
 #[test]
 fn a_call_that_the_prompt_has_begun_is_the_whole_answer() {
     for (format, text) in [

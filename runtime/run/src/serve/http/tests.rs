@@ -9,8 +9,10 @@ use std::time::Instant;
 use plans::Plan;
 
 use super::super::super::reasoning::Channel;
-use super::super::Usage;
 use super::super::budget::Budget;
+use super::super::queue::Bounds;
+use super::super::{Job, Told, Usage};
+use super::asking::BODY_COPIES;
 use super::*;
 
 /// Metrics of some plan.
@@ -22,7 +24,7 @@ pub(in super::super) fn metrics() -> Arc<Metrics> {
 }
 
 const BODY_BYTES: usize = 16 << 10;
-/// Bodies of full length for which there is room.
+/// Bodies of full length that have room.
 const BODIES: usize = 4;
 const CONNECTIONS: usize = 16;
 
@@ -47,7 +49,10 @@ fn opened(limits: Limits) -> (Door, Arc<Queue>, Arc<Shares>) {
         answers: Arc::new(Budget::new(1 << 20)),
     });
     let metrics = metrics();
-    let queue = Arc::new(Queue::new(4, Arc::clone(&metrics)));
+    let queue = Arc::new(Queue::new(
+        Bounds { bytes: 2 * BODIES * BODY_BYTES, time: Duration::from_secs(60) },
+        Arc::clone(&metrics),
+    ));
     let site = Site {
         model: "m".to_owned(),
         is_strict: false,
@@ -117,7 +122,7 @@ fn is_answered(door: &Door) -> Duration {
     clock.elapsed()
 }
 
-/// Answers whoever asks, as long as a test runs.
+/// Answers all requests, as long as a test runs.
 fn with_answers<T>(queue: &Queue, test: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -249,6 +254,27 @@ fn a_body_that_trickles_is_given_up_in_time() {
     }
     assert!((LIMITS.body..Duration::from_secs(8)).contains(&clock.elapsed()), "{:?}", clock.elapsed());
     assert_eq!(answer(stream).expect("it is told why").0, 408);
+    door.close();
+}
+
+/// The memory of a reply is held until its client has taken it.
+#[test]
+fn a_reply_to_a_question_is_charged_until_it_is_read() {
+    let (door, queue, shares) = opened(Limits { patience: Duration::from_secs(20), ..LIMITS });
+    let body = r#"{"content": "a"}"#;
+    let stream = sent(&door, &(head(&door, "POST", "/tokenize", body.len()) + body));
+    let job = queue.take(Duration::from_secs(20)).unwrap();
+    let bytes = 900 << 10;
+    job.told.charge(shares.answers.take(bytes).unwrap());
+    job.told.send(Told::Said("a".repeat(bytes))).unwrap();
+    drop(job);
+    // the kernel's buffers have some of it
+    thread::sleep(Duration::from_millis(300));
+    assert!(shares.answers.free() <= shares.answers.bytes() - bytes);
+    let (status, said) = answer(stream).unwrap();
+    assert_eq!((status, said.len()), (200, bytes));
+    assert!(all_is_free(&shares));
+    queue.close();
     door.close();
 }
 
