@@ -1247,5 +1247,26 @@ fn keyed(here: &Profiled) {
     }
     server.refuses(401, "POST /v1/messages", &[("x-api-key", "wrong")], "", "the key is missing or wrong");
     server.get("/health");
+    // the words of headers in any case, and the origin of a proxy that ends TLS
+    let key = ("authorization", "bearer correct-horse-battery");
+    let origin = format!("https://{}", server.address);
+    let headers = [key, ("content-type", "application/JSON"), ("origin", origin.as_str())];
+    let (status, said) = server.send("POST /tokenize", &headers, r#"{"content": "a"}"#);
+    assert_eq!(status, 200, "{said}");
+    let refused = || {
+        let (_, metrics) = server.send("GET /metrics", &[key], "");
+        let number = |name: &str| -> f64 {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("flashplan_{name} ")));
+            line.unwrap().parse().unwrap()
+        };
+        // nothing has been answered yet
+        assert!(number("memory_peak_bytes") > 0.0, "{metrics}");
+        number("refused_total")
+    };
+    let before = refused();
+    for (head, status) in [("GET /%ff", 404), ("GET /v1/models/%ff", 400), ("PUT /v1/models", 405)] {
+        server.refuses(status, head, &[key], "", "");
+    }
+    assert_eq!(refused(), before + 3.0);
     server.end();
 }

@@ -68,7 +68,7 @@ fn has_end(schema: &Value, ends: &[bool]) -> bool {
     may_be("array") && list() || may_be("object") && object()
 }
 
-/// A schema in which references to endless definitions are `false`.
+/// A schema with `false` for each reference to an endless definition.
 fn cut(schema: Value, ends: &[bool]) -> Value {
     if referred(&schema).is_some_and(|at| !ends[at]) {
         return Value::Bool(false);

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::rewrite::refused;
 use super::values::same;
 
-/// Keywords of which the larger or the smaller value holds.
+/// Keywords whose larger or smaller value holds.
 const LARGER: [&str; 5] = ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"];
 const SMALLER: [&str; 5] = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"];
 /// Keywords of an object's properties.

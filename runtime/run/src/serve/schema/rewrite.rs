@@ -108,7 +108,7 @@ pub(super) fn resolve<'r>(root: &'r Value, to: &str, path: &str) -> Result<&'r V
 
 struct Rewriter<'r> {
     root: &'r Value,
-    /// Definitions by the references that name them, in the order in which they came up.
+    /// Definitions by the references that name them, in order of appearance.
     names: BTreeMap<String, usize>,
     pending: Vec<(String, &'r Value)>,
     steps: usize,

@@ -10,7 +10,7 @@ fn of(schema: &Value) -> Result<Grammar, String> {
     Grammar::new(format!("start: {}", grammar(schema)?), &[])
 }
 
-/// What a schema takes and what it does not, as texts in the form that answers have.
+/// Checks texts that a schema takes, and texts that it does not, in the form of answers.
 #[track_caller]
 fn check(schema: &Value, takes_these: &[&str], none_of_these: &[&str]) {
     let grammar = of(schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
@@ -273,4 +273,68 @@ fn answers_keep_rewritten_schemas() {
         ended += 1;
     }
     assert!(ended > 5, "{ended}");
+}
+
+/// A text in the form that answers have.
+fn spaced(value: &Value) -> String {
+    match value {
+        Value::Array(values) => format!("[{}]", values.iter().map(spaced).collect::<Vec<_>>().join(", ")),
+        Value::Object(values) => {
+            let pair =
+                |(key, value): (&String, &Value)| format!("{}: {}", Value::from(key.as_str()), spaced(value));
+            format!("{{{}}}", values.iter().map(pair).collect::<Vec<_>>().join(", "))
+        }
+        value => value.to_string(),
+    }
+}
+
+/// JSON Schema's own tests: no schema that is enforced takes a value that violates it. Prints what is enforced, by file.
+#[test]
+#[ignore = "needs the folder tests/draft2020-12 of JSON-Schema-Test-Suite, which SUITE names"]
+fn no_value_of_the_test_suite_violates_an_enforced_schema() {
+    let folder = std::env::var("SUITE").expect("SUITE");
+    let mut files: Vec<_> = ["", "optional", "optional/format"]
+        .iter()
+        .filter_map(|part| std::fs::read_dir(format!("{folder}/{part}")).ok())
+        .flatten()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|it| it == "json"))
+        .collect();
+    files.sort();
+    let (mut all, mut violations) = ([0; 4], Vec::new());
+    for path in files {
+        let name = path.strip_prefix(&folder).unwrap().display().to_string();
+        let groups: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let mut counts = [0; 4];
+        for group in groups.as_array().unwrap() {
+            let schema = &group["schema"];
+            let grammar = match of(schema) {
+                Ok(grammar) => grammar,
+                Err(why) => {
+                    counts[1] += 1;
+                    println!("  {name}: {}: {why}", group["description"]);
+                    continue;
+                }
+            };
+            counts[0] += 1;
+            for test in group["tests"].as_array().unwrap() {
+                let text = spaced(&test["data"]);
+                match (takes(&grammar, &text), test["valid"].as_bool().unwrap()) {
+                    (true, false) => {
+                        violations.push(format!("{name}: {}: {schema} takes {text}", group["description"]))
+                    }
+                    (false, true) => counts[3] += 1,
+                    (true, true) => counts[2] += 1,
+                    (false, false) => {}
+                }
+            }
+        }
+        println!(
+            "{name}: {} enforced, {} refused; {} valid values can be written, {} cannot",
+            counts[0], counts[1], counts[2], counts[3]
+        );
+        (0..4).for_each(|at| all[at] += counts[at]);
+    }
+    println!("all: {all:?}");
+    assert!(violations.is_empty(), "{} violations\n{}", violations.len(), violations.join("\n"));
 }

@@ -22,7 +22,7 @@ const WHOLE: [(&str, f64, f64); 4] = [
     ("int64", -9_223_372_036_854_774_784.0, 9_223_372_036_854_774_784.0),
     ("uint64", 0.0, 9_223_372_036_854_774_784.0),
 ];
-/// Values of which all lists without repetition are written out, at most: 65 lists.
+/// Values whose lists without repetition are all written out, at most: 65 lists.
 const LISTED_MAX: usize = 4;
 /// How far references are followed.
 const DEPTH_MAX: usize = 8;
