@@ -238,7 +238,7 @@ fn thinking_is_steered_in_the_words_of_several_makers() {
     assert_eq!(steering(json!({ "thinking": { "type": "enabled", "budget_tokens": 9 } })).budget, Some(9));
 }
 
-/// Of tokens with the same text the chosen one counts, and then the likeliest.
+/// Among tokens with the same text the chosen one counts, and then the likeliest.
 #[test]
 fn alternatives_of_the_same_text_do_not_hide_the_chosen_one() {
     let request = completion(br#"{"prompt": "a", "logprobs": 3}"#, &SERVED).unwrap();
