@@ -572,9 +572,8 @@ fn a_token_may_take_the_spaces_beside_it() {
 fn models_whose_tokens_take_spaces_are_known_by_their_files() {
     let texts = ["<unk>", "<s>", "</s>", "a", "<|endoftext|>", "<|user|>", "<|im_sep|>"].map(str::to_owned);
     let types = [2, 3, 4, 1, 3, 3, 3];
-    let found = |name: &str, architecture: &str, tokens: &[String]| {
-        strips::known(name, architecture, tokens, &types)
-    };
+    let found =
+        |name: &str, architecture: &str, tokens: &[String]| strips::known(name, architecture, tokens, &types);
     let phi3 = found("Phi-3 mini 4k", "phi3", &texts[..6]);
     assert_eq!((&phi3.before[..], &phi3.after[..]), (&[][..], &[2, 5][..]));
     let phi4 = found("Phi 4", "phi3", &texts);
