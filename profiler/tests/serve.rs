@@ -135,7 +135,7 @@ fn clients_are_answered_under_the_plan() {
     crammed.refuses(400, "POST /v1/chat/completions", &[], &asked.to_string(), "the plan's limit has");
     // a prompt that is only shown or counted has no answer, and needs no grammar
     let prompt = crammed.post("/apply-template", &asked)["prompt"].clone();
-    assert_eq!(prompt, "user: Hi\nassistant:");
+    assert_eq!(prompt, "<s> user: Hi\nassistant:");
     crammed.end();
     let (limit, room) = (here.tight(&["--reserve", "10M"]), 10 << 20);
     let roomy = here.plan("chat.toml", &["--mem", &limit, "--reserve", "10M"]);

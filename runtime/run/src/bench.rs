@@ -119,7 +119,7 @@ pub(super) fn bench(
     let alone = session.replay_reads()?;
     let together = match recording {
         None => together::run(session, &stream[..(tokens_in + tokens_out) as usize], prompt.len())?,
-        // it says where one sequence goes
+        // the recording has one sequence
         Some(_) => Vec::new(),
     };
     let output = Output {

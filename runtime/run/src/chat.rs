@@ -73,7 +73,7 @@ pub(super) fn chat(
             return Err(Failure::Stopped);
         }
         if lines.are_typed() {
-            stop.resume(); // what it stopped was the answer
+            stop.resume(); // it stopped the answer, not the chat
         }
         let line = lines.next(|| stop.is_stopped())?;
         let again = std::mem::replace(&mut cleared, line == Line::Cleared);
@@ -212,7 +212,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
                 "the conversation would have {found}, and the plan's context has room for {room} tokens with the answer; say it shorter, begin anew with /reset, {remedy}"
             )
         };
-        // what is far too long is not worth its memory
+        // a text that is far too long is not rendered
         let bytes: usize = conversation.messages.iter().map(|message| message.content.len()).sum();
         if bytes > room * TOKEN_BYTES_MAX {
             return Err(too_long(format!("{bytes} bytes"), bytes / TOKEN_BYTES));

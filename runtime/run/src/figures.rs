@@ -101,7 +101,7 @@ pub(super) struct Figures {
     /// Absent in a plan that does not know the device's rates.
     #[serde(flatten)]
     pub(super) floor: Option<Floor>,
-    /// Absent where nobody looked.
+    /// Absent where it was not measured.
     #[serde(flatten)]
     pub(super) current: Option<CurrentRates>,
 }

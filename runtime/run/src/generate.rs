@@ -25,8 +25,8 @@ struct Output<'a> {
     figures: Figures,
 }
 
-/// Generates until the count, the end of the text, the end of the context or an interrupt; then reports. Who closes
-/// standard output has read enough: it ends without a word then.
+/// Generates until the count, the end of the text, the end of the context or an interrupt; then reports. If standard output is closed, it
+/// ends silently.
 pub(super) fn generate(
     session: &mut RunningPlan<'_>,
     prompt: &[u32],

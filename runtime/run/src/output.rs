@@ -6,11 +6,11 @@ use terminal::output::reader_gone;
 
 use super::{Failure, failure};
 
-/// The text as it comes; silent where all is told at the end.
+/// The text as it comes; silent where the end has all of it.
 #[derive(Debug)]
 pub(super) struct Text {
     silent: bool,
-    /// Whether nobody reads it any more.
+    /// Whether its reader has closed it.
     gone: bool,
 }
 
@@ -23,7 +23,7 @@ impl Text {
         Self { silent: true, gone: false }
     }
 
-    /// Whether whoever read it has closed it: that is no error.
+    /// Whether the reader has closed it, which is no error.
     pub(super) fn is_gone(&self) -> bool {
         self.gone
     }

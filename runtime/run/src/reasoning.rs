@@ -36,7 +36,7 @@ pub(crate) fn opens(token: &str) -> bool {
 pub(crate) type Tags = (&'static str, &'static str);
 
 /// All that are known.
-const TAGS: [Tags; 9] = [
+const TAGS: [Tags; 11] = [
     ("<think>", "</think>"),
     ("<seed:think>", "</seed:think>"),
     ("<mm:think>", "</mm:think>"),
@@ -46,7 +46,17 @@ const TAGS: [Tags; 9] = [
     ("[THINK]", "[/THINK]"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought", "<channel|>"),
+    // Kimi K3 closes its reasoning, or begins its response without
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ("<|open|>think<|sep|>", "<|open|>response<|sep|>"),
 ];
+
+/// Marks in an answer that are no text of it, after tags of reasoning that begin with such a mark.
+const FRAMES: [(&str, &[&str]); 2] = [
+    ("<|channel>", &["<|channel>thought\n<channel|>", "<channel|>"]),
+    ("<|open|>", &["<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"]),
+];
+
 /// The tags between which a text's end has begun to reason.
 pub(crate) fn opened_by(text: &str) -> Option<Tags> {
     TAGS.into_iter().find(|(open, _)| text.ends_with(open))
@@ -76,7 +86,7 @@ const GAP: &str = "\n\n";
 /// Harmony's marks, which some files have as pieces of text.
 const MARKS: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>"];
 
-/// The longest name of who speaks to whom.
+/// The longest header of a message.
 const SPEAKER_BYTES_MAX: usize = 256;
 
 /// Tells the parts of an answer apart as it comes.
@@ -90,10 +100,12 @@ pub(crate) struct Parts {
     /// Whether calls of tools are separated, and the header of the current message: its author and recipient.
     calls: bool,
     speaks: String,
-    /// Whether the prompt ends with the name of who speaks, behind which the answer may go on.
+    /// Whether the prompt ends with the name of the speaker, so that the answer may begin with a recipient.
     named: bool,
     /// Whether the model has said something to itself, and to the user.
     spoke: [bool; 2],
+    /// Marks in the answer that are no text of it.
+    frames: &'static [&'static str],
 }
 
 /// The place in an answer.
@@ -107,7 +119,7 @@ enum At {
     Channel(Channel),
     /// In the name of a channel.
     Name,
-    /// Between two messages: the name of who speaks, which is nobody's text.
+    /// Between two messages: the header of the next, which is no text.
     Between,
     /// Reasoning is over, or there was none.
     Answer,
@@ -125,6 +137,7 @@ impl Parts {
             speaks: String::new(),
             named: false,
             spoke: [false; 2],
+            frames: &[],
         }
     }
 
@@ -182,13 +195,13 @@ impl Parts {
                         self.go(At::Channel(Channel::Call));
                         out(Channel::Call, &format!("{tool}\n"));
                     }
-                    // what it says to a tool that there is not
+                    // a message to an unknown tool
                     (_, Some(_)) | (Some("self" | "python" | "browser" | "container"), _) => {
                         self.go(At::Channel(Channel::Reasoning));
                     }
                     (Some(to), _) if to.contains('.') => self.go(At::Channel(Channel::Reasoning)),
                     _ if thinks => self.go(At::Channel(Channel::Reasoning)),
-                    // what it is about to do, it tells the user
+                    // a preamble is for the user
                     _ => self.go(At::Channel(Channel::Answer)),
                 }
             }
@@ -196,6 +209,16 @@ impl Parts {
             "<|think|>" => self.go(At::Channel(Channel::Reasoning)),
             "<|content|>" | "<|tool_calls|>" => self.go(At::Channel(Channel::Answer)),
             "<|begin|>" => self.go(At::Between),
+            "<|open|>" | "<|close|>"
+                if !self.frames.is_empty() || matches!(self.at, At::Inside | At::Beginning) =>
+            {
+                self.text(name, out);
+            }
+            "<|sep|>" if self.held.contains("<|open|>") || self.held.contains("<|close|>") => {
+                self.text(name, out);
+            }
+            // one is enough to begin the reasoning
+            CHANNEL if self.at == At::Beginning && self.held.trim() == CHANNEL => {}
             "<|end|>" | "<|start|>" if matches!(self.at, At::Channel(_) | At::Name | At::Between) => {
                 self.go(At::Between);
             }
@@ -218,7 +241,17 @@ impl Parts {
                 At::Between if self.held.len() > SPEAKER_BYTES_MAX => return self.held.clear(),
                 At::Between => return,
                 At::Channel(part) => return self.say_all(part, &mut out),
-                At::Answer => return self.say_all(Channel::Answer, &mut out),
+                At::Answer if self.frames.is_empty() => return self.say_all(Channel::Answer, &mut out),
+                At::Answer => {
+                    let frames = self.frames.iter().filter_map(|frame| Some((self.held.find(frame)?, frame)));
+                    let Some((at, frame)) = frames.min() else {
+                        let kept =
+                            self.frames.iter().map(|frame| begun(&self.held, frame)).max().unwrap_or(0);
+                        return self.say(Channel::Answer, self.held.len() - kept, &mut out);
+                    };
+                    self.say(Channel::Answer, at, &mut out);
+                    self.held.drain(..frame.len());
+                }
                 At::Beginning => {
                     let held = self.held.trim_start();
                     if self.named && (held.starts_with(RECIPIENT) || RECIPIENT.starts_with(held)) {
@@ -230,10 +263,12 @@ impl Parts {
                     }
                     let begins = |tag: &str| tag.starts_with(held);
                     if let Some((first, _)) = TAGS.iter().find(|(first, _)| held.starts_with(first)) {
+                        self.frames = frames_of(first);
                         self.held = held[first.len()..].to_owned();
                         self.go(At::Inside);
-                    } else if let Some((_, last)) = TAGS.iter().find(|(_, last)| held.starts_with(last)) {
+                    } else if let Some((first, last)) = TAGS.iter().find(|(_, last)| held.starts_with(last)) {
                         // nothing was thought
+                        self.frames = frames_of(first);
                         self.held = held[last.len()..].to_owned();
                         self.go(At::Answer);
                     } else if TAGS.iter().any(|(first, last)| begins(first) || begins(last)) {
@@ -243,8 +278,9 @@ impl Parts {
                     }
                 }
                 At::Inside => {
-                    let ends = TAGS.iter().filter_map(|(_, last)| Some((self.held.find(last)?, last)));
-                    let Some((end, last)) = ends.min() else {
+                    let ends =
+                        TAGS.iter().filter_map(|(first, last)| Some((self.held.find(last)?, last, first)));
+                    let Some((end, last, first)) = ends.min() else {
                         let kept = TAGS.map(|(_, last)| self.held.len() - tail(&self.held, last));
                         let kept = kept.into_iter().min().unwrap_or(0);
                         return self.say(Channel::Reasoning, kept, &mut out);
@@ -252,6 +288,7 @@ impl Parts {
                     let trimmed = self.held[..end].trim_end().len();
                     self.say(Channel::Reasoning, trimmed, &mut out);
                     self.held.drain(..end - trimmed + last.len());
+                    self.frames = frames_of(first);
                     self.go(At::Answer);
                 }
             }
@@ -297,11 +334,20 @@ impl Parts {
     }
 }
 
+/// Marks in an answer whose reasoning has an opening tag.
+fn frames_of(tag: &str) -> &'static [&'static str] {
+    FRAMES.into_iter().find(|(mark, _)| tag.starts_with(mark)).map_or(&[], |(_, frames)| frames)
+}
+
+/// Bytes at the end of a text that may be the beginning of a tag.
+fn begun(text: &str, tag: &str) -> usize {
+    let begun = |bytes: &usize| text.ends_with(&tag[..*bytes]);
+    (1..tag.len()).rev().filter(|&bytes| tag.is_char_boundary(bytes)).find(begun).unwrap_or(0)
+}
+
 /// Bytes at the end of a text that may be the beginning of a tag, and the spaces before them.
 fn tail(text: &str, tag: &str) -> usize {
-    let begun = |bytes: &usize| text.ends_with(&tag[..*bytes]);
-    let beginning =
-        (1..tag.len()).rev().filter(|&bytes| tag.is_char_boundary(bytes)).find(begun).unwrap_or(0);
+    let beginning = begun(text, tag);
     let before = &text[..text.len() - beginning];
     beginning + before.len() - before.trim_end().len()
 }

@@ -69,7 +69,7 @@ use super::session::RunningPlan;
 use super::sessions::Sessions;
 use super::{Failure, failure};
 
-/// Where it listens if nobody says.
+/// The address by default.
 pub(super) const ADDRESS: &str = "127.0.0.1:8080";
 /// The part of the bytes for requests that waiting requests may take; bodies on their way have the rest. And their waiting time, at most.
 const QUEUE_PART: (usize, usize) = (3, 4);
@@ -84,7 +84,7 @@ const STOPPING: &str = "the server is stopping";
 /// The longest key.
 const KEY_BYTES_MAX: u64 = 4096;
 
-/// A request in the queue. Who hangs up drops the other end of `told`.
+/// A request in the queue. A client that hangs up drops the other end of `told`.
 #[derive(Debug)]
 struct Job {
     request: AnswerRequest,

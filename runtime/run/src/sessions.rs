@@ -311,7 +311,7 @@ mod tests {
         }
         assert_ne!(root(&plan(), 2, 0), same);
         assert_ne!(root(&plan(), 1, 1), same);
-        // what changes speed and memory alone does not
+        // keys that change speed and memory alone do not
         let speeds: [Change; 3] = [
             |plan| plan.cache.hot_neurons[0] += 1,
             |plan| plan.prefill.chunk_tokens += 1,

@@ -21,7 +21,7 @@ const PREFILLED_AT_ONCE: usize = 256;
 pub(super) struct Turn {
     /// Whether the prompt ends in the middle of the model's reasoning; `None` where no part of the text is.
     pub(super) reasons: Option<bool>,
-    /// Whether the prompt ends with the name of who speaks, behind which the answer may go on.
+    /// Whether the prompt ends with the name of the speaker, so that the answer may begin with a recipient.
     pub(super) named: bool,
     /// The tags between which the model reasons.
     pub(super) tags: Option<Tags>,
@@ -169,7 +169,7 @@ pub(super) struct Writing<'t> {
     /// Tokens of reasoning; the next field has tokens that end it early.
     reasoned: usize,
     closing: VecDeque<u32>,
-    /// Whether nobody listens any more.
+    /// Whether the listener has gone.
     broken: bool,
 }
 
@@ -265,7 +265,7 @@ impl<'t> Writing<'t> {
         if room { ControlFlow::Continue(token) } else { ControlFlow::Break(Ended::ContextFull) }
     }
 
-    /// Shows what was held back, unless somebody broke off.
+    /// Shows the text that was held back, unless the answer broke off.
     pub(super) fn finish(
         self,
         ended: Ended,

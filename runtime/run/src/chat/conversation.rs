@@ -1,4 +1,4 @@
-//! Who said what, and the file that keeps it.
+//! Messages of a conversation, and the file that keeps them.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ const SAVED: OutputKind = OutputKind {
     },
 };
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
@@ -52,7 +52,7 @@ impl Role {
     }
 }
 
-/// A message of a conversation, and who said it.
+/// A message of a conversation, with its author.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Message {

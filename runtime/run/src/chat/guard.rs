@@ -49,7 +49,7 @@ fn ends(token: &str) -> impl Iterator<Item = char> {
 }
 
 impl StandIns {
-    /// A text of somebody as the template gets it, with stand-ins.
+    /// A message's text as the template gets it, with stand-ins.
     pub(super) fn put(&self, said: &str) -> String {
         let stand_in =
             |c| self.0.binary_search_by_key(&c, |&(end, _)| end).map_or(c, |place| self.0[place].1);

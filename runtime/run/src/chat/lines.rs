@@ -51,7 +51,7 @@ pub(super) enum Line {
 pub(super) struct Lines {
     prompts: Sender<&'static str>,
     lines: Receiver<io::Result<Line>>,
-    /// How the terminal was before anybody edited a line.
+    /// Settings of the terminal before the first line was edited.
     terminal: Option<Termios>,
     /// Bytes of a message, at most.
     most: usize,
@@ -77,7 +77,7 @@ impl Lines {
         Ok(Self { prompts, lines, terminal, most })
     }
 
-    /// Whether somebody types.
+    /// Whether lines are typed.
     pub(super) fn are_typed(&self) -> bool {
         self.terminal.is_some()
     }
@@ -97,7 +97,7 @@ impl Lines {
                     }
                     None => return Ok(Line::Text(text + &line)),
                 },
-                // what has been typed before the end of the input is a message
+                // text before the end of the input is a message
                 Line::End if !text.is_empty() => return Ok(Line::Text(text)),
                 other => return Ok(other),
             }
@@ -137,7 +137,7 @@ enum Source {
 }
 
 impl Source {
-    /// A line for every prompt, until nobody wants any more.
+    /// A line for every prompt, until the receiver has gone.
     fn serve(mut self, prompts: &Receiver<&'static str>, lines: &Sender<io::Result<Line>>) {
         for prompt in prompts {
             let line = match &mut self {
@@ -179,7 +179,7 @@ struct Terminal {
 
 impl Terminal {
     fn open() -> rustyline::Result<Self> {
-        // answers may go to a file while somebody types
+        // answers may go to a file while lines are typed
         let config = Config::builder()
             .behavior(Behavior::PreferTerm)
             .max_history_size(HISTORY_LINES)?

@@ -27,7 +27,7 @@ impl Screen {
         Self { answer: Text::new(), terminal: io::stdout().is_terminal(), dim, last: None }
     }
 
-    /// Whether nobody reads answers any more.
+    /// Whether the reader of answers has gone.
     pub(super) fn is_gone(&self) -> bool {
         self.answer.is_gone()
     }
@@ -60,7 +60,7 @@ impl Screen {
     }
 }
 
-/// A piece of text on standard error. Where nobody can read it, nothing is said.
+/// Writes a piece of text to standard error, if it is open.
 fn aside(text: &str) {
     let mut out = io::stderr().lock();
     let _nobody_reads = out.write_all(text.as_bytes()).and_then(|()| out.flush());

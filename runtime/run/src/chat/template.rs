@@ -135,7 +135,7 @@ pub(crate) struct Prompt {
     pub(crate) tokens: Vec<u32>,
     /// Whether the model goes on in the middle of its reasoning.
     pub(crate) reasons: bool,
-    /// Whether it ends with the name of who speaks, behind which the answer may go on.
+    /// Whether it ends with the name of the speaker, so that the answer may begin with a recipient.
     pub(crate) named: bool,
     /// The tags between which this model reasons, if the template has any.
     pub(crate) tags: Option<Tags>,
@@ -203,7 +203,7 @@ impl Template {
         self.hears(scene.messages)?;
         let (text, said) = self.render(scene)?;
         if !scene.tools.is_empty() {
-            // who speaks may name a tool that the template does not; one that fails without tools has need of them
+            // a message may name a tool; a template that fails without tools needs them
             let without = self.render(Scene { tools: &[], ..scene }).unwrap_or_default().0;
             let told = |tool: &Json| {
                 let name = tool["function"]["name"].as_str().unwrap_or_default();

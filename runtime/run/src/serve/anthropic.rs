@@ -166,7 +166,7 @@ fn block(block: Value, notes: &Notes) -> Result<Block, Refusal> {
     let read = match kind.as_str() {
         "text" => Block::Text(block.must("text")?),
         "thinking" => Block::Thinking(block.must("thinking")?),
-        // somebody else's, and nobody can read it
+        // another server's, and encrypted
         "redacted_thinking" => Block::Nothing,
         "tool_use" => Block::Call(Call {
             id: block.must("id")?,

@@ -32,7 +32,7 @@ pub(super) struct Budget {
     bytes: usize,
 }
 
-/// Bytes of a budget that somebody holds.
+/// Bytes of a budget that are held.
 #[derive(Debug)]
 pub(super) struct Charge(OwnedSemaphorePermit);
 

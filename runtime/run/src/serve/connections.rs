@@ -82,7 +82,7 @@ impl Connections {
         }
     }
 
-    /// Waits until nobody is there.
+    /// Waits until all connections are closed.
     pub(super) async fn emptied(&self) {
         loop {
             let left = self.left.notified();

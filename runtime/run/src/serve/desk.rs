@@ -121,7 +121,7 @@ impl<'engine> Desk<'_, 'engine> {
         let mut prepared = match self.prepare(&job) {
             Ok(prepared) => prepared,
             Err(refusal) => {
-                // who is no longer there gets no answer, and that is no failure
+                // a client that hung up gets no answer, which is no failure
                 job.told.send(Told::Failed(refusal)).ok();
                 return self.metrics.done(self.session);
             }
@@ -173,7 +173,7 @@ impl<'engine> Desk<'_, 'engine> {
         failure
     }
 
-    /// An answer is over: given, broken off, or wanted by nobody any more. Its sequence slot is free, and its prompt is kept.
+    /// Ends an answer that was given, broken off, or left by its client. Frees its sequence slot and keeps its prompt.
     fn end(&mut self, at: usize) -> Result<(), Failure> {
         let Some(Answering { job, number, began, work, embedding, .. }) = self.seats[at].answering.take()
         else {

@@ -142,7 +142,7 @@ impl Form for Vectors {
             model: &self.model,
             usage: json!({ "prompt_tokens": tokens, "total_tokens": tokens }),
         };
-        // of strings and numbers alone
+        // strings and numbers are always JSON
         serde_json::to_string(&list).unwrap_or_default()
     }
 }

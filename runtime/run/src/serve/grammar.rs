@@ -69,7 +69,7 @@ impl Grammar {
             factory.create_parser(TopLevelGrammar::from_lark(lark))
         })();
         let mut matcher = Matcher::new(made);
-        // the first step is done now, for whoever asks is told before the answer begins
+        // the first step is computed now, so that a failure is told before the answer begins
         let first = matcher.compute_mask_or_eos().map(drop);
         first.map_or_else(|error| Err(plain(&error)), |()| Ok(Self { matcher, marks }))
     }

@@ -78,7 +78,7 @@ pub(super) struct Site {
     pub(super) is_strict: bool,
     /// Facts about the model for clients.
     pub(super) about: About,
-    /// Key that clients must give; `None`: anybody may ask.
+    /// Key that clients must give; `None` if they need none.
     pub(super) key: Option<String>,
     /// To whom requests go.
     pub(super) asked: Arc<Queue>,
@@ -162,7 +162,7 @@ impl Door {
         self.address
     }
 
-    /// Lets nobody in any more, and those out who have their answer.
+    /// Closes the listener, and waits a moment for open answers.
     pub(super) fn close(self) {
         // an error on either says that it has ended already
         let _ = self.stop.send(());
@@ -205,7 +205,7 @@ async fn accept(listener: TcpListener, served: Shared, mut stopped: oneshot::Rec
             let stream = Patient::new(TokioIo::new(stream), limits.patience);
             let mut spoken = pin!(http.serve_connection(stream, service));
             let mut out = pin!(place.out());
-            // who breaks the protocol or hangs up is told nothing, and nobody else is
+            // a client that breaks the protocol or hangs up is told nothing
             poll_fn(|context| match (spoken.as_mut().poll(context), out.as_mut().poll(context)) {
                 (Poll::Pending, Poll::Pending) => Poll::Pending,
                 _ => Poll::Ready(()),

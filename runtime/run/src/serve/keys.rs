@@ -354,7 +354,7 @@ impl<'n> Keys<'n> {
             return None;
         }
         if is_done(key) {
-            // what draws tokens says nothing where none are drawn
+            // sampling changes nothing of an endpoint that draws no tokens
             let draws = table::SAMPLING.contains(&key) || table::LENGTH.contains(&key);
             let row = NEUTRAL_ELSEWHERE.iter().find(|(other, _)| *other == key);
             let is_neutral = asks_for_nothing(value, EMPTY)

@@ -1,6 +1,6 @@
 //! An answer on its way from the engine's thread to its client, and the memory that it may take there.
 //!
-//! The speaker never waits: a client that reads slowly delays nobody. Memory stays bounded all the same, for the listener holds a charge for
+//! The speaker never waits: a slow client delays no other. Memory stays bounded all the same, for the listener holds a charge for
 //! the whole answer before its first word.
 
 use std::sync::Arc;
@@ -122,7 +122,7 @@ mod tests {
             speaker.is_closed() && speaker.send(Told::Begins { prompt: 3, ignored: Vec::new() }) == Err(Gone)
         );
         assert_eq!(budget.free(), 100);
-        // one that nobody has heard of is given back as well
+        // a charge that the listener has not taken is given back as well
         let (speaker, listener) = mailbox();
         drop(listener);
         speaker.charge(budget.take(30).expect("there is room"));

@@ -318,7 +318,7 @@ impl OpenAi {
     fn object<C: Serialize>(&self, object: &'static str, choices: Vec<C>, usage: Option<Value>) -> String {
         let Head { id, created, model } = &self.head;
         let object = Object { id, object, created: *created, model, choices, usage };
-        // of strings and numbers alone
+        // strings and numbers are always JSON
         serde_json::to_string(&object).unwrap_or_default()
     }
 
@@ -346,7 +346,7 @@ impl OpenAi {
         for Likelihood { token: bytes, logprob, top } in likelihoods {
             let token = lossy(bytes);
             all.text_offset.push(self.offsets[choice].then(bytes));
-            // of tokens that are the same text the one that was chosen counts, and then the likeliest
+            // among tokens with the same text the chosen one counts, and then the likeliest
             let mut told = BTreeMap::new();
             if let Some(logprob) = logprob.filter(|_| !top.is_empty()) {
                 told.insert(token.clone(), logprob);

@@ -95,13 +95,13 @@ impl Queue {
         self.metrics.waiting(0);
     }
 
-    /// Whether anybody waits.
+    /// Whether a request waits.
     #[cfg(test)]
     pub(super) fn has_some(&self) -> bool {
         !self.swept().jobs.is_empty()
     }
 
-    /// Whether nobody is let in any more.
+    /// Whether the queue is closed.
     #[cfg(test)]
     pub(super) fn is_closed(&self) -> bool {
         self.swept().closed

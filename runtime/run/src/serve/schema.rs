@@ -2,13 +2,14 @@
 //!
 //! `llguidance` compiles a schema to a grammar. Before, `rewrite` makes it a schema that `llguidance` takes. `merge` makes schemas that
 //! hold together one. `disjoint` shows that schemas exclude each other, which `oneOf` needs. `finite` removes values that never end.
-//! `values` has bounds, formats and lists without repetition, `objects` the names of properties.
+//! `values` has bounds, formats and lists without repetition, `texts` exact patterns, and `objects` the names of properties.
 
 mod disjoint;
 mod finite;
 mod merge;
 mod objects;
 mod rewrite;
+mod texts;
 mod values;
 
 use serde_json::{Map, Value, json};
@@ -37,7 +38,9 @@ pub(super) const NOTES: [&str; 11] = [
 /// # Errors
 /// A sentence, if the schema is too large or has a keyword that is not enforced.
 pub(super) fn grammar(schema: &Value) -> Result<String, String> {
-    let mut keys = rewritten(schema)?;
+    let mut schema = Value::Object(rewritten(schema)?);
+    texts::exact(&mut schema)?;
+    let Value::Object(mut keys) = schema else { unreachable!("an object stays one") };
     let written = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
     keys.insert("x-guidance".to_owned(), written);
     Ok(format!("%json {}", Value::Object(keys)))

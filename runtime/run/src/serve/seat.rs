@@ -131,7 +131,7 @@ pub(super) struct AnswerChoice<'t> {
 }
 
 impl<'t> Answering<'t> {
-    /// Whether anybody waits for it.
+    /// Whether its client is still there.
     pub(super) fn is_wanted(&self) -> bool {
         !self.job.told.is_closed()
     }
@@ -275,7 +275,7 @@ impl AnswerChoice<'_> {
             return (answered.tokens, false);
         }
         let (cut, stop) = (ended != Ended::EndOfText, teller.stops.found().map(str::to_owned));
-        // who is no longer there is told nothing
+        // a client that hung up is told nothing
         teller.told.send(Told::Choice { choice: index, cut, stop }).ok();
         (answered.tokens, true)
     }
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(choose(&[found(0, 9, 5, true), found(0, 8, 1, true)]), (1, None));
         assert_eq!(choose(&[found(0, 9, 1, true), found(0, 8, 5, true)]), (0, None));
         assert_eq!(choose(&[found(3, 9, 5, true), found(3, 8, 1, true), found(3, 7, 4, true)]), (1, None));
-        // what another one has is taken over, from one that answers, too
+        // a prefix of another slot is copied, even from a busy one
         assert_eq!(choose(&[found(4, 9, 5, true), found(0, 8, 1, true)]), (1, Some(0)));
         assert_eq!(choose(&[found(4, 4, 5, false), found(0, 8, 1, true)]), (1, Some(0)));
         assert_eq!(choose(&[found(4, 9, 5, true), found(0, 8, 1, false)]), (0, None));

@@ -71,14 +71,14 @@ impl Teller {
         let told = pieces.into_iter().try_for_each(|piece| self.piece(piece));
         let rest = if told.is_continue() && !self.stopped { self.stops.finish() } else { String::new() };
         if !rest.is_empty() {
-            // who has gone is told nothing
+            // a client that hung up is told nothing
             let _ = self.send(Channel::Answer, rest);
         }
     }
 
     /// Sends all waiting text at the end of the choice, and likelihoods of tokens without text.
     pub(super) fn end(&mut self) {
-        // who has gone is told nothing
+        // a client that hung up is told nothing
         if !self.chosen.is_empty() {
             let _ = self.send(Channel::Answer, String::new());
         }

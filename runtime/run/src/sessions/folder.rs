@@ -60,7 +60,7 @@ impl Folder {
         // nothing is opened: it may be something that waits for others
         match utimensat(CWD, self.path_of(block), &times, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(()) => true,
-            // who may not change the time keeps an older one
+            // without permission the file keeps its older time
             Err(_) => self.has(block),
         }
     }
@@ -200,7 +200,7 @@ mod tests {
         assert!(folder.touch(&block(0), at(9)) && !folder.touch(&block(7), at(9)));
         folder.make_room(2 * each).unwrap();
         assert_eq!(there(&folder, 5), [0, 3, 4]);
-        // what a killed process left behind goes, too
+        // remains of a killed process go, too
         let part = folder.part().unwrap().keep().unwrap().1;
         fs::write(&part, [&b"flashkv\n"[..], &vec![0; 2 * each as usize]].concat()).unwrap();
         fs::File::open(&part).unwrap().set_modified(at(0)).unwrap();

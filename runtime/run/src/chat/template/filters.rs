@@ -28,7 +28,7 @@ pub(super) fn environment(source: &str, now: Zoned) -> Result<Environment<'stati
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(unknown_method_callback);
     environment.add_filter("string", to_text);
-    // as Python has it: nothing is in `none`, and whoever asks for its length errs
+    // as in Python: `none` is not iterable, and its length is an error
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_test("sequence", |value: &Value| {
         value.is_undefined() || matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)

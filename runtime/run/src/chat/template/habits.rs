@@ -110,7 +110,7 @@ impl Template {
             let fails = |template: &Self| template.render(Scene::of(&messages, false)).is_err();
             if fails(self) {
                 self.habits.joins_arguments = true;
-                // a template that fails in both forms is refused when somebody calls
+                // a template that fails in both forms is refused at the first call
                 self.habits.joins_arguments = !fails(self);
             }
         }

@@ -112,13 +112,13 @@ impl Rules {
             Shape::Apart(apart) => return self.apart(apart, &parameters, tool.strict),
             Shape::Object { before, after } => (before, after),
         };
-        // what a call takes is an object, said or not
+        // arguments are an object, whether the schema says so or not
         let mut object = parameters;
         if !schema::ALONE.iter().any(|alone| object.contains_key(*alone)) {
             object.entry("type").or_insert_with(|| json!("object"));
         }
         let arguments = match schema::grammar(&Value::Object(object)) {
-            // what need not be as its schema says may be anything
+            // arguments of a tool that is not strict may be anything
             Err(_) if !tool.strict => schema::grammar(&schema::any_object())?,
             grammar => grammar?,
         };
@@ -165,7 +165,7 @@ impl Rules {
         let mut first = more.clone();
         for (name, schema) in all.iter().rev() {
             let argument = match self.argument(written, name, schema, parameters) {
-                // what need not be as its schema says may be anything
+                // an argument of a tool that is not strict may be anything
                 Err(_) if !is_strict => self.argument(written, name, &json!({}), parameters)?,
                 argument => argument?,
             };
@@ -470,7 +470,7 @@ mod tests {
                         (1..=9).contains(&told.city.chars().count()) && (1..=7).contains(&told.days),
                         "{arguments}"
                     );
-                    // that each says whether `at` holds, its type asks
+                    // the type of a stop requires `at`
                     assert!(told.stops.len() < 3, "{arguments}");
                     assert!(matches!(told.unit, None | Some(Unit::C | Unit::F)));
                     match told.note {
@@ -648,7 +648,7 @@ mod tests {
         let grammar = of(&glm::GLM, &[Function { strict: true, ..tool("f", &together) }]).unwrap();
         assert!(takes(&grammar, "f<arg_key>a</arg_key><arg_value>bc</arg_value></tool_call>"));
         assert!(!takes(&grammar, "f<arg_key>a</arg_key><arg_value>bcd</arg_value></tool_call>"));
-        // what need not be as its schema says may be anything
+        // an argument of a tool that is not strict may be anything
         let loose = tool("f", &with(json!({ "type": "string", "pattern": "^a$" })));
         let grammar = of(&glm::GLM, &[loose]).unwrap();
         assert!(takes(&grammar, "f<arg_key>a</arg_key><arg_value>b</arg_value></tool_call>"));

@@ -306,11 +306,11 @@ fn value(tool: &Function, key: &str, attributes: &str, written: &str, lines: boo
     if let Some(text) = written.strip_prefix("<![CDATA[").and_then(|text| text.strip_suffix("]]>")) {
         return Value::from(text);
     }
-    // what the markup says outdoes the schema
+    // the markup names the type, whatever the schema says
     if attributes.contains("\"true\"") || attributes.contains("type=\"string\"") {
         return Value::from(written);
     }
-    // of the lines around it the value has none
+    // the line breaks around a value are no part of it
     let own = written.strip_prefix('\n').filter(|_| lines);
     let text = own.map_or(written, |text| text.strip_suffix('\n').unwrap_or(text));
     tool.value(key, text)

@@ -656,8 +656,6 @@ const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/
 /// Reasons for differences from llama.cpp's answers.
 const UNCLOSED: &str = "a call in reasoning that does not end is not made";
 const FENCED: &str = "a block of code is not unwrapped: a schema is enforced without one";
-const STRAY: &str = "marks of reasoning in the answer stay";
-const FRAMES: &str = "the frames of Kimi K3's messages stay";
 const RECIPIENT: &str = "whom Functionary and Muse speak to is not told apart";
 const PROMPT: &str = "what the prompt has of the reasoning is no part of the answer";
 const NO_SUCH_TOOL: &str = "what is said to a tool that there is not is no answer, and is not lost";
@@ -674,19 +672,6 @@ const OTHERWISE: &[(&str, usize, &str)] = &[
     ("Kimi-K2-Thinking", 5103, UNCLOSED),
     ("mistralai-Ministral-3-14B-Reasoning-2512", 2648, FENCED),
     ("meta-llama-Llama-3.1-8B-Instruct", 6302, FENCED),
-    ("google-gemma-4-31B-it", 3155, STRAY),
-    ("google-gemma-4-31B-it", 3161, STRAY),
-    ("google-gemma-4-31B-it", 3167, STRAY),
-    ("google-gemma-4-31B-it", 3173, STRAY),
-    ("Kimi-K3", 4869, FRAMES),
-    ("Kimi-K3", 4875, FRAMES),
-    ("Kimi-K3", 4883, FRAMES),
-    ("Kimi-K3", 4889, FRAMES),
-    ("Kimi-K3", 4895, FRAMES),
-    ("Kimi-K3", 4907, FRAMES),
-    ("Kimi-K3", 4920, FRAMES),
-    ("Kimi-K3", 4933, FRAMES),
-    ("Kimi-K3", 4951, FRAMES),
     ("meetkai-functionary-medium-v3.2", 5951, RECIPIENT),
     ("muse-glimmer", 6391, RECIPIENT),
     ("Apriel-1.6-15b-Thinker-fixed", 6211, PROMPT),
@@ -715,6 +700,7 @@ fn answers_are_told_apart_as_llama_cpp_expects() {
         }
     }
     assert!(different.is_empty(), "{equal} of {} equal\n{}", cases.len(), different.join("\n"));
+    assert!(100 * equal >= 95 * cases.len(), "{equal} of {}", cases.len());
 }
 
 /// Gives the cases that `fixtures/golden/calls.py` has read the formats of their templates.

@@ -108,7 +108,7 @@ impl Desk<'_, '_> {
         lark: String,
         marks: &'static [&'static str],
     ) -> Result<(Grammar, Charge), String> {
-        // the one that begins anew for each choice or call, and the one that goes on
+        // a copy for each choice or call, and the grammar that it is copied from
         let charge = self.charged("its grammar", grammar::bytes_max(&lark))?;
         Ok((Grammar::new(lark, marks)?, charge))
     }

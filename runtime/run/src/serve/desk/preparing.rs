@@ -115,7 +115,7 @@ impl Desk<'_, '_> {
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let echoed = if options.echo { longest } else { 0 };
         let room = echoed + turn.most.min(context - longest + 1);
-        // who answers beside it may ask for as many
+        // other sequence slots may ask for as many
         let likelihoods = LIKELIHOODS / self.seats.len().max(1);
         if prompts.len() * options.choices * room * told > likelihoods {
             let message = format!(

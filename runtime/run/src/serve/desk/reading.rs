@@ -59,7 +59,7 @@ impl Desk<'_, '_> {
     }
 
     /// Reads some of the prompt that waits for longest, and begins its answer if that was all of it; the time that reading took.
-    /// Who has vectors already lets others go first.
+    /// Requests with vectors already go last.
     pub(super) fn read_some(&mut self, stop: &StopHandle) -> Result<Duration, Failure> {
         let reads = |seat: &Seat<'_>| {
             let reading = seat.answering.as_ref().filter(|a| a.choice.is_none())?;
@@ -110,7 +110,7 @@ impl Desk<'_, '_> {
         let Some(answering) = &mut self.seats[at].answering else { return Ok(()) };
         let Some(embedding) = &mut answering.embedding else { return Ok(()) };
         let (vector, next) = embedding.next();
-        // who is no longer there is told nothing
+        // a client that hung up is told nothing
         answering.job.told.send(Told::Vector(vector)).ok();
         match next {
             Some(tokens) => {

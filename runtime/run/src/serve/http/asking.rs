@@ -78,7 +78,7 @@ impl Served {
                 if body.len() + piece.len() > most {
                     return Err(long());
                 }
-                // only what has come takes room: who sends slowly keeps nobody out
+                // received bytes alone take memory, so slow clients cannot block others
                 held.add(self.take(BODY_COPIES * piece.len()).await?);
                 body.reserve_exact(piece.len());
                 body.extend_from_slice(&piece);

@@ -13,7 +13,7 @@ use super::super::{anthropic, ollama};
 use super::api::{Api, OLLAMA};
 use super::{Served, Shared};
 
-/// Lets in who may ask. A page in a browser that is not ours may not, whatever name it gave this machine.
+/// Admits or refuses a request. A page of another origin is refused, whatever name it gave this machine.
 pub(super) async fn guard(State(served): State<Shared>, request: HttpRequest<Body>, next: Next) -> Response {
     let path = request.uri().path();
     let (anthropic, ollama) = (path.starts_with(Api::Messages.path()), path.starts_with(OLLAMA));

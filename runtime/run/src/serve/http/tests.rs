@@ -1,4 +1,4 @@
-//! Clients that are slow, silent or gone, against a door behind which nobody computes.
+//! Clients that are slow, silent or gone, against a server without an engine.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -159,7 +159,7 @@ fn with_answers<T>(queue: &Queue, test: impl FnOnce() -> T) -> T {
 
 #[test]
 fn silent_connections_and_half_a_head_keep_nobody_out() {
-    // nobody is sent away by time here
+    // no client is timed out here
     let (door, queue) = open(Limits { head: Duration::from_secs(60), ..LIMITS });
     with_answers(&queue, || {
         let first = connect(&door);
@@ -374,7 +374,7 @@ fn an_answer_keeps_its_charge_until_its_client_has_it_or_is_gone() {
             let _gone = (job.told.send(choice), job.told.send(Told::Ended(Usage::default())));
         };
         let taken = || queue.take(Duration::from_secs(20)).unwrap();
-        // who reads all of it, and who reads nothing
+        // a client that reads all of it, and one that reads nothing
         let (stream, deaf) = (ask(), ask());
         let (first, second) = (taken(), taken());
         tell(&first);
