@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 help: ## this list
@@ -330,9 +330,7 @@ clients: clients-scripted clients-fixture clients-lm-eval ## clients of Python a
 clients-scripted: $(BUILT) ## those that call tools, hand over, reason and answer in types, on a model that answers by a script
 	@$(call client_environment,agents)
 	@$(call client_environment,litellm)
-	@mkdir -p $(SCRIPT) && test -e $(SCRIPT)/script.gguf -a $(SCRIPT)/script.gguf -nt $(CLIENTS)/script.py || { \
-	  rm -f $(SCRIPT)/client.toml $(SCRIPT)/model.toml && target/clients/agents/bin/python $(CLIENTS)/script.py $(SCRIPT)/script.gguf; }
-	@$(call client_plan,$(SCRIPT)/script.gguf,$(SCRIPT),client.toml,--slots 4 --reserve 16M)
+	@$(call script_plan)
 	@for client in 'agents_client.py ADDRESS/v1' 'pydantic_ai_client.py ADDRESS' 'langchain_client.py ADDRESS' 'llm_client.py ADDRESS'; do \
 	  $(call client_held,agents,$$client,$(SCRIPT)/client.toml) || exit 1; done
 	@for client in litellm_client.py instructor_client.py; do $(call client_held,litellm,$$client ADDRESS,$(SCRIPT)/client.toml) || exit 1; done
@@ -379,6 +377,37 @@ cluster-check: $(BUILT) ## docs/cluster.md: two servers behind nginx, one killed
 	@cd fixtures/cluster && promtool check rules alerts.yml && promtool test rules alerts-test.yml
 	@mkdir -p target/cluster && cp fixtures/cluster/*.yml target/cluster/ && touch target/cluster/key && promtool check config target/cluster/prometheus.yml
 	@target/clients/cluster/bin/python fixtures/cluster/check.py --run $(BIN)/run --plan $(DEMO)/cluster.toml $(PLAIN)
+
+# part of a recipe: the scripted model, and its plan
+script_plan = mkdir -p $(SCRIPT) && { test $(SCRIPT)/script.gguf -nt $(CLIENTS)/script.py || { \
+	  rm -f $(SCRIPT)/client.toml $(SCRIPT)/model.toml && target/clients/agents/bin/python $(CLIENTS)/script.py $(SCRIPT)/script.gguf; }; } && \
+	{ $(call client_plan,$(SCRIPT)/script.gguf,$(SCRIPT),client.toml,--slots 4 --reserve 16M); }
+
+serve-mixed: $(BUILT) ## 10,000 requests of OpenAI's, Anthropic's, Ollama's and llama.cpp's kinds at once, under the plan's memory, each answer compared
+	@$(call client_environment,agents)
+	@$(call script_plan)
+	@$(BIN)/plan --device $(SCRIPT)/device.toml --model $(SCRIPT)/model.toml --mem 48M --context 2048 --slots 4 --reserve 8M -o $(SCRIPT)/mixed.toml >/dev/null
+	target/clients/agents/bin/python $(CLIENTS)/mixed.py --run $(BIN)/run --plan $(SCRIPT)/mixed.toml $(if $(REQUESTS),--requests $(REQUESTS))
+
+templates: $(BUILT) ## fixtures/golden/templates.json: llama.cpp's chat templates (first make golden) in 19 conversations, as Jinja renders them
+	@$(call client_environment,agents)
+	@$(call script_plan)
+	@$(call client_environment,proofs)
+	target/clients/proofs/bin/python fixtures/golden/templates.py --templates $(GOLDEN)/$(LLAMA_SDIST)/vendor/llama.cpp/models/templates \
+	  --run $(BIN)/run --plan $(SCRIPT)/client.toml --out fixtures/golden/templates.json
+	UPDATE_EXPECT=1 $(CARGO) test --locked -p profiler --test proofs
+
+# the suite comes in jsonschema's source distribution
+SUITE := jsonschema-4.26.0
+schemas: $(BUILT) ## fixtures/golden/schemas.json: JSON-Schema-Test-Suite's schemas, refused by name or held to by every answer
+	@$(call client_environment,agents)
+	@$(call script_plan)
+	@$(call client_environment,proofs)
+	@test -e target/clients/$(SUITE)/json || { target/clients/proofs/bin/pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  --no-binary :all: --dest target/clients $(subst -,==,$(SUITE)) && tar -C target/clients -xzf target/clients/$(SUITE).tar.gz; }
+	target/clients/proofs/bin/python $(CLIENTS)/schemas.py --suite target/clients/$(SUITE)/json --run $(BIN)/run --plan $(SCRIPT)/client.toml \
+	  --out fixtures/golden/schemas.json
+	UPDATE_EXPECT=1 $(CARGO) test --locked -p profiler --test proofs
 
 # the page's sources, its bundler and its tests
 .PHONY: page page-check page-pictures
