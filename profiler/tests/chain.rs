@@ -879,7 +879,7 @@ fn architectures_of_the_same_pieces_from_profile_to_the_logits_of_transformers()
 }
 
 /// Each model by the plan of least memory and by the fastest: logits of transformers, and equal bits.
-fn by_two_plans(names: &[&str]) {
+fn by_two_plans(names: &[&'static str]) {
     for &name in names {
         let (here, golden) = (Profiled::measured(), Golden::of(name));
         std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
