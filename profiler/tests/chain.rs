@@ -953,5 +953,5 @@ fn a_models_own_file_is_found_and_nothing_is_read_from_another() {
     changed[end - 64 * 96 * 4..].iter_mut().step_by(64).for_each(|byte| *byte ^= 1);
     std::fs::write(here.path("out/tiny.gguf"), changed).unwrap();
     let said = refused(1, &mut run(&[]));
-    assert!(said.contains("of an expert of layer 1") && said.contains("make its index anew"), "{said}");
+    assert!(said.contains("of an expert of layer 1") && said.contains("make its index again"), "{said}");
 }

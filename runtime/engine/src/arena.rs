@@ -64,7 +64,7 @@ pub enum ArenaError {
         why: io::Error,
     },
     /// Addresses were given, but not the pages behind them.
-    #[error("{bytes} bytes of memory cannot be made present: {why}; plan with a lower memory limit")]
+    #[error("cannot fill {bytes} bytes of memory at start: {why}; plan with a lower memory limit")]
     Populate {
         /// Bytes of the mapping, in whole pages.
         bytes: u64,

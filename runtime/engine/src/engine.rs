@@ -31,7 +31,7 @@ mod internals;
 mod link;
 
 pub use internals::EngineExt;
-pub(crate) use link::{Command, Failure, Few, Heard, Link, Reply};
+pub(crate) use link::{Command, Failure, Link, Outputs, Reply, StepRows};
 
 /// A plan in execution: all memory of the plan, its threads and its reads.
 ///

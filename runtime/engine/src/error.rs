@@ -84,7 +84,7 @@ pub enum Error {
     },
     /// Positions of a recurrent sequence that do not end at its last prompt, where its state is kept.
     #[error(
-        "this model keeps a recurrent state, which stands behind the last prompt and is not cut; take all of its tokens, or prefill them again"
+        "this model has a recurrent state, which is kept only for the end of the last prompt; share all tokens of the prompt, or prefill them again"
     )]
     Recurrent,
     /// Sequences that cannot form a step.
@@ -97,7 +97,7 @@ pub enum Error {
     },
     /// More tokens in a step than the plan allows.
     #[error(
-        "{rows} tokens do not pass together, for the plan has room for {most}; give fewer, or plan with a larger --speculate"
+        "{rows} tokens do not fit one step, since the plan has room for {most}; give fewer, or plan with a larger --speculate"
     )]
     Rows {
         /// Tokens given.

@@ -35,7 +35,7 @@ pub use times::{CpuTimes, OTHERS_MAX};
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// A file or folder could not be read.
-    #[error("cannot read {path}: {source}; the machine cannot be told apart without it")]
+    #[error("cannot read {path}: {source}; flashplan needs it to identify the machine")]
     Read {
         /// The file's path.
         path: PathBuf,
@@ -43,7 +43,7 @@ pub enum MachineError {
         source: io::Error,
     },
     /// A file of the system lacks an expected fact.
-    #[error("{path} does not say {what}; the machine cannot be told apart without it")]
+    #[error("{path} does not say {what}; flashplan needs it to identify the machine")]
     Meaningless {
         /// The file's path.
         path: PathBuf,

@@ -89,7 +89,7 @@ pub enum NeuronError {
     },
     /// A part of an expert does not match the profiled file.
     #[error(
-        "{part} of an expert of layer {layer} (byte {offset} of {path}) does not match its checksum: the file is damaged or was changed; get it again, or make its index anew with `profile --model`"
+        "{part} of an expert of layer {layer} (byte {offset} of {path}) does not match its checksum: the file is damaged or was changed; get it again, or make its index again with `profile --model`"
     )]
     Changed {
         /// Gate, up or down.

@@ -112,7 +112,7 @@ pub(crate) fn measure(
     let over_rows = over_memory.filter(|_| rates.sparse_bytes_per_second.is_some());
     if over_memory.is_some() && over_rows.is_none() {
         probe.unmeasured.push(
-            "the device was profiled before rows of gate and up were timed apart from those of down; profile it again"
+            "the device profile is from before rows of gate and up were timed separately from rows of down; profile the device again"
                 .to_owned(),
         );
     }

@@ -63,7 +63,7 @@ pub enum RecordingError {
         path: PathBuf,
     },
     /// A model without experts.
-    #[error("the model has no experts, so that there is nothing to route; leave out --routes")]
+    #[error("the model has no experts to route; leave out --routes")]
     NoExperts,
     /// A recording of a model of another shape.
     #[error(transparent)]

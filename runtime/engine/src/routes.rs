@@ -123,7 +123,7 @@ fn in_order(routing: Routing, layers: impl IntoIterator<Item = Vec<usize>>) -> R
         }
     }
     if !experts.len().is_multiple_of(routing.layers * routing.experts_used) {
-        return Err(RoutesError("the last token has not all layers".to_owned()));
+        return Err(RoutesError("the last token lacks some layers".to_owned()));
     }
     Ok(experts)
 }
@@ -155,7 +155,7 @@ mod tests {
         for (lists, problem) in [
             (vec![vec![1, 1], vec![0, 1]], "layer 0 of token 0: 1 different experts, and the model uses 2"),
             (vec![vec![0, 1], vec![0, 4]], "layer 1 of token 0: expert 4, and the model has 4"),
-            (vec![vec![0, 1], vec![0, 3], vec![1, 2]], "the last token has not all layers"),
+            (vec![vec![0, 1], vec![0, 3], vec![1, 2]], "the last token lacks some layers"),
         ] {
             let error = Routes::new(ROUTING, lists).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");

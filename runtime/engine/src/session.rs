@@ -1,6 +1,6 @@
 //! One sequence of tokens; `batch` has several, `generate` iterates over the next tokens.
 
-use crate::engine::{Claim, Command, Engine, Failure, Few, Heard};
+use crate::engine::{Claim, Command, Engine, Failure, Outputs, StepRows};
 use crate::error::Error;
 use crate::kv::At;
 use crate::pooling::Pooled;
@@ -45,7 +45,7 @@ impl Session {
     /// [`Error::Stopped`] during it. The sequence stays at its position; with recurrent state
     /// ([`Engine::is_recurrent`]) it goes back to the end of its last prompt.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
-        self.prompt(tokens, Heard::Last, |_| ())?;
+        self.prompt(tokens, Outputs::Last, |_| ())?;
         Ok(self.logits())
     }
 
@@ -59,7 +59,7 @@ impl Session {
     /// recurrent state it may be further back, see [`Session::position`].
     pub fn prefill_each(&mut self, tokens: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), Error> {
         let mut index = 0..;
-        self.prompt(tokens, Heard::Logits, |logits| each(index.next().unwrap_or(0), logits))
+        self.prompt(tokens, Outputs::Logits, |logits| each(index.next().unwrap_or(0), logits))
     }
 
     /// Computes the embedding `[width]` of a text, of length 1: pooled from its tokens' hidden states as the
@@ -71,7 +71,7 @@ impl Session {
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.reset();
         let mut pooled = Pooled::new(self.engine().facts().pooling);
-        self.prompt(tokens, Heard::Hidden, |hidden| pooled.add(hidden))?;
+        self.prompt(tokens, Outputs::Hidden, |hidden| pooled.add(hidden))?;
         Ok(pooled.finish())
     }
 
@@ -101,7 +101,7 @@ impl Session {
         if tokens.len() > 1 && engine.is_recurrent() {
             return Err(Error::several_of_recurrent(sequence, engine.facts().sequences));
         }
-        let mut rows = Few::default();
+        let mut rows = StepRows::default();
         for (position, &token) in (standing.position..).zip(tokens) {
             rows.push(Token { token, sequence: sequence as u32, position });
         }
@@ -155,7 +155,7 @@ impl Session {
         &self.claim.engine
     }
 
-    fn prompt(&mut self, tokens: &[u32], rows: Heard, heard: impl FnMut(&[f32])) -> Result<(), Error> {
+    fn prompt(&mut self, tokens: &[u32], rows: Outputs, heard: impl FnMut(&[f32])) -> Result<(), Error> {
         let Self { claim, standing, logits, stop } = self;
         let done = claim.engine.prompt(claim.sequences.start, standing, stop, logits, tokens, rows, heard);
         done.map_err(Failure::into_error)
@@ -173,7 +173,7 @@ impl Engine {
         stop: &StopHandle,
         logits: &mut Vec<f32>,
         tokens: &[u32],
-        rows: Heard,
+        rows: Outputs,
         heard: impl FnMut(&[f32]),
     ) -> Result<(), Failure> {
         let (vocabulary, at) = (self.vocabulary(), At { sequence, position: standing.position });

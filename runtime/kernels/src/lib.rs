@@ -449,7 +449,7 @@ fn add_some_at_a_time<K: Kernels + ?Sized>(
 }
 
 /// Panics unless the rows have one format and length.
-fn assert_alike(w: &[Row<'_>], columns: usize) {
+fn assert_uniform(w: &[Row<'_>], columns: usize) {
     let Some(first) = w.first() else { return };
     first.assert_values(columns);
     let alike = |row: &Row<'_>| row.format == first.format && row.bytes.len() == first.bytes.len();
@@ -462,7 +462,7 @@ fn assert_sums(a: &[f32], count: usize, vectors: &Range<usize>, w: &[Row<'_>], y
     assert!(vectors.end <= count, "add_products: vectors {vectors:?} of {count}");
     let columns = y.len() / vectors.len().max(1);
     assert_eq!(y.len(), columns * vectors.len(), "add_products: vectors of one length");
-    assert_alike(w, columns);
+    assert_uniform(w, columns);
     columns
 }
 
@@ -520,5 +520,5 @@ impl FromStr for InstructionSet {
 
 /// A name that no [`InstructionSet`] has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no kernels are written for the instruction set `{0}`: choose one of {names}", names = InstructionSet::ALL.map(InstructionSet::name).join(", "))]
+#[error("there are no kernels for the instruction set `{0}`: choose one of {names}", names = InstructionSet::ALL.map(InstructionSet::name).join(", "))]
 pub struct UnknownInstructionSet(String);

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_rotate_alike_and_dimensions_beyond_the_rotations_stay() {
+    fn all_heads_rotate_equally_and_dimensions_beyond_the_rotations_stay() {
         let rotations = [Rotation { cos: 0.0, sin: 1.0 }];
         let mut heads = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
         rope(&mut heads, 4, &rotations);

@@ -1027,7 +1027,7 @@ fn instruction_sets_are_read_as_they_are_written() {
     }
     let error = "sse9".parse::<InstructionSet>().expect_err("there is no such set");
     expect_test::expect![
-        "no kernels are written for the instruction set `sse9`: choose one of scalar, avx2, avx512, neon, dotprod, i8mm"
+        "there are no kernels for the instruction set `sse9`: choose one of scalar, avx2, avx512, neon, dotprod, i8mm"
     ]
     .assert_eq(&error.to_string());
 }

@@ -81,7 +81,7 @@ impl Source {
         let mut folder = PathBuf::new();
         let mut files = Vec::new();
         for (path, start, bytes) in gguf.files() {
-            let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "an index is of a model in files");
+            let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "an index needs a model in files");
             // the link's own name: the hub's cache names the linked file by checksum
             let parent = path.parent().ok_or_else(invalid)?;
             folder = if parent == Path::new("") { Path::new(".") } else { parent }.canonicalize()?;

@@ -108,7 +108,7 @@ pub enum ContainerError {
     },
     /// The model's file is not the one that was profiled.
     #[error(
-        "{path} is not the file that {index} was made of: {problem}; get that file again, or make the index anew with `profile --model`"
+        "{path} is not the file that {index} was made of: {problem}; get that file again, or make the index again with `profile --model`"
     )]
     OtherSource {
         /// The model's file.
@@ -120,7 +120,7 @@ pub enum ContainerError {
     },
     /// The fixed part, assembled from the model's files, does not match.
     #[error(
-        "{path}: attention, embeddings or head do not match their checksum: the file is damaged or was changed since it was profiled; get it again, or make {index} anew with `profile --model`"
+        "{path}: attention, embeddings or head do not match their checksum: the file is damaged or was changed since it was profiled; get it again, or make {index} again with `profile --model`"
     )]
     ChangedSource {
         /// The model's file.

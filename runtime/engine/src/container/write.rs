@@ -82,7 +82,7 @@ fn write_part(
     let kept = |format: &Format| down_format.is_some_and(|down| down != *format && !format.has_blocks());
     if let Some((kept, down_format)) = down_formats(source).find(kept).zip(down_format) {
         return Err(invalid(format!(
-            "down rows of {kept} keep their format, and are not stored as {down_format}"
+            "down rows of {kept} keep their format; they cannot be stored as {down_format}"
         )));
     }
     if slice_neurons == 0 || !config.ffn_width().is_multiple_of(slice_neurons) {
@@ -95,7 +95,7 @@ fn write_part(
         check_slices(config, orders, slice_neurons)?;
         if has_down_rows(source) {
             return Err(invalid(
-                "the model has its down matrices by neurons, and no pieces of them".to_owned(),
+                "the model stores its down matrices by neurons, so slices cannot hold pieces of them".to_owned(),
             ));
         }
     }
@@ -181,7 +181,7 @@ fn write_part(
                 let checksums = write_layer(&mut out, source, layer, order, converted)?;
                 out.flush()?;
                 if written.gives_back() && !holds_layer(&file, offset, layer, converted, &checksums) {
-                    return Err(invalid(format!("layer {layer} was written and is not read again")));
+                    return Err(invalid(format!("layer {layer} was written but does not read back equal")));
                 }
                 checksums
             }
@@ -239,7 +239,7 @@ fn check_slices(config: &Config, orders: &[Vec<u32>], slice: usize) -> io::Resul
         || !orders.iter().all(|order| order.chunks(slice).all(of_one))
     {
         return Err(invalid(format!(
-            "the orders are not of slices of {slice} neurons as the source has them"
+            "the orders do not keep slices of {slice} neurons in the source's order"
         )));
     }
     Ok(())

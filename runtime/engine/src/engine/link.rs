@@ -22,9 +22,9 @@ use crate::transformer::{Counters, Token, Transformer, TransformerError};
 /// Work for the engine's thread.
 pub(crate) enum Command {
     /// Prefill tokens of one sequence from a position, dense.
-    Prefill { tokens: Vec<u32>, at: At, rows: Heard, stop: StopHandle, logits: Vec<f32> },
+    Prefill { tokens: Vec<u32>, at: At, rows: Outputs, stop: StopHandle, logits: Vec<f32> },
     /// Decode one token of each of some sequences, or several of one, sparse.
-    Decode { rows: Few, stop: Option<StopHandle>, logits: Vec<f32> },
+    Decode { rows: StepRows, stop: Option<StopHandle>, logits: Vec<f32> },
     /// Copy bytes from `at` of the keys, values and state of some positions into `bytes`.
     KeysAndValues { sequence: usize, positions: Range<usize>, at: usize, bytes: Vec<u8> },
     /// Restore these bytes.
@@ -45,7 +45,7 @@ pub(crate) enum Command {
 
 /// Rows of a prompt that are sent back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Outputs {
     /// The logits of the last token.
     Last,
     /// The logits of each token.
@@ -56,12 +56,12 @@ pub(crate) enum Heard {
 
 /// Tokens of a step, in a list that never allocates.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Few {
+pub(crate) struct StepRows {
     rows: [Token; ROWS_MAX],
     count: usize,
 }
 
-impl Few {
+impl StepRows {
     pub(crate) fn push(&mut self, row: Token) {
         self.rows[self.count] = row;
         self.count += 1;
@@ -256,9 +256,9 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
                 rows.extend((position..).zip(tokens).map(row));
                 let mut send = |_: usize, row: &[f32]| drop(replies.send(Reply::Row(row.to_vec())));
                 let (result, filled) = match heard {
-                    Heard::Last => (transformer.prefill(&rows, None).map(drop), 1),
-                    Heard::Logits => (transformer.prefill(&rows, Some(&mut send)).map(drop), 1),
-                    Heard::Hidden => (transformer.prefill_hidden(&rows, &mut send), 0),
+                    Outputs::Last => (transformer.prefill(&rows, None).map(drop), 1),
+                    Outputs::Logits => (transformer.prefill(&rows, Some(&mut send)).map(drop), 1),
+                    Outputs::Hidden => (transformer.prefill_hidden(&rows, &mut send), 0),
                 };
                 done(&transformer, result, filled, logits);
             }

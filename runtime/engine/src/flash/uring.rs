@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_refuses_for_a_moment_is_asked_again() {
+    fn a_submission_that_the_kernel_refuses_is_retried() {
         let file = file();
         let Some(mut ring) = ring(&file, 2) else { return };
         let (_arena, free) = buffers(6);

@@ -6,7 +6,7 @@ use super::{MachineError, read, read_number, read_trimmed};
 
 /// Cores within this share of their class's fastest are equal: selected cores of one kind are often allowed a
 /// slightly higher clock.
-const ALIKE: f64 = 0.9;
+const SAME_SPEED_MIN: f64 = 0.9;
 /// The capacity of the fastest core in the kernel's units.
 const CAPACITY_FULL: u32 = 1024;
 
@@ -94,7 +94,7 @@ pub(super) fn classes(root: &Path, allowed: &[u32]) -> Vec<CoreClass> {
     let mut classes: Vec<CoreClass> = Vec::new();
     let mut first_speed = 0;
     for at in order {
-        if classes.is_empty() || (speeds[at] as f64) < first_speed as f64 * ALIKE {
+        if classes.is_empty() || (speeds[at] as f64) < first_speed as f64 * SAME_SPEED_MIN {
             first_speed = speeds[at];
             let capacity = match fastest {
                 0 => CAPACITY_FULL,

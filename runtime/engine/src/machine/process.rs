@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_of_files_are_told_from_others() {
+    fn mappings_of_files_are_distinguished_from_others() {
         let maps = "\
 55d0a0000000-55d0a0100000 r--p 00000000 fe:00 1234                       /usr/bin/a program
 55d0a0100000-55d0a0300000 r-xp 00100000 fe:00 1234                       /usr/bin/a program

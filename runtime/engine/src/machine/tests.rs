@@ -79,7 +79,7 @@ fn equal_cores_with_unknown_clock_are_one_class_and_second_hardware_threads_come
 }
 
 #[test]
-fn without_any_file_the_allowed_cores_are_alike() {
+fn without_any_file_the_allowed_cores_are_equally_fast() {
     let root = root(&[("proc/cpuinfo", "processor : 0\n")]);
     let classes = cores::classes(root.path(), &[4, 5]);
     assert_eq!((classes.len(), ids(&classes[0]), classes[0].capacity), (1, vec![4, 5], 1024));

@@ -72,13 +72,13 @@ pub enum SourceError {
 pub struct Problems(pub Vec<SourceError>);
 
 /// The most problems listed one by one.
-const TOLD: usize = 16;
+const SHOWN_MAX: usize = 16;
 
 impl Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} things keep this model from being used", self.0.len())?;
-        self.0.iter().take(TOLD).try_for_each(|problem| write!(f, "\n  {problem}"))?;
-        if self.0.len() > TOLD { write!(f, "\n  and {} more", self.0.len() - TOLD) } else { Ok(()) }
+        self.0.iter().take(SHOWN_MAX).try_for_each(|problem| write!(f, "\n  {problem}"))?;
+        if self.0.len() > SHOWN_MAX { write!(f, "\n  and {} more", self.0.len() - SHOWN_MAX) } else { Ok(()) }
     }
 }
 

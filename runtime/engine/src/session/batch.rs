@@ -1,7 +1,7 @@
 //! Several sequences that can be decoded together.
 
 use super::Standing;
-use crate::engine::{Claim, Command, Engine, Failure, Few, Heard};
+use crate::engine::{Claim, Command, Engine, Failure, Outputs, StepRows};
 use crate::error::Error;
 use crate::kv::At;
 use crate::stop::StopHandle;
@@ -42,7 +42,7 @@ impl Batch {
     /// As [`Session::prefill`](super::Session::prefill), and [`Error::Sequences`] if there is no such
     /// sequence.
     pub fn prefill(&mut self, sequence: usize, tokens: &[u32]) -> Result<&[f32], Error> {
-        self.prompt(sequence, tokens, Heard::Last, |_| ())?;
+        self.prompt(sequence, tokens, Outputs::Last, |_| ())?;
         Ok(self.rows(1))
     }
 
@@ -62,7 +62,7 @@ impl Batch {
     pub fn decode(&mut self, tokens: &[(usize, u32)]) -> Result<&[f32], Error> {
         let Self { claim: Claim { engine, .. }, positions, stops, logits, .. } = self;
         engine.step(tokens.len())?;
-        let mut rows = Few::default();
+        let mut rows = StepRows::default();
         for (index, &(sequence, token)) in tokens.iter().enumerate() {
             let At { position, .. } = at(positions, sequence)?;
             if stops[sequence].is_stopped() {
@@ -159,7 +159,7 @@ impl Batch {
         &mut self,
         sequence: usize,
         tokens: &[u32],
-        rows: Heard,
+        rows: Outputs,
         heard: impl FnMut(&[f32]),
     ) -> Result<(), Error> {
         self.at(sequence)?;

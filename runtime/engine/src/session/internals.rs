@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::{Batch, Standing};
-use crate::engine::{Command, Engine, Heard, Reply};
+use crate::engine::{Command, Engine, Outputs, Reply};
 use crate::error::Error;
 use crate::kv::At;
 
@@ -105,7 +105,7 @@ impl BatchExt for Batch {
         tokens: &[u32],
         each: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
-        self.prompt(sequence, tokens, Heard::Logits, numbered(each))
+        self.prompt(sequence, tokens, Outputs::Logits, numbered(each))
     }
 
     fn prefill_hidden(
@@ -114,7 +114,7 @@ impl BatchExt for Batch {
         tokens: &[u32],
         each: impl FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
-        self.prompt(sequence, tokens, Heard::Hidden, numbered(each))
+        self.prompt(sequence, tokens, Outputs::Hidden, numbered(each))
     }
 
     fn logits(&self) -> &[f32] {

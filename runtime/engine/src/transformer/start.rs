@@ -290,7 +290,7 @@ impl Sizes {
         let (layers, neurons) = (d.config.layers(), container.neurons());
         let entry = container.level(&plan.quality.level);
         if entry.is_none_or(|entry| entry.kind != plan.quality.kind) {
-            return Err(plan_error("quality.kind", "is not that of the container's level".to_owned()));
+            return Err(plan_error("quality.kind", "differs from the container's level".to_owned()));
         }
         if plan.quality.kind == LevelKind::ExactGate && d.config.activation().fires(-1.0) {
             return Err(plan_error(

@@ -100,7 +100,7 @@ pub(super) fn write_set(
                     let row = |columns| set.format.row_bytes(columns);
                     if fc1.len() != rank * row(config.width) || fc2.len() != config.ffn_width() * row(rank) {
                         return Err(invalid(format!(
-                            "the predictor of layer {layer} has not the model's shape"
+                            "the predictor of layer {layer} does not have the model's shape"
                         )));
                     }
                     layer_ranks.push(rank);

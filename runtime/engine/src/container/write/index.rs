@@ -48,7 +48,7 @@ fn write_index_part(
     let (config, gguf) = (source.config(), source.gguf());
     let whole = contents.down_format.is_none() && slice_neurons == config.ffn_width();
     if !whole || has_down_rows(source) || !sets.is_empty() {
-        return Err(invalid("an index is of whole experts, with down as the source has it".to_owned()));
+        return Err(invalid("an index needs whole experts, with down matrices as in the source".to_owned()));
     }
     check_slices(config, orders, slice_neurons)?;
     let of_layer = |layer| {

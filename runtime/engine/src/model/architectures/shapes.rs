@@ -260,7 +260,7 @@ fn pooling(k: &Keys<'_>) -> Option<Pooling> {
         2 => Some(Pooling::First),
         3 => Some(Pooling::Last),
         _ => {
-            k.refuse_value("pooling_type", "0 to 3, that of embeddings,");
+            k.refuse_value("pooling_type", "0 to 3, the embedding ones,");
             None
         }
     }

@@ -80,7 +80,7 @@ impl Config {
             let reads_before =
                 |router: &Router| router.input == RouterInput::BeforeMixer && block.mixer.is_none();
             if block.network().and_then(|network| network.router.as_ref()).is_some_and(reads_before) {
-                let rule = "its router reads what a mixer reads, and there is none".to_owned();
+                let rule = "its router reads the mixer's input, and there is no mixer".to_owned();
                 problems.contradiction("the layer of a network", layer, rule);
             }
             if !problems.0.is_empty() {

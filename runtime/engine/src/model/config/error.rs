@@ -25,7 +25,7 @@ pub enum ConfigError {
     Key(#[from] KeyError),
     /// An unknown architecture.
     #[error(
-        "architecture {} is not known here{}: give a model of {}",
+        "architecture {} is not supported{}: give a model of {}",
         quote(found),
         relatives(found),
         architectures::names()
@@ -65,14 +65,14 @@ pub enum ConfigError {
         neutral: String,
     },
     /// An unknown key of the architecture.
-    #[error("key {} is not known here and may change the mathematics: give a model without it", quote(key))]
+    #[error("key {} is unknown and may change the results: give a model without it", quote(key))]
     UnknownKey {
         /// The key.
         key: String,
     },
     /// Layers that differ where all must be equal.
     #[error(
-        "the {what} of layer {layer} differs from that of a layer before, which is not implemented: give a model whose layers are alike"
+        "the {what} of layer {layer} differs from an earlier layer's, which is not implemented: give a model whose layers are equal"
     )]
     Differs {
         /// The part that differs.

@@ -12,11 +12,12 @@ use kernels::Format;
 
 /// The first few names, and the number of others.
 fn listed(names: &[String]) -> String {
-    const TOLD: usize = 3;
-    let told = names.iter().take(TOLD).map(|name| quote(name).to_string()).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(TOLD) {
-        0 => told,
-        more => format!("{told} (and {more} more)"),
+    const SHOWN_MAX: usize = 3;
+    let shown =
+        names.iter().take(SHOWN_MAX).map(|name| quote(name).to_string()).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN_MAX) {
+        0 => shown,
+        more => format!("{shown} (and {more} more)"),
     }
 }
 
@@ -235,8 +236,8 @@ pub enum GgufError {
     },
     /// A type number with another meaning in another program, as the next tensor's offset shows.
     #[error(
-        "tensor {} is stored as {kind}, in {found} bytes where it takes {bytes}: another program has another type of that \
-         number; convert the model with llama.cpp",
+        "tensor {} is stored as {kind}, in {found} bytes instead of {bytes}: another program gives this type \
+         number another meaning; convert the model with llama.cpp",
         quote(name)
     )]
     OtherType {
@@ -264,7 +265,7 @@ pub enum GgufError {
         offset: u64,
     },
     /// Impossible keys about the model's files.
-    #[error("{what}, which cannot be: fetch it again")]
+    #[error("{what}, which is impossible: fetch it again")]
     Split {
         /// The problem.
         what: String,
@@ -308,7 +309,7 @@ pub enum GgufError {
     },
     /// A required tensor of an unsupported type.
     #[error(
-        "tensor {} is stored as {kind}, which is not read here: convert the model to one of {}",
+        "tensor {} is stored as {kind}, which is not supported: convert the model to one of {}",
         quote(name),
         formats()
     )]

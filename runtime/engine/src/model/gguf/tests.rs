@@ -310,14 +310,14 @@ fn an_unsupported_type_matters_only_where_the_tensor_is_used() {
         Writer::new().tensor_of("t", &[256], 24, &[0; 256]).tensor_of("u", &[7], 250, &[0; 9]).bytes();
     let gguf = Gguf::parse(&bytes).unwrap();
     let refused = |name| gguf.tensor(name).unwrap().format().unwrap_err().to_string();
-    expect!["tensor `t` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0"].assert_eq(&refused("t"));
-    expect!["tensor `u` is stored as ggml type 250, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0"].assert_eq(&refused("u"));
+    expect!["tensor `t` is stored as I8, which is not supported: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0"].assert_eq(&refused("t"));
+    expect!["tensor `u` is stored as ggml type 250, which is not supported: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0"].assert_eq(&refused("u"));
     assert_eq!(gguf.tensor_bytes(gguf.tensor("t").unwrap()).len(), 256);
     assert!(gguf.tensor_bytes(gguf.tensor("u").unwrap()).is_empty(), "of unknown size");
 }
 
 #[test]
-fn a_type_whose_number_others_use_is_told_by_its_size() {
+fn a_type_number_with_another_meaning_is_detected_by_its_size() {
     for (kind, block, bytes, other) in [(40, 64, 36, 18), (41, 128, 18, 34), (42, 64, 18, 34)] {
         let file = |stored: usize| {
             let first = Writer::new().tensor_of("t", &[256 * block], kind, &vec![0; 256 * stored]);
@@ -326,7 +326,7 @@ fn a_type_whose_number_others_use_is_told_by_its_size() {
         let own = Gguf::parse(&file(bytes)).unwrap().tensor("t").unwrap().format().unwrap();
         assert_eq!((own.block_values() as u64, own.block_bytes()), (block, bytes));
         let refusal = Gguf::parse(&file(other)).unwrap_err().to_string();
-        assert!(refusal.contains("another program has another type of that number"), "{refusal}");
+        assert!(refusal.contains("another program gives this type number another meaning"), "{refusal}");
     }
 }
 
@@ -460,8 +460,10 @@ fn files_of_a_model_that_do_not_belong_together_are_refused() {
     expect!["DIR/a-00001-of-00003.gguf: of the model's 3 files `a-00003-of-00003.gguf` is missing: fetch the model's other files into this folder, too"]
         .assert_eq(&refused(&paths[0]));
     let lie = small_model(1).raw(b"split.count", 10, &u64::MAX.to_le_bytes()).bytes();
-    expect!["keys say that it is file 0 (from 0) of 18446744073709551615, which cannot be: fetch it again"]
-        .assert_eq(&Gguf::parse(&lie).unwrap_err().to_string());
+    expect![
+        "keys say that it is file 0 (from 0) of 18446744073709551615, which is impossible: fetch it again"
+    ]
+    .assert_eq(&Gguf::parse(&lie).unwrap_err().to_string());
 }
 
 /// Bytes of a model with some changed, interesting numbers among them.

@@ -122,7 +122,7 @@ fn keys_that_contradict_are_refused() {
     check(
         &Writer::new().text("general.architecture", "gptneox"),
         expect![
-            "architecture `gptneox` is not known here: give a model of llama, bamboo, mistral3, internlm2, arcee, smollm3, qwen2, qwen2moe, qwen2vl, qwen3, qwen3moe, qwen3vl, qwen3vlmoe, qwen3next, qwen35, qwen35moe, seed_oss, olmo2, olmoe, phi3, gemma2, gemma3, gemma4, granite, granitemoe, granitehybrid, lfm2, lfm2moe, nemotron_h, nemotron_h_moe, smallthinker, deepseek2, glm4moe, minimax-m2, bailingmoe2, dots1, hy_v3, ernie4_5, ernie4_5-moe, exaone4, exaone-moe, mellum or gpt-oss"
+            "architecture `gptneox` is not supported: give a model of llama, bamboo, mistral3, internlm2, arcee, smollm3, qwen2, qwen2moe, qwen2vl, qwen3, qwen3moe, qwen3vl, qwen3vlmoe, qwen3next, qwen35, qwen35moe, seed_oss, olmo2, olmoe, phi3, gemma2, gemma3, gemma4, granite, granitemoe, granitehybrid, lfm2, lfm2moe, nemotron_h, nemotron_h_moe, smallthinker, deepseek2, glm4moe, minimax-m2, bailingmoe2, dots1, hy_v3, ernie4_5, ernie4_5-moe, exaone4, exaone-moe, mellum or gpt-oss"
         ],
     );
     check(
@@ -268,7 +268,7 @@ fn keys_that_change_the_mathematics_are_refused() {
     check(
         &small_model(1).u32("llama.pooling_type", 4),
         expect![
-            "key `llama.pooling_type` is 4, and only 0 to 3, that of embeddings, is implemented: give a model without it"
+            "key `llama.pooling_type` is 4, and only 0 to 3, the embedding ones, is implemented: give a model without it"
         ],
     );
     check(
@@ -277,9 +277,7 @@ fn keys_that_change_the_mathematics_are_refused() {
     );
     check(
         &small_model(1).u32("llama.new_idea", 1),
-        expect![
-            "key `llama.new_idea` is not known here and may change the mathematics: give a model without it"
-        ],
+        expect!["key `llama.new_idea` is unknown and may change the results: give a model without it"],
     );
 }
 
@@ -310,7 +308,7 @@ fn tensors_missing_misshapen_or_unknown_are_refused() {
     check(
         &small_model(1).tensor_of("output.weight", &[4, 3], 24, &[0; 12]),
         expect![
-            "tensor `output.weight` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0"
+            "tensor `output.weight` is stored as I8, which is not supported: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0"
         ],
     );
     check(
@@ -418,7 +416,7 @@ fn windows_biases_and_scaled_rotations_are_described() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_told_together() {
+fn all_problems_of_a_file_are_reported_together() {
     check(
         &small_model(1)
             .u32("llama.new_idea", 1)
@@ -428,7 +426,7 @@ fn what_is_wrong_with_a_file_is_told_together() {
             3 things keep this model from being used
               key `llama.attn_logit_softcapping` is 50, and only 0 is implemented: give a model without it
               key `llama.expert_gating_func` is 2, and only 1 is implemented: give a model without it
-              key `llama.new_idea` is not known here and may change the mathematics: give a model without it"#]],
+              key `llama.new_idea` is unknown and may change the results: give a model without it"#]],
     );
     let i8s = |writer: Writer, name: &str| writer.tensor_of(name, &[4, 3], 24, &[0; 12]);
     let writer = with_keys(&[])
@@ -439,7 +437,7 @@ fn what_is_wrong_with_a_file_is_told_together() {
         &i8s(i8s(writer, "output.weight"), "token_embd.weight").tensor("blk.0.mystery.weight", &[4]),
         expect![[r#"
             13 things keep this model from being used
-              tensor `token_embd.weight` is stored as I8, which is not read here: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0
+              tensor `token_embd.weight` is stored as I8, which is not supported: convert the model to one of F32, F16, BF16, Q8_0, Q6_K, Q5_1, Q5_0, Q5_K, Q4_1, Q4_0, IQ4_NL, NVFP4, Q4_K, MXFP4, IQ4_XS, Q3_K, IQ3_S, IQ3_XXS, Q2_K, IQ2_S, IQ2_XS, Q2_0, TQ2_0, IQ2_XXS, IQ1_M, TQ1_0, IQ1_S, Q1_0
               tensor `output_norm.weight` is missing: the model is incomplete, convert it again
               tensor `blk.0.attn_norm.weight` is missing: the model is incomplete, convert it again
               tensor `blk.0.attn_q.weight` is missing: the model is incomplete, convert it again

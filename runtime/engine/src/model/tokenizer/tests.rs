@@ -417,7 +417,7 @@ fn tokenizers_that_are_not_implemented_are_refused_by_name() {
     check(
         &typed().boolean("tokenizer.ggml.remove_extra_whitespaces", true),
         expect![
-            "key `tokenizer.ggml.remove_extra_whitespaces` wants a normalisation of text that is not implemented: give a model without it"
+            "key `tokenizer.ggml.remove_extra_whitespaces` requires a text normalisation that is not implemented: give a model without it"
         ],
     );
     check(
@@ -625,7 +625,7 @@ proptest! {
     }
 
     #[test]
-    fn any_tokens_decode_alike_in_one_go_and_one_by_one(tokens in prop::collection::vec(0_u32..265, 0..20)) {
+    fn any_tokens_decode_to_equal_text_at_once_and_one_by_one(tokens in prop::collection::vec(0_u32..265, 0..20)) {
         let tokenizer = Tokenizer::new(pieces(&[("\u{2581}", 1), ("a", 1), ("\u{e9}", 1)])).unwrap();
         let bytes: Vec<u8> = tokens.iter().flat_map(|&token| match token {
             3..259 => vec![(token - 3) as u8],

@@ -220,7 +220,7 @@ fn what_has_no_pieces_is_refused() {
     };
     let bytes = CASES[0].model();
     assert!(refused(&bytes, 48, 48).contains("slices of 48 neurons are not whole blocks of Q4_1"));
-    assert!(refused(&bytes, 32, 16).contains("not of slices of 32 neurons as the source has them"));
+    assert!(refused(&bytes, 32, 16).contains("do not keep slices of 32 neurons in the source's order"));
     assert!(refused(&bytes, 1, 1).contains("slices of 1 neurons are not whole blocks"));
     let rows = model_with("llama", 1, [WIDTH, NEURONS], true, &|_, _| Format::Q8_0);
     assert!(refused(&rows, 32, 32).contains("no pieces of them"));
@@ -279,7 +279,7 @@ fn layers_that_were_written_before_are_believed_after_a_check_of_every_share() {
 
 /// Uses a directory that nothing can read: JSON has no number for one of its scores.
 #[test]
-fn no_layer_is_told_to_be_there_before_all_else_of_the_container_is_believed() {
+fn no_layer_is_reported_before_the_rest_of_the_container_is_verified() {
     let case = &CASES[1];
     let bytes = case.model();
     let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
