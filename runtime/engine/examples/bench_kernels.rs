@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! check every kernel's answer against the scalar reference
-//! in every round:  read the buffer in order (the ceiling), then take one step of every kernel
-//! at the end:      the median and the 95th percentile of each, and the median of its ratio to the ceiling of its round
+//! every round:  read the buffer in order (the ceiling), then take one step of every kernel
+//! at the end:   median and 95th percentile of each, and the median of its ratio to the ceiling of its round
 //! ```
 //!
 //! Other programs and the machine's state move all figures of a round together; the ratios are stable.

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! row      [ q | k | v | gate | alpha and beta ]
-//! state    [ values before of each channel of q, k and v | of each value head its matrix, transposed ]
+//! state    [ previous values of each channel of q, k and v | a matrix for each value head, transposed ]
 //!
-//! q, k, v = silu(convolved(q, k, v))        threads share channels, each takes its own through all rows
+//! q, k, v = silu(convolved(q, k, v))        threads share channels, all rows of a channel in one thread
 //! q, k = q / |q|, k / |k|;  stays, rate     row by row
 //! S' = stays S;  S' += k (rate (v - S'^T k))^T;  y = S'^T q / sqrt(width);  out = norm(y) silu(gate)    threads share heads
 //! ```

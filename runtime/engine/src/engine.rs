@@ -4,7 +4,7 @@
 //! caller's thread                         the engine's thread, on the plan's first core
 //! Engine::start      -- spawn -->         the transformer takes the plan's memory and fills it
 //! Session::decode    -- Command -->       one token through all layers, with the compute threads
-//!                    <-- Reply --         logits, in the vector that came with the command
+//!                    <-- Reply --         logits, in the vector of the command
 //! ```
 //!
 //! The engine's own threads occupy the plan's cores; the caller's thread keeps its core. A command and its

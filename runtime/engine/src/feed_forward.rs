@@ -1,13 +1,15 @@
 //! A layer's feed-forward network, neuron by neuron.
 //!
 //! ```text
-//! route     the router names each row's experts and their weights, now or before the layer's attention
-//! name      decode: the level names slices of active neurons, mostly of one each; prefill: every slice of an expert in use
-//! look up   which of them are in memory
-//! fetch     the others are read, close neighbours together; then those that the next layer will probably request
-//! values    h[i] = weight * f(gate_i x) * up_i x        (without gates gate_i is up_i, one product) threads take clusters: first what is in memory, then what completes
-//! sum       y   += h[i] * down_i                        threads share eight sums; of pieces of down, rows of y (`pieces.rs`)
-//! insert     what was read takes the place of what the cache's policy would rather miss, or none
+//! route     the router selects each row's experts and their weights, now or before the layer's attention
+//! select    decode: the level selects slices with active neurons, mostly single neurons
+//!           prefill: every slice of a routed expert
+//! look up   split the requested neurons into cached and missing ones
+//! fetch     read the missing ones, neighbours in one read; then prefetch for the next layer
+//! values    h[i] = weight * f(gate_i x) * up_i x     (without gates gate_i is up_i, one product)
+//!           threads take clusters: cached neurons first, then neurons whose reads complete
+//! sum       y += h[i] * down_i                       threads share eight sums; pieces of down: rows of y (`pieces.rs`)
+//! insert    put the read neurons into slots, evicting what the cache policy chooses, or drop them
 //! ```
 //!
 //! Decode adds neurons to eight sums, chosen by rank, each in ascending order. Thread count, cache size,

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! requested     . . H . . . . H H . . . . . . .      H: in memory
-//! reads     [0--] [1----]     [2] [3--] [4]      at most a buffer each; gaps up to gap_bytes are read over
-//!             |completed |in flight    |             <- cursor: what lies behind is not submitted yet
+//! reads     [0--] [1----]     [2] [3--] [4]      at most one buffer each; gaps up to gap_bytes are read over
+//!             |completed |in flight    |             <- cursor: later reads are not submitted yet
 //! ```
 //!
 //! Neurons that the next list will probably request may be prefetched. Prefetch reads start, a few at a time,

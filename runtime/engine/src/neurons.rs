@@ -1,8 +1,8 @@
 //! A layer's neurons: which are in memory, where their bytes are, and their checksums.
 //!
 //! ```text
-//! hot region   [layer 0: inputs of ranks 0..hot, their downs | layer 1: ...]     filled at start
-//! cold region  [layer 0: inputs of all slots, their downs        | layer 1: ...]     filled as neurons are read
+//! hot region   [layer 0: inputs of ranks 0..hot, then their downs | layer 1: ...]     filled at start
+//! cold region  [layer 0: inputs of all slots, then their downs    | layer 1: ...]     filled as neurons are read
 //! ```
 //!
 //! Neurons are read and evicted in slices, most often of one neuron. The cache and the reads handle slices;

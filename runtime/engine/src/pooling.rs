@@ -1,7 +1,7 @@
 //! Text embeddings: one vector from the hidden states of a text's tokens.
 //!
 //! ```text
-//! hidden[i] = norm(x[i])                        after the last block, what the head would read
+//! hidden[i] = norm(x[i])                        after the last block: the head's input
 //! pooled    = hidden[last] | hidden[first] | mean of hidden
 //! embedding = pooled / |pooled|
 //! ```

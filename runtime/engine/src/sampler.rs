@@ -1,7 +1,7 @@
 //! Sampling: from logits to the most likely token, or to one drawn after the usual cuts.
 //!
 //! ```text
-//! repeat penalty -> penalties of the answer -> bias -> top k -> temperature -> softmax -> top p -> min p -> draw
+//! repeat penalty -> frequency and presence penalties -> bias -> top k -> temperature -> softmax -> top p -> min p -> draw
 //! ```
 
 use std::cmp::Ordering;

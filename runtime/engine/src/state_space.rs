@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! row      [ z | x | B | C | dt ]
-//! state    [ values before of each channel of x, B and C | of each value of each head its state ]
+//! state    [ previous values of each channel of x, B and C | a state for each value of each head ]
 //!
 //! x, B, C = silu(convolved(x, B, C) + bias)                               threads share channels
 //! dt = softplus(dt + bias)                                                row by row

@@ -1,9 +1,11 @@
 //! A plan in execution on the engine's thread: start, prefill, decode.
 //!
 //! ```text
-//! start    every region of the plan is taken at once and filled: fixed, level, hot; no region grows after
-//! prefill  the prompt in chunks, dense, layer by layer, weights unpacked once a chunk; neurons not in memory stream past in large reads
-//! decode   one token of each sequence, or some that follow each other: embed -> [ norm, mixer, norm, feed-forward ] x layers -> norm -> head -> logits
+//! start    map every region of the plan at once and fill it: fixed, level, hot; nothing grows later
+//! prefill  the prompt in chunks, dense, layer by layer, weights unpacked once per chunk;
+//!          missing neurons are streamed in large reads
+//! decode   one token of each sequence, or several consecutive ones of a draft:
+//!          embed -> [ norm, mixer, norm, feed-forward ] x layers -> norm -> head -> logits
 //! ```
 
 use std::mem;

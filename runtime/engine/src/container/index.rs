@@ -4,9 +4,9 @@
 //! and the place of everything in them:
 //!
 //! ```text
-//! fixed part      put together when it is loaded: matrices from the model's files, vectors (as F32, by rank) from the index
+//! fixed part      assembled at load: matrices from the model's files, vectors (as F32, by rank) from the index
 //! neuron tables   per layer: source slice of each slice u32[slices], checksums of its gate, up and down u32[slices][3]
-//! layers          each slice is a whole expert: its gate, up and down are three runs of bytes of the model's files
+//! layers          each slice is a whole expert: its gate, up and down are three byte ranges of the model's files
 //! ```
 //!
 //! A file is accepted as the profiled one if its length and its bytes up to the first tensor are equal. All

@@ -13,8 +13,9 @@
 //!         predictor sets  one section each: matrices of every layer and expert
 //!         thresholds      one section for each level that has them
 //!         neuron tables   per layer: source index of each rank u32[neurons], checksums of each bundle u32[neurons][2]
-//!         layers          bundles [gate | up | down^T], or [up | down^T] without gates, or slices with pieces of down, in order of rank, see plans::layout
-//!         directory       JSON: shapes, tokenizer, where everything lies, BLAKE3 of every section but the bundles
+//!         layers          by rank: bundles [gate | up | down^T], without gates [up | down^T], or slices with pieces
+//!                         of down; see plans::layout
+//!         directory       JSON: shapes, tokenizer, offsets, BLAKE3 of every section except the bundles
 //! ```
 //!
 //! Every section starts on a page. All numbers are little-endian. A neuron's *rank* is its place in its

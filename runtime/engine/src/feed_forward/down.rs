@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! rank   0 ........ run ........ 2 run ....      8 run ....
-//! sum        0          1            2               0 ....           each in ascending rank, by one thread at a time
+//! sum        0          1            2               0 ....           each in ascending rank, in one thread at a time
 //! ```
 //!
 //! [`ADDED`] active rows of the same run are added together. Where their factors are rounded under one scale,

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! for each expert that the row is routed to:
-//!     candidates   all of its neurons; when looking ahead the most used of those that are not in memory
-//!     scores       by the level's predictor
-//!     selected     candidates whose score the predictor selects by, and those that are always on
+//!     candidates   all of its neurons; with look-ahead, the most used ones that are not in memory
+//!     scores       from the level's predictor
+//!     selected     candidates whose score passes the predictor's threshold, and the always-on neurons
 //! ```
 //!
 //! Without a predictor every slice of an expert is selected; its score is the expert's weight.

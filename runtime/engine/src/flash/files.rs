@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! address   0            FILE_BYTES_MAX      2 * FILE_BYTES_MAX            APART
-//!           | file 0 ... | file 1 ...        | ...                         | what is read from several places, see gather.rs
+//!           | file 0 ... | file 1 ...        | ...                         | reads joined from several places, see gather.rs
 //! ```
 //!
 //! A container is file 0. An index is file 0, too, followed by the files of its model.

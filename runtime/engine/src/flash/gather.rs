@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! submit [buffer]  -->  [gate's pages] [up's pages] [down's pages]  -->  device
-//!                       each a request of its own, in flight together
-//! reap   [buffer]  <--  joined when the last of them is over
+//!                       three requests, in flight together
+//! reap   [buffer]  <--  joined when the last one has completed
 //! ```
 //!
 //! Slices have addresses from [`APART`] on, as if buffers full of them followed each other. Other addresses

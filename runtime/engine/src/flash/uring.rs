@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! submit: queue.push(requests); fill the ring; one system call for all of them
-//! reap:   look into the ring; nothing there: one call only if the kernel says that it would help, or to wait
+//! reap:   poll the ring; if empty: one call, only if the kernel has pending completions, or to wait
 //! ```
 //!
 //! The kernel has at most `depth` reads; others wait in the queue until half of those have completed.

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! buffer   projections                              attended
-//! 1        [low, or queries | c | r]                                          c = norm(c), r rotated: kept
+//! 1        [low, or queries | c | r]                                          c = norm(c), r rotated: stored
 //! 2        [queries: n | p] of each head                                      low = norm(low): query_up low
 //! 3        [n] of each head                         [key_up n | p]            p rotated
-//! 4        [what queries read, c in front]                                    softmax(scale q [c | r]^T) [c | r]
+//! 4        [sums over positions, c first]                                     softmax(scale q [c | r]^T) [c | r]
 //! 5        [c] of each head                         [value_up c] of each head
 //! ```
 //!

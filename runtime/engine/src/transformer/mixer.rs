@@ -1,7 +1,8 @@
 //! A block's token mixer: attention over keys and values, or a recurrent mixer over a state.
 //!
 //! ```text
-//! projected = input matrices norm(x);   mixed = mixer(projected, what is kept);   x += scale * post_norm(output matrix mixed)
+//! projected = input matrices norm(x);   mixed = mixer(projected, stored state)
+//! x += scale * post_norm(output matrix mixed)
 //! ```
 //!
 //! Rows pass the matrices together and the stored state one after another, so chunks of a prompt change no

@@ -1,8 +1,8 @@
 //! Buffers whose size grows with the number of rows, of both phases.
 //!
 //! ```text
-//! cold region, decode    [layer 0: slots | layer 1: slots | ...                  ]     one row's buffers lie elsewhere
-//!              prefill   [layer 0: slots | ...    | residual | normed | ... of a chunk ]     the layers beneath have no slots
+//! cold region, decode    [layer 0: slots | layer 1: slots | ...                  ]     buffers of one row are elsewhere
+//!              prefill   [layer 0: slots | ...    | residual | normed | ... of a chunk ]     overlapped layers lose their slots
 //! ```
 //!
 //! A prompt is computed dense and changes no cold slot, so it can do without some. Its rows borrow the end of

@@ -49,9 +49,9 @@ pub struct Attention {
 ///
 /// ```text
 /// [c | r] = kv_down x;   c = norm(c);   r rotated           kept: [c | r] of every position, one row for all heads
-/// [n | p] = query x, or query_up norm(query_down x)          of each head; p rotated
+/// [n | p] = query x, or query_up norm(query_down x)          per head; p rotated
 /// q = [key_up n | p]                                         for (key_up^T c) . n = c . (key_up n)
-/// out = output [ value_up (softmax(scale q [c | r]^T) c) ]   of each head its own key_up, [rank, plain], and value_up, [value, rank]
+/// out = output [ value_up (softmax(scale q [c | r]^T) c) ]   per head: key_up [rank, plain], value_up [value, rank]
 /// ```
 ///
 /// [`Attention::head_width`] is the width of `[c | r]`, `rank + rotated`, and [`Attention::kv_heads`] is 1.

@@ -36,7 +36,7 @@ pub struct Convolution {
 /// written by its key.
 ///
 /// ```text
-/// q, k, v = silu(convolved(input x));   q, k = q / |q|, k / |k|     of each head; value head h has query and key h mod key_heads
+/// q, k, v = silu(convolved(input x));   q, k = q / |q|, k / |k|     per head; value head h uses query and key h mod key_heads
 /// S = decay S;   S += k (rate (v - S^T k))^T;   y = S^T q / sqrt(head_width)
 /// decay = exp(a softplus(alpha x + bias));   rate = sigmoid(beta x)
 /// out (norm(y) silu(gate x))
@@ -109,7 +109,7 @@ impl DeltaNet {
 /// ```text
 /// z, x, B, C, dt = input x;   x, B, C = silu(convolved(x, B, C) + bias);   dt = softplus(dt + bias)
 /// s = exp(dt a) s;   s += dt x B;   y = s . C + d x
-/// out (norm(y silu(z)))     of each group by itself
+/// out (norm(y silu(z)))     per group
 /// ```
 ///
 /// *Source*: Dao and Gu, "Transformers are SSMs", 2024, Listing 1, and its gated norm.
