@@ -307,8 +307,8 @@ fn add_products(
     sums
 }
 
-/// The sums of two blocks' nibbles times the vector's integers, four lanes per block. Pairs stay below `2 * 2
-/// * 15 * 127`.
+/// The sums of two blocks' nibbles times the vector's integers, four lanes per block.
+/// Pairs stay below `2 * 2 * 15 * 127`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn whole(nibbles: &[u8; 32], first: &[u8; 32], second: &[u8; 32]) -> __m256i {

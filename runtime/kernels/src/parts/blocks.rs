@@ -47,7 +47,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::super::k_block::six_bits;
-use super::{Block, PART, Traits, Unpack};
+use super::{Block, Traits, Unpack};
 
 mod few_bits;
 mod points;

@@ -17,9 +17,9 @@
 //! Any rounding changes a logit by no more than all roundings together. A step is `m / 127`, with `m` the
 //! largest of 32 values, about three times their root mean square. An error spread evenly over a step has a
 //! mean square of `m / 127 / sqrt(12)`: 0.7 % of the vector, and of a product with it. A logit has passed
-//! four rounded vectors in each of two layers, and one in the head, with independent errors: `0.7 % * sqrt(2
-//! * 4 + 1)` = 2 % of the logits' root mean square. The largest of 480 numbers is three times that:
-//! [`ROUNDED`].
+//! four rounded vectors in each of two layers, and one in the head, with independent errors.
+//! So its error is `0.7 % * sqrt(2 * 4 + 1)` = 2 % of the logits' root mean square. The largest of 480 numbers
+//! is three times that: [`ROUNDED`].
 
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::super::grids::IQ1;
 use super::super::{Block, PART, Traits, Unpack};
-use super::{HALVES, PARTS, TWICE_E2M1, number, scale_of_eight, scales_of_eight, signed, unsigned};
+use super::{HALVES, PARTS, TWICE_E2M1, number, scale_of_eight, scales_of_eight, signed};
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
