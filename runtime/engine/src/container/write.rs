@@ -95,7 +95,8 @@ fn write_part(
         check_slices(config, orders, slice_neurons)?;
         if has_down_rows(source) {
             return Err(invalid(
-                "the model stores its down matrices by neurons, so slices cannot hold pieces of them".to_owned(),
+                "the model stores its down matrices by neurons, so slices cannot hold pieces of them"
+                    .to_owned(),
             ));
         }
     }
