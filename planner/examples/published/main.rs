@@ -1,10 +1,12 @@
-//! Writes `device.toml` and `model.toml` of phones and models from published figures: `plans/<phone>/<model>`.
+//! Writes `device.toml` and `model.toml` of phones and models from published figures: `plans/<phone>/<model>`; and those of computers
+//! that people own, with the mixture of 30B.
 //!
 //! `cargo run -p planner --example published -- FOLDER`, and `--table` prints the paper's results beside what `plan` says. What nobody published is assumed, and every assumption is a sentence in
 //! the files' notes. Source: PowerInfer-2 (v1 and v3), TurboSparse.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program")]
 
+mod computers;
 mod devices;
 mod misses;
 mod models;
@@ -16,6 +18,9 @@ use std::process::ExitCode;
 
 use devices::Phone;
 use models::{Assumed, Published};
+
+/// The folder of the mixture of 30B, which was measured.
+const MIXTURE: &str = "intel-xeon-2c-24g/qwen3-30b-a3b";
 
 fn main() -> ExitCode {
     let folder = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
@@ -38,6 +43,13 @@ fn write(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
             plans::file::write(&device, &folder.join("device.toml"))?;
             plans::file::write(&model, &folder.join("model.toml"))?;
         }
+    }
+    let mixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plans").join(MIXTURE);
+    for device in computers::devices() {
+        let folder = folder.join(&device.name).join("qwen3-30b-a3b");
+        std::fs::create_dir_all(&folder)?;
+        plans::file::write(&device, &folder.join("device.toml"))?;
+        std::fs::copy(mixture.join("model.toml"), folder.join("model.toml"))?;
     }
     Ok(())
 }
