@@ -177,7 +177,7 @@ impl Pricing<'_> {
             run.priced += 1;
             self.space.count(Effort { priced: 1, ..Effort::default() });
             let to_beat = most + 1 - self.serial(config);
-            let Some(mut split) = quick_split(&items, &budget, Some(to_beat), prices) else {
+            let Some(split) = quick_split(&items, &budget, Some(to_beat), prices) else {
                 // then no item was left out
                 if run.incumbent.is_none() && most == NEVER {
                     self.limited.refuse(config, beside);
@@ -187,9 +187,6 @@ impl Pricing<'_> {
             let bound = self.serial(config) + split.least;
             if bound > most {
                 continue;
-            }
-            if limited {
-                split.exchange(&items, &budget);
             }
             prices = split.prices;
             run.open.push((bound, config));

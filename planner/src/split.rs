@@ -11,7 +11,6 @@
 //!    choices whose *reduced cost*, the ticks by which they lie above the dual, leaves room below the limit.
 
 mod dual;
-mod exchange;
 mod items;
 mod meeting;
 mod soonest;
@@ -46,12 +45,8 @@ pub fn any_split(items: &[Vec<Item>], budget: &Budget, to_beat: i64) -> Option<S
 }
 
 fn closed(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, any: bool) -> Option<Split> {
-    let (point, mut quick) = relaxed(items, budget, to_beat, [0.0; LIMITS])?;
+    let (point, quick) = relaxed(items, budget, to_beat, [0.0; LIMITS])?;
     let to_beat = to_beat.unwrap_or(NEVER);
-    let limited = budget.prompts.iter().any(|&most| most < NEVER);
-    if limited && quick.least < to_beat {
-        quick.exchange(items, budget);
-    }
     let known = quick.found.as_ref().map_or(NEVER, |found| found.ticks).min(to_beat);
     // where any will do nobody knows that there is one of so many ticks
     let close = if any { known < to_beat } else { known <= quick.least + quick.least / CLOSE };
@@ -117,14 +112,6 @@ fn relaxed(
     let found = found.into_iter().chain(sooner).map(|found| found.filled(items, budget));
     let found = found.min_by_key(|found| (found.ticks, found.need.bytes()));
     of(point, found)
-}
-
-impl Split {
-    /// Makes what was found better by changes of two layers at once, until it is close to the bound.
-    pub fn exchange(&mut self, items: &[Vec<Item>], budget: &Budget) {
-        let enough = self.least + self.least / CLOSE;
-        self.found = self.found.take().map(|found| found.exchanged(items, budget, self.prices, enough));
-    }
 }
 
 /// A split below `known` ticks, if one is found, and ticks that no split can be below. Numbers of ticks between both are decided, a

@@ -154,6 +154,22 @@ fn quoted_lines_are_those_of_the_committed_files() {
     assert_eq!(wrong, None, "UPDATE_EXPECT=1 writes them anew");
 }
 
+/// The table of described computers has the speeds of the committed plans that it names.
+#[test]
+fn speeds_of_described_computers_are_those_of_their_plans() {
+    let text = fs::read_to_string(root().join("docs/described.md")).expect("a page");
+    let mut count = 0;
+    for row in text.lines().filter(|line| line.contains(" | `plans/")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let path = root().join(cells[2].trim_matches('`'));
+        let plan = plans::file::read::<plans::Plan>(&path).expect("a committed plan").value.expected;
+        let speeds = [plan.decode_tokens_per_second, plan.prefill_tokens_per_second];
+        assert_eq!(cells[3..5], speeds.map(|speed| format!("{speed:.1}")), "{row}");
+        count += 1;
+    }
+    assert!(count >= 10, "{count} rows");
+}
+
 /// Files below a folder whose code is unsafe somewhere, without tests and vector kernels.
 fn unsafe_below(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
