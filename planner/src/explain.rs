@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use plans::file::significant;
 use plans::model::{Level, LevelKind};
 use plans::plan::{Feature, Request};
+use plans::size::show;
 
 use crate::blame::{Search, without};
 use crate::core::core;
@@ -11,8 +13,8 @@ use crate::error::PlanError;
 use crate::faster::out_of_reach;
 use crate::offer::{loss, offer};
 use crate::presolve::Presolve;
-use crate::problem::{LIMITS, LOSS};
-use crate::question::Question;
+use crate::problem::{FACTS, LIMITS, LOSS, SPEED};
+use crate::question::{Limits, MIN_PREFILL, Question};
 use crate::rules;
 
 /// No plan satisfies the limits.
@@ -21,6 +23,8 @@ pub struct Infeasible {
     /// The named limits and facts that contradict each other. Without any one of the limits, and without those that are not
     /// named, there is a plan. The facts are those that Z3 needs to see the contradiction.
     pub conflict: Vec<&'static str>,
+    /// The same in the user's words: limits as options with their values, and facts in brackets.
+    pub words: String,
     /// Sentences with the numbers, the most important first.
     pub sentences: Vec<String>,
     /// Whether all of this is proven: that there is no plan, and that what is named is to blame.
@@ -31,7 +35,7 @@ pub struct Infeasible {
 
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no plan satisfies the limits ({})", self.conflict.join(", "))?;
+        write!(f, "no plan satisfies the limits {}", self.words)?;
         self.sentences.iter().try_for_each(|sentence| write!(f, "\n{sentence}"))
     }
 }
@@ -84,7 +88,48 @@ pub fn explain(question: &Question<'_>, space: &Presolve<'_>) -> Result<Infeasib
             "that these limits alone leave no plan is not proven: {undecided} configurations were given up"
         ));
     }
-    Ok(Infeasible { conflict, sentences, proven: undecided == 0, offers })
+    let words = in_words(&conflict, &question.limits);
+    Ok(Infeasible { conflict, words, sentences, proven: undecided == 0, offers })
+}
+
+/// The limits of a conflict as the user gave them, and its facts in brackets.
+fn in_words(conflict: &[&str], limits: &Limits) -> String {
+    let (facts, named): (Vec<&str>, Vec<&str>) = conflict.iter().partition(|name| FACTS.contains(name));
+    let facts = facts.into_iter().map(|fact| match fact {
+        "hw.io" => "disk",
+        "hw.memory_bandwidth" => "memory bandwidth",
+        "hw.compute" => "cores",
+        _ => "model size",
+    });
+    let size = |bytes: u64| show(bytes).replace(' ', "");
+    let seconds = |name: &str| limits.prompts_max.iter().find(|limit| limit.name == name);
+    let option = |name: &&str| match *name {
+        "user.context" => format!("--context {}", limits.context),
+        "user.slots" => format!("--slots {}", limits.sequences),
+        "user.reserve" => format!("--reserve {}", size(limits.reserve_bytes)),
+        "user.without" => {
+            let names: Vec<&str> = limits.without.iter().copied().map(Feature::name).collect();
+            format!("--without {}", names.join(" --without "))
+        }
+        "user.level" => format!("--level {}", limits.level.as_deref().unwrap_or_default()),
+        LOSS => format!("--max-loss {}", significant(limits.loss_max * 100.0)),
+        "user.cores" => {
+            let ids: Vec<String> = limits.cores.iter().map(u32::to_string).collect();
+            format!("--cores {}", ids.join(","))
+        }
+        "hw.capacity" => format!("{} of this machine", show(limits.machine_bytes)),
+        "user.mem" => format!("--mem {}", size(limits.memory_bytes)),
+        MIN_PREFILL => seconds(MIN_PREFILL).map_or_else(String::new, |limit| {
+            format!("--min-prefill {}", significant(f64::from(limit.tokens) / limit.seconds_max))
+        }),
+        SPEED => format!("--min-speed {}", limits.speed_min.unwrap_or_default()),
+        prompt => seconds(prompt).map_or_else(String::new, |limit| {
+            format!("--max-ttft {} --prompt {}", significant(limit.seconds_max), limit.tokens)
+        }),
+    };
+    let options = named.iter().map(option).collect::<Vec<_>>().join(" and ");
+    let facts = facts.collect::<Vec<_>>().join(", ");
+    if facts.is_empty() { options } else { format!("{options} ({facts})") }
 }
 
 /// That no level is allowed, and which would be.
@@ -122,5 +167,6 @@ fn no_level(question: &Question<'_>) -> Infeasible {
     conflict.extend(limits.level.is_some().then_some("user.level"));
     conflict.extend((!limits.without.is_empty()).then_some("user.without"));
     conflict.retain(|name| !rules::levels(model, &without(question, name).limits).is_empty());
-    Infeasible { conflict, sentences: vec![sentence], proven: true, offers: Vec::new() }
+    let words = in_words(&conflict, limits);
+    Infeasible { conflict, words, sentences: vec![sentence], proven: true, offers: Vec::new() }
 }

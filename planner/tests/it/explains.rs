@@ -36,6 +36,11 @@ fn a_floor_within_reach_of_more_memory_names_both_ways_out() {
     let why = why(&requested);
     assert!(why.conflict.contains(&"user.mem") && why.conflict.contains(&"user.min_speed"), "{why}");
     assert!(why.sentences[0].starts_with("24.0 MiB reach "), "{why}");
+    // the limits stand there as they were given
+    let said = why.to_string();
+    let speed = requested.decode_tokens_per_second_min.expect("a floor");
+    let limits = format!("no plan satisfies the limits --mem 24.0MiB and --min-speed {speed} (");
+    assert!(said.starts_with(&limits), "{said}");
     assert!(why.sentences[1].contains(" tok/s needs "), "{why}");
 }
 
