@@ -23,7 +23,7 @@ pub struct Infeasible {
     /// The named limits and facts that contradict each other. Without any one of the limits, and without those that are not
     /// named, there is a plan. The facts are those that Z3 needs to see the contradiction.
     pub conflict: Vec<&'static str>,
-    /// The same in the user's words: limits as options with their values, and facts in brackets.
+    /// The conflict in the user's words: limits as options with their values, and facts in brackets.
     pub words: String,
     /// Sentences with the numbers, the most important first.
     pub sentences: Vec<String>,
