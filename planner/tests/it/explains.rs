@@ -231,12 +231,12 @@ fn every_limit_that_is_blamed_is_needed() {
         let reserved = Request { reserve_bytes: Some(reserve), ..request(Some(25 << 20)) };
         minimal(&reserved);
         let why = why(&reserved).to_string();
-        assert!(why.contains("user.reserve") && why.contains("without --reserve there is a plan"), "{why}");
+        assert!(why.contains("--reserve ") && why.contains("without --reserve there is a plan"), "{why}");
     }
     let crowded = Request { sequences: Some(8), context_tokens: Some(1024), ..request(Some(24 << 20)) };
     minimal(&crowded);
     let why = why(&crowded).to_string();
-    assert!(why.contains("user.slots") && why.contains("keys and values for 8 times 1024 tokens"), "{why}");
+    assert!(why.contains("--slots 8") && why.contains("keys and values for 8 times 1024 tokens"), "{why}");
     let offer = why.split("with --slots ").nth(1).and_then(|rest| rest.split(' ').next()).expect("an offer");
     let fits: u32 = offer.parse().expect("a number");
     let more = Request { sequences: Some(fits + 1), ..crowded.clone() };
