@@ -231,7 +231,11 @@ fn every_limit_that_is_blamed_is_needed() {
         let reserved = Request { reserve_bytes: Some(reserve), ..request(Some(25 << 20)) };
         minimal(&reserved);
         let why = why(&reserved).to_string();
-        assert!(why.starts_with("no plan satisfies the limits --reserve ") && why.contains("without --reserve there is a plan"), "{why}");
+        assert!(
+            why.starts_with("no plan satisfies the limits --reserve ")
+                && why.contains("without --reserve there is a plan"),
+            "{why}"
+        );
     }
     let crowded = Request { sequences: Some(8), context_tokens: Some(1024), ..request(Some(24 << 20)) };
     minimal(&crowded);
