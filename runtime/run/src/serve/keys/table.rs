@@ -152,7 +152,7 @@ pub(super) const NEUTRAL_ELSEWHERE: &[(&str, Neutral)] = &[
 ];
 pub(super) const EMPTY: Neutral = &["\"\"", "[]", "{}"];
 
-/// Keys that change nothing of an answer here: the server stores nothing, caches every prompt, and has one queue.
+/// Keys that change nothing of an answer: the server caches every prompt, and has one queue for all users.
 pub(super) const HARMLESS: &[&str] = &[
     "anthropic_version",
     "betas",
