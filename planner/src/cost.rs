@@ -31,7 +31,7 @@
 //! | `prompt` | a prompt |
 //! | `terms`, `together`, `speculation` | the same in parts for `run`; several sequences; drafts |
 //!
-//! Equations 3 to 5 are limits: cores in `configurations.rs`, memory in `room.rs`, speed in `field.rs`.
+//! Equations 3 to 5 are limits: cores in `cores.rs`, memory in `room.rs`, speed in `pricing.rs`.
 
 pub mod token;
 

@@ -3,14 +3,16 @@
 //! ```text
 //! question, request   the request, made exact
 //! cost                the equations: every price in a plan comes from here
-//! rules, configurations, layers   the choices: levels, policies, prompts; cores and reads; pinned neurons and slots of a layer
+//! rules, cores, flash, layers   the choices: levels, policies, prompts; cores; reads; pinned neurons and slots of a layer
+//! options, space      all of them: what a configuration chooses among
 //! decisions           the table of decisions, as explanations print it
 //! relax               one relaxation: a lower bound for many configurations at once
+//! presolve, pricing, prompts   a space with its relaxations, under limits on memory, time and prompts
 //! queue, branch       branch and bound over the configurations
 //! split, room         the exact split of memory over the layers
 //! tables, encode -> problem -> solve   the master problem in Z3, with splits as cuts (search)
 //! assemble -> verify  the plan, checked by the plain cost functions
-//! explain             the infeasible core (blame) and what would do (offer, faster)
+//! core -> explain     the infeasible core in Z3, and what would do (blame, offer, faster)
 //! ```
 //!
 //! `docs/planner.md` has the problem, the method and an example.

@@ -152,7 +152,7 @@ impl<'w> Favourable<'w> {
         }
     }
 
-    /// Each caching a layer, with the seconds that no configuration is below.
+    /// Each caching of a layer, with the seconds that no configuration is below.
     pub fn layer(&self, layer: usize, mut each: impl FnMut(&Cached, f64)) {
         for (cached, reads) in self.options.cached[layer].iter().zip(&*self.reads[layer]) {
             each(cached, self.seconds(layer, cached, reads));

@@ -2,7 +2,7 @@
 //!
 //! Fill by frequency: the same number of neurons of every layer pinned, as many as fit; all cores; the deepest
 //! reads, none of them prefetched; each bundle by itself; prompts with the least memory that keeps the limits on them. Best: of
-//! the allowed levels and back ends, those that are fastest that configuration. It is one of the configurations that the search looks at, so
+//! the allowed levels and back ends, those that are fastest that way. It is one of the configurations that the search looks at, so
 //! that no plan is slower.
 
 use plans::Backend;
