@@ -33,7 +33,7 @@ pub struct Question<'a> {
     pub limits: Limits,
     /// The request and the hashes of its inputs, which the plan repeats.
     pub origin: Origin<'a>,
-    /// Share of a layer's experts that 1, 2, 4, ... tokens of a prompt visit: [`cost::visited`] of the model.
+    /// Share of a layer's experts that 1, 2, 4, ... tokens of a prompt visit: [`crate::cost::visited`] of the model.
     pub visited: Arc<[f64]>,
     /// Curves that were fitted to what was measured of flash, of this device and of others that are asked about on the way.
     pub fitted: Arc<Fitted>,

@@ -128,7 +128,7 @@ fn prompt_products(model: &Model, chunk: u32, seconds: f64) -> Products<'_> {
 /// visited.
 ///
 /// *Reconstructed*: where experts come and go in slices, tokens visit as many as they would fill of a cache with room for all
-/// ([`misses::Filling`]). Otherwise they are taken to choose evenly and independently, which visits most.
+/// ([`Filling`]). Otherwise they are taken to choose evenly and independently, which visits most.
 pub fn visited(model: &Model) -> Vec<f64> {
     let (a, bundle) = (&model.architecture, &model.parts.bundle);
     if a.experts == 1 {
