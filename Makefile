@@ -386,7 +386,7 @@ script_plan = mkdir -p $(SCRIPT) && { test $(SCRIPT)/script.gguf -nt $(CLIENTS)/
 serve-mixed: $(BUILT) ## 10,000 requests of OpenAI's, Anthropic's, Ollama's and llama.cpp's kinds at once, under the plan's memory, each answer compared
 	@$(call client_environment,agents)
 	@$(call script_plan)
-	@$(BIN)/plan --device $(SCRIPT)/device.toml --model $(SCRIPT)/model.toml --mem 48M --context 2048 --slots 4 --reserve 8M -o $(SCRIPT)/mixed.toml >/dev/null
+	@$(BIN)/plan --device $(SCRIPT)/device.toml --model $(SCRIPT)/model.toml --mem 72M --context 2048 --slots 4 --reserve 24M -o $(SCRIPT)/mixed.toml >/dev/null
 	target/clients/agents/bin/python $(CLIENTS)/mixed.py --run $(BIN)/run --plan $(SCRIPT)/mixed.toml $(if $(REQUESTS),--requests $(REQUESTS))
 
 templates: $(BUILT) ## fixtures/golden/templates.json: llama.cpp's chat templates (first make golden) in 19 conversations, as Jinja renders them

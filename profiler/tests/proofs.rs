@@ -334,6 +334,100 @@ const HOSTILE: &str = "Executions of the fuzz targets (`make fuzz`) in their pre
 
 ";
 
+const TEMPLATES: &str = "Chat templates of real models, from llama.cpp's sources, each in 19 conversations: rendered by `run` and by Jinja as transformers
+sets it up (`make templates`). Where Jinja *fails*, there is nothing to compare. `run` *refuses* tools whose calls it could not read.
+
+";
+
+const SCHEMAS: &str = "Schemas of JSON-Schema-Test-Suite, draft 2020-12, as `response_format` of `run --serve` (`make schemas`). A schema is refused by name, or its
+answers are held to it. Answers are drawn at random, with characters of numbers, lists and objects favoured in turn, and the
+Python package `jsonschema` checks them. *Cut*: answers that ended at `max_tokens`.
+
+";
+
+/// Differences from Jinja that are meant: a part of the template's name, a part of the conversation's, and the reason.
+const MEANT: [(&str, &str, &str); 8] = [
+    ("", "reasoning turned off", "a template without a switch gets reasoning that is closed at once"),
+    ("LFM2-8B", "", "calls that the template leaves out of the conversation are written"),
+    ("LFM2.5-Instruct", "", "calls that the template leaves out of the conversation are written"),
+    ("LFM2.5-8B", "reasoning before a call", "the reasoning is handed back"),
+    ("granite-3.3", "", "calls that the template leaves out of the conversation are written"),
+    ("Kimi-K2", "", "calls have the numbers that the model knows"),
+    ("functionary-medium-v3.1", "", "`safe` in the template makes Jinja escape quotes in descriptions of tools"),
+    ("gpt-oss", "reasoning before a call", "the reasoning is handed back"),
+];
+
+/// The reason for a difference of a conversation by a template.
+fn meant(template: &str, conversation: &str) -> Option<&'static str> {
+    let is = |(of, within, _): &&(&str, &str, &str)| template.contains(of) && conversation.contains(within);
+    MEANT.iter().find(is).map(|&(_, _, why)| why)
+}
+
+/// Conversations that differ without a reason, each with its template.
+fn unexplained() -> Vec<(String, String)> {
+    let told = json("golden/templates.json");
+    let of_template = |(name, kinds): (&String, &Value)| {
+        let differs: Vec<_> = texts(&kinds["differs"]).map(str::to_owned).collect();
+        let name = name.clone();
+        let open = differs.into_iter().filter(|kind| meant(&name, kind).is_none());
+        open.map(|kind| (name.clone(), kind)).collect::<Vec<_>>()
+    };
+    let templates: BTreeMap<_, _> = told.as_object().unwrap().iter().collect();
+    templates.into_iter().flat_map(of_template).collect()
+}
+
+fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().unwrap().iter().map(|text| text.as_str().unwrap())
+}
+
+/// The templates, and where they differ from Jinja.
+fn of_templates(page: &mut String) {
+    let told = json("golden/templates.json");
+    let templates: BTreeMap<_, _> = told.as_object().unwrap().iter().collect();
+    let mut sums = [0; 4];
+    let mut rows = Vec::new();
+    for (name, kinds) in templates {
+        let counts = [
+            kinds["same"].as_u64().unwrap(),
+            texts(&kinds["fails"]).count() as u64,
+            texts(&kinds["refused"]).count() as u64,
+            texts(&kinds["differs"]).count() as u64,
+        ];
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        let reasons: BTreeSet<_> = texts(&kinds["differs"]).filter_map(|kind| meant(name, kind)).collect();
+        let open = texts(&kinds["differs"]).filter(|kind| meant(name, kind).is_none());
+        let mut why: Vec<String> = reasons.into_iter().map(str::to_owned).collect();
+        why.extend(open.map(|kind| format!("**{kind}**")));
+        let cells = counts.map(|count| if count == 0 { String::new() } else { count.to_string() });
+        rows.push([vec![name.clone()], cells.to_vec(), vec![why.join("; ")]].concat());
+    }
+    rows.push([vec!["all".to_owned()], sums.map(grouped).to_vec(), vec![String::new()]].concat());
+    let header = ["template", "same", "fails in Jinja", "refused", "differs", "why; **what is not meant**"];
+    table(page, &header, rows);
+}
+
+/// The parts of the suite of schemas.
+fn of_schemas(page: &mut String) {
+    const COUNTS: [&str; 6] = ["schemas", "accepted", "answers", "distinct", "cut", "invalid"];
+    let told = json("golden/schemas.json");
+    let parts: BTreeMap<_, _> = told.as_object().unwrap().iter().collect();
+    let mut sums = [0; COUNTS.len()];
+    let mut rows = Vec::new();
+    for (name, part) in parts {
+        let counts = COUNTS.map(|count| part[count].as_u64().unwrap());
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        let refused = counts[0] - counts[1];
+        let cells = [counts[0], counts[1], refused].into_iter().chain(counts[2..].iter().copied());
+        rows.push([vec![format!("`{name}`")], cells.map(grouped).collect()].concat());
+    }
+    let refused = sums[0] - sums[1];
+    let cells = [sums[0], sums[1], refused].into_iter().chain(sums[2..].iter().copied());
+    rows.push([vec!["all".to_owned()], cells.map(grouped).collect()].concat());
+    let header =
+        ["part", "schemas", "accepted", "refused", "answers", "distinct", "cut", "answers that violate"];
+    table(page, &header, rows);
+}
+
 /// Models of SentencePiece, and how many texts their tokens are known of.
 fn of_pieces(page: &mut String) {
     let goldens = json("golden/unigram.json");
@@ -404,9 +498,22 @@ fn the_page_of_proofs_is_what_code_and_goldens_say() {
     of_pieces(&mut page);
     write!(page, "## Hostile files\n\n{HOSTILE}").unwrap();
     of_targets(&mut page);
+    write!(page, "## Templates\n\n{TEMPLATES}").unwrap();
+    of_templates(&mut page);
+    write!(page, "## Schemas\n\n{SCHEMAS}").unwrap();
+    of_schemas(&mut page);
     page.push_str("## What is missing\n\n");
     missing(&mut page, &goldens, &of_all_formats);
     expect_file!["../../docs/proofs.md"].assert_eq(&page);
+}
+
+/// Conversations that templates render otherwise than Jinja, without a reason: they may only become fewer.
+const UNEXPLAINED_MAX: usize = 28;
+
+#[test]
+fn templates_differ_from_jinja_only_where_that_is_known() {
+    let open = unexplained();
+    assert!(open.len() <= UNEXPLAINED_MAX, "{open:#?}");
 }
 
 #[test]
