@@ -347,7 +347,7 @@ Python package `jsonschema` checks them. *Cut*: answers that ended at `max_token
 
 /// Differences from Jinja that are meant: a part of the template's name, a part of the conversation's, and the reason.
 const MEANT: [(&str, &str, &str); 10] = [
-    ("", "reasoning turned off", "a template without a switch gets reasoning that is closed at once"),
+    ("", "reasoning turned off", "reasoning that the template cannot turn off is closed at once; harmony's gets the least effort"),
     ("LFM2-8B", "", "calls that the template leaves out of the conversation are written"),
     ("LFM2.5-Instruct", "", "calls that the template leaves out of the conversation are written"),
     ("LFM2.5-8B", "reasoning before a call", "the reasoning is handed back"),
@@ -419,8 +419,9 @@ fn of_schemas(page: &mut String) {
         let counts = COUNTS.map(|count| part[count].as_u64().unwrap());
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         let refused = counts[0] - counts[1];
-        let cells = [counts[0], counts[1], refused].into_iter().chain(counts[2..].iter().copied());
-        rows.push([vec![format!("`{name}`")], cells.map(grouped).collect()].concat());
+        let cells = [counts[0], counts[1], refused].into_iter().chain(counts[2..5].iter().copied());
+        let invalid = if counts[5] == 0 { "0".to_owned() } else { format!("**{}**", counts[5]) };
+        rows.push([vec![format!("`{name}`")], cells.map(grouped).collect(), vec![invalid]].concat());
     }
     let refused = sums[0] - sums[1];
     let cells = [sums[0], sums[1], refused].into_iter().chain(sums[2..].iter().copied());
@@ -511,6 +512,17 @@ fn the_page_of_proofs_is_what_code_and_goldens_say() {
 
 /// Conversations that templates render otherwise than Jinja, without a reason: they may only become fewer.
 const UNEXPLAINED_MAX: usize = 7;
+
+/// Answers that violate their schema: lists in which a model opens its reasoning. They may only become fewer.
+const VIOLATIONS_MAX: u64 = 71;
+
+#[test]
+fn answers_violate_no_schema_but_as_is_known() {
+    let told = json("golden/schemas.json");
+    let violations: u64 =
+        told.as_object().unwrap().values().map(|part| part["invalid"].as_u64().unwrap()).sum();
+    assert!(violations <= VIOLATIONS_MAX, "{violations}");
+}
 
 #[test]
 fn templates_differ_from_jinja_only_where_that_is_known() {
