@@ -347,13 +347,21 @@ Python package `jsonschema` checks them. *Cut*: answers that ended at `max_token
 
 /// Differences from Jinja that are meant: a part of the template's name, a part of the conversation's, and the reason.
 const MEANT: [(&str, &str, &str); 10] = [
-    ("", "reasoning turned off", "reasoning that the template cannot turn off is closed at once; harmony's gets the least effort"),
+    (
+        "",
+        "reasoning turned off",
+        "reasoning that cannot be turned off is closed at once, or gets the least effort",
+    ),
     ("LFM2-8B", "", "calls that the template leaves out of the conversation are written"),
     ("LFM2.5-Instruct", "", "calls that the template leaves out of the conversation are written"),
     ("LFM2.5-8B", "reasoning before a call", "the reasoning is handed back"),
     ("granite-3.3", "", "calls that the template leaves out of the conversation are written"),
     ("Kimi-K2", "", "calls have the numbers that the model knows"),
-    ("functionary-medium-v3.1", "", "`safe` in the template makes Jinja escape quotes in descriptions of tools"),
+    (
+        "functionary-medium-v3.1",
+        "",
+        "`safe` in the template makes Jinja escape quotes in descriptions of tools",
+    ),
     ("gpt-oss", "reasoning before a call", "the reasoning is handed back"),
     ("gpt-oss", "two calls at once", "each call is followed by its result"),
     ("GigaChat3", "two calls at once", "each call is followed by its result"),
@@ -401,7 +409,7 @@ fn of_templates(page: &mut String) {
         let mut why: Vec<String> = reasons.into_iter().map(str::to_owned).collect();
         why.extend(open.map(|kind| format!("**{kind}**")));
         let cells = counts.map(|count| if count == 0 { String::new() } else { count.to_string() });
-        rows.push([vec![name.clone()], cells.to_vec(), vec![why.join("; ")]].concat());
+        rows.push([vec![name.clone()], cells.to_vec(), vec![why.join(". ")]].concat());
     }
     rows.push([vec!["all".to_owned()], sums.map(grouped).to_vec(), vec![String::new()]].concat());
     let header = ["template", "same", "fails in Jinja", "refused", "differs", "why; **what is not meant**"];
@@ -513,7 +521,7 @@ fn the_page_of_proofs_is_what_code_and_goldens_say() {
 /// Conversations that templates render otherwise than Jinja, without a reason: they may only become fewer.
 const UNEXPLAINED_MAX: usize = 7;
 
-/// Answers that violate their schema: lists in which a model opens its reasoning. They may only become fewer.
+/// Answers that violate their schema: a model opens its reasoning inside a list. They may only become fewer.
 const VIOLATIONS_MAX: u64 = 71;
 
 #[test]
