@@ -1,4 +1,4 @@
-# flashplan. `make demo` and `make test` set up what they need; `make help` lists the rest.
+# flashplan. Targets set up what they need; `make help` lists those for users, `make help-all` all.
 
 CARGO   ?= cargo
 PROFILE := release
@@ -56,8 +56,16 @@ endef
 .PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
+# listed by `make help`
+USER_TARGETS := build demo deb dist test bench help-all clean
+space := $(subst ,, )
+.PHONY: help-all build-all
+
 help: ## this list
-	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -E '^($(subst $(space),|,$(USER_TARGETS))):.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 12
+
+help-all: ## all targets
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 16
 
 setup: ## install what is missing: a C and C++ compiler, pkg-config, Z3, Rust
 	@missing=''; foreign=''; \
@@ -79,7 +87,10 @@ setup-arm: setup ## what test-arm needs beside: a compiler and libraries for 64-
 	test -d "$$($(ARM_RUSTC) --print sysroot 2>/dev/null)/lib/rustlib/$(ARM)" || missing="$$missing rustc-web libstd-rust-web-dev:arm64"; \
 	$(install)
 
-build: setup ## the three programs, optimised, in target/release
+build: setup ## the programs, optimised, in target/release: flashplan, profile, plan, run
+	$(CARGO) build --locked --release --bin flashplan --bin profile --bin plan --bin run
+
+build-all: setup ## these, and the programs of benchmarks and checks
 	$(CARGO) build --locked --release --bins
 
 demo: $(BUILT) ## profile this machine and a small model, plan, run, in two minutes; PROMPT=text continues another text
@@ -112,7 +123,7 @@ setup-dist: setup
 	$(PYTHON) -m pip --version >/dev/null 2>&1 || missing="$$missing python3-pip"; \
 	$(install)
 
-dist: setup-dist ## archives in target/dist: profile and run, static, for x86-64 and 64-bit Arm; plan with Z3 beside it for x86-64
+dist: setup-dist ## archives in target/dist for x86-64 and 64-bit Arm, with SHA256SUMS and install.sh: static programs, plan with Z3 beside it
 	@.dist/static target/dist
 
 dist-check: build ## what those archives need of a system, and the three commands and a chat in a fresh Debian; first make dist
@@ -125,7 +136,7 @@ dist-check: build ## what those archives need of a system, and the three command
 
 man: build ## man pages in target/man; for completions see any program's --help
 	@mkdir -p target/man
-	@for program in profile plan run; do $(BIN)/$$program --man >target/man/$$program.1 || exit 1; done; ls target/man/*.1
+	@for program in flashplan profile plan run; do $(BIN)/$$program --man >target/man/$$program.1 || exit 1; done; ls target/man/*.1
 
 # cargo builds the programs that the tests start before it runs the first of them; CI adds to the list of earlier stages: SKIPPED=kept
 test: setup ## every test, the committed plans included; FLASHPLAN_REQUIRE=io_uring,avx512 or all refuses to skip what needs them
@@ -181,29 +192,29 @@ BENCH   = $(BIN)/bench run
 OPTIONS = $(if $(LLAMA_BENCH),--program llama-bench='$(LLAMA_BENCH)') $(if $(SAVE),--save) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	$(if $(CGROUP),--cgroup '$(CGROUP)') $(if $(LEVEL),--level $(LEVEL)) $(if $(TOKENS),--tokens $(TOKENS))
 
-bench: build ## the README's table: both fixture models under several limits, predicted beside measured
+bench: build-all ## the README's table: both fixture models under several limits, predicted beside measured
 	$(BENCH) oxide-dense oxide-moe --fresh $(OPTIONS)
 
-bench-error: build ## every case whose prediction error is told by limits, from fresh profiles, the simple rule beside: hours, and 22 GB of disk
+bench-error: build-all ## every case whose prediction error is told by limits, from fresh profiles, the simple rule beside: hours, and 22 GB of disk
 	$(BENCH) oxide-dense oxide-moe mistral-7b-sweep qwen3-30b-a3b-sweep --fresh $(OPTIONS)
 
-bench-smoke: build ## a minute's check that benchmarks run from end to end
+bench-smoke: build-all ## a minute's check that benchmarks run from end to end
 	$(BENCH) smoke --fresh $(OPTIONS)
 
-bench-offload: build ## SYNTH (as synth-7b) out of memory, MEM=2600M: plan, ablations, floor; LLAMA_BENCH, LEVEL, TOKENS, PROMPTS
+bench-offload: build-all ## SYNTH (as synth-7b) out of memory, MEM=2600M: plan, ablations, floor; LLAMA_BENCH, LEVEL, TOKENS, PROMPTS
 	$(BENCH) mistral-7b --model '$(SYNTH)' $(OPTIONS) $(if $(MEM),--limit $(MEM)) $(foreach length,$(PROMPTS),--prompt $(length))
 
-bench-sweep: build ## speed against memory at LIMITS="1200M ... 5G"; SYNTH, LLAMA_BENCH, LEVEL, TOKENS
+bench-sweep: build-all ## speed against memory at LIMITS="1200M ... 5G"; SYNTH, LLAMA_BENCH, LEVEL, TOKENS
 	$(BENCH) mistral-7b-sweep --model '$(SYNTH)' $(OPTIONS) $(foreach limit,$(LIMITS),--limit $(limit))
 
-bench-inmemory: build ## models that fit in memory, sparse (SYNTH) and dense (SILU), beside LLAMA_BENCH: decoding, prompts
+bench-inmemory: build-all ## models that fit in memory, sparse (SYNTH) and dense (SILU), beside LLAMA_BENCH: decoding, prompts
 	$(BENCH) mistral-7b-in-memory --model '$(SYNTH)' $(OPTIONS)
 	$(BENCH) mistral-7b-silu-in-memory $(if $(SILU),--model '$(SILU)') $(OPTIONS)
 
-bench-render: build ## the tables and pictures of README.md and docs/ from committed results
+bench-render: build-all ## the tables and pictures of README.md and docs/ from committed results
 	$(BIN)/bench render
 
-bench-check: build ## which of them differ from the results, and which results are of another form of their case
+bench-check: build-all ## which of them differ from the results, and which results are of another form of their case
 	$(BIN)/bench check
 
 bench-kernels: setup ## what the kernels reach of what this machine's memory gives
@@ -452,5 +463,5 @@ api-json: setup
 ci: ## what CI runs: check, tests, a smoke of what fuzzing feeds, Arm
 	bash .ci/run
 
-clean: ## everything that was built
+clean: ## removes everything that was built
 	$(CARGO) clean

@@ -80,6 +80,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             calibration_toml: None,
             calibration_date: None,
             quality: String::new(), // below, of the whole
+            priors: model.has_priors(),
             model_folder: None,
         },
         request: origin.request.clone(),

@@ -45,6 +45,10 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
             e.decode_tokens_per_second
         ),
     );
+    if plan.provenance.priors {
+        let [least, most] = expectation::with_priors(e.decode_tokens_per_second);
+        row("  between", format!("{least:.1} and {most:.1} tok/s: misses are priors of `profile --instant`"));
+    }
     if let Some(together) = &plan.together {
         let speeds = together.decode_tokens_per_second.iter().map(|speed| format!("{speed:.1}"));
         let speeds = speeds.collect::<Vec<_>>().join(", ");

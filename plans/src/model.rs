@@ -59,13 +59,17 @@ fn is_plain(activations: &str) -> bool {
     activations == "f32"
 }
 
+/// Origin of a profile with priors in place of calibration.
+pub const INSTANT: &str = "instant";
+
 /// How the figures came to be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelProvenance {
     /// Name and version of the program that wrote the file.
     pub tool: String,
-    /// `measured`, `published` for a profile built from somebody's published figures, or `assumed` for one made up.
+    /// `measured`; `instant` for shapes of a file that was read, with priors in place of calibration; `published` for somebody's
+    /// published figures; `assumed` for made-up ones.
     pub origin: String,
     /// BLAKE3 of the calibration text.
     pub calibration_text: String,
@@ -572,6 +576,11 @@ impl Level {
 }
 
 impl Model {
+    /// Whether misses and losses are priors, as `profile --instant` writes them.
+    pub fn has_priors(&self) -> bool {
+        self.provenance.origin == INSTANT
+    }
+
     /// The level of that name.
     pub fn level(&self, name: &str) -> Option<&Level> {
         self.levels.iter().find(|level| level.name == name)

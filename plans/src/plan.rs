@@ -108,6 +108,9 @@ pub struct PlanProvenance {
     pub calibration_date: Option<String>,
     /// [`Plan::quality_hash`]: a hash of `[quality]` and of its losses in `[expected]`.
     pub quality: String,
+    /// Whether the `model.toml` has priors in place of measured misses (`profile --instant`); absent: `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub priors: bool,
     /// The folder of the `model.toml` on `plan`'s command line; `run` looks there for the container, too. Absent: the plan's own, or
     /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]

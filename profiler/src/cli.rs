@@ -21,6 +21,8 @@ Examples:
       measures the machine, unless mistral/device.toml exists, and then the model
   profile --model Qwen3-4B --quantize q8_0 --out qwen
       converts the folder to qwen/Qwen3-4B-q8_0.gguf, prints the loss of quantising, and measures the file
+  profile --instant --model Qwen3-30B-A3B-Q4_K_M.gguf --out qwen
+      reads the file once and calibrates nothing; plans from it have wider errors
   profile --model hf:Qwen/Qwen3-4B-GGUF:Q4_K_M --out qwen
       downloads the file from Hugging Face's hub, unless the cache has it, and measures it
 
@@ -44,57 +46,61 @@ pub struct Arguments {
     /// downloaded as a folder. Downloads lie in the cache of Hugging Face's own programs and resume. `HF_TOKEN`, `HF_HOME` and
     /// `HF_ENDPOINT` work as there.
     #[arg(long, value_name = "FILE|DIR|hf:OWNER/REPO[:QUANT]", help_heading = "Model", value_hint = ValueHint::AnyPath)]
-    #[arg(value_parser = OsStringValueParser::new().try_map(Source::read))]
+    #[arg(value_parser = OsStringValueParser::new().try_map(Source::read), group = "named")]
     pub model: Option<Source>,
+    /// A model, as --model names it
+    #[arg(value_name = "MODEL", conflicts_with = "model", help_heading = "Model", value_hint = ValueHint::AnyPath, group = "named")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(Source::read))]
+    file: Option<Source>,
     /// Quantise the weights of a folder from Hugging Face's hub to this format [default: none]
     ///
     /// Prints the measured change of perplexity. Embedding and head of a 4-bit model have 8 bits.
-    #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
+    #[arg(long, value_name = "FORMAT", requires = "named", help_heading = "Model")]
     pub quantize: Option<QuantisedFormat>,
     /// Calibration text, instead of the built-in one
-    #[arg(long, value_name = "FILE", requires = "model", help_heading = "Model")]
+    #[arg(long, value_name = "FILE", requires = "named", help_heading = "Model")]
     pub text: Option<PathBuf>,
     /// Format of the down rows of a quantised model, which are quantised again to read single neurons [default: the model's; the finest
     /// where layers differ]
     ///
     /// `Q8_0` loses least, and takes more memory and reads. The loss is measured with the levels. Where all neurons fire (`SiLU`, GELU),
     /// down stays bit for bit as in the file without this option.
-    #[arg(long, value_name = "FORMAT", requires = "model", help_heading = "Model")]
+    #[arg(long, value_name = "FORMAT", requires = "named", help_heading = "Model")]
     pub down: Option<DownFormat>,
     /// Add levels that skip neurons with a small gate, for a model whose neurons all fire (`SiLU`, GELU)
     ///
     /// A container then stores single neurons, and all gates stay in memory. Up and down are read and computed only where the gate reaches
     /// a threshold. Each level's loss is measured; `--max-loss` of `plan` limits it.
-    #[arg(long, requires = "model", conflicts_with = "routes", help_heading = "Model")]
+    #[arg(long, requires = "named", conflicts_with = "routes", help_heading = "Model")]
     pub gate_levels: bool,
     /// Activation function, where the file does not name it or names a wrong one
     ///
     /// Files of ReLU models from llama.cpp's converter need `--activation relu`: they look like SiLU models.
-    #[arg(long, value_name = "NAME", requires = "model", help_heading = "Model")]
+    #[arg(long, value_name = "NAME", requires = "named", help_heading = "Model")]
     pub activation: Option<ActivationName>,
     /// Write an index of the model's own file instead of a container [default for mixtures read by whole experts]
     ///
     /// `run` then reads the weights from the model's file, which must stay. The index has a few megabytes. Each matrix of an expert is a
     /// read of its own. A mixture with exact zeros has only the level `dense` then.
-    #[arg(long, requires = "model", help_heading = "Model")]
+    #[arg(long, requires = "named", help_heading = "Model")]
     pub index: bool,
     /// Write a container with all weights, after which the model's file is not needed
     ///
     /// The default for models read by single neurons or whole layers, where --storage is on another disk than the model, and with
     /// --consume-model.
-    #[arg(long, requires = "model", conflicts_with = "index", help_heading = "Model")]
+    #[arg(long, requires = "named", conflicts_with = "index", help_heading = "Model")]
     pub pack: bool,
     /// Recorded expert routing of a real model, for a mixture with random weights
     ///
     /// Misses are measured with the recorded experts, and look-ahead knows only recorded predictions. Run the plan with
     /// `run --bench --routes` and the same file; `run --help` describes its form.
-    #[arg(long, value_name = "FILE.csv", requires = "model", help_heading = "Model")]
+    #[arg(long, value_name = "FILE.csv", requires = "named", help_heading = "Model")]
     pub routes: Option<PathBuf>,
     /// Delete the model's file while the container is written
     ///
     /// For a disk that cannot hold the model twice. Each layer's bytes go as soon as the container has them. After a kill only the same
     /// command with this option can resume.
-    #[arg(long, requires = "model", help_heading = "Model")]
+    #[arg(long, requires = "named", help_heading = "Model")]
     pub consume_model: bool,
 
     /// Folder of all files but the container or index
@@ -106,7 +112,7 @@ pub struct Arguments {
     /// Replace another model's profile in these folders
     ///
     /// Without this option it is an error. A profile of the same model always replaces its own files.
-    #[arg(long, requires = "model", help_heading = "Files")]
+    #[arg(long, requires = "named", help_heading = "Files")]
     pub replace: bool,
     /// Short name of the device or, with --model, of the model [default: from its description]
     #[arg(long, help_heading = "Files")]
@@ -115,8 +121,20 @@ pub struct Arguments {
     /// Take a sixth of the time: fewer points, shorter windows, fewer tokens
     #[arg(long)]
     pub quick: bool,
+    /// Read the model once and calibrate nothing: seconds instead of minutes
+    ///
+    /// Cache misses come from recorded routes of other models, and model.toml says so. A `ReLU` model runs dense until it is profiled
+    /// without this option.
+    #[arg(long, requires = "named", conflicts_with_all = ["quick", "text", "routes", "down", "gate_levels", "consume_model"])]
+    pub instant: bool,
+    /// Read only the model's header, and write model.toml for `plan`: what a model would do, before its download
+    ///
+    /// Fetches a few megabytes of a model on the hub. `run` needs an index or a container, which this does not write.
+    #[arg(long, requires = "named", conflicts_with_all = ["instant", "quick", "text", "routes", "down", "gate_levels", "consume_model",
+        "quantize", "pack", "storage"])]
+    pub header: bool,
     /// List what slows this machine down, with the command that mends each; measures nothing
-    #[arg(long, conflicts_with_all = ["model", "name", "quick", "json"])]
+    #[arg(long, conflicts_with_all = ["named", "name", "quick", "instant", "header", "json"])]
     pub check: bool,
     /// Print one JSON object on standard output instead of tables
     #[arg(long, help_heading = "Report")]
@@ -127,6 +145,13 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// These arguments, with the model under its option's name.
+    #[must_use]
+    pub fn named(mut self) -> Self {
+        self.model = self.model.or(self.file.take());
+        self
+    }
+
     /// The requested place of the weights; `None`: the default.
     pub fn weights(&self) -> Option<Weights> {
         match (self.index, self.pack) {

@@ -1,6 +1,7 @@
 //! `profile`: measures a machine and a model.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use terminal::{Progress, Rows, say, tell};
 fn main() -> ExitCode {
     terminal::interrupt::survive_the_file_size_limit();
     let arguments = match terminal::command::parse::<Arguments>() {
-        Ok(arguments) => arguments,
+        Ok(arguments) => arguments.named(),
         Err(code) => return code,
     };
     terminal::log::listen(arguments.verbose);
@@ -29,6 +30,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The profile of a model that is to be made.
+enum Job {
+    /// By calibration.
+    Calibrated(Box<Profile>),
+    /// With priors.
+    Instant(ModelOptions),
 }
 
 /// An error, and its causes that add something.
@@ -50,12 +59,15 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     let storage = arguments.storage().to_owned();
-    let context = Context::new(arguments.out.clone(), storage, arguments.quick)
+    let context = Context::new(arguments.out.clone(), storage, arguments.quick || arguments.instant)
         .with_progress(Progress::on_stderr(arguments.verbose > 0));
     let stop = context.stop_flag();
     terminal::interrupt::on_interrupt(move || stop.swap(true, Ordering::Relaxed))
         .map_err(anyhow::Error::msg)?;
 
+    if arguments.header {
+        return header(arguments, &context);
+    }
     let device_toml = arguments.out.join("device.toml");
     let known = arguments.model.is_some() && device_toml.exists();
     if known {
@@ -79,18 +91,7 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         }
     };
     let quantisation = arguments.quantize.map(Into::into);
-    let options = path.map(|model| ModelOptions {
-        model,
-        text: arguments.text.clone(),
-        routes: arguments.routes.clone(),
-        name: arguments.name.clone(),
-        down: arguments.down.map(Into::into),
-        gate_levels: arguments.gate_levels,
-        activation: arguments.activation.map(Into::into),
-        weights: arguments.weights(),
-        consume: arguments.consume_model,
-        replace: arguments.replace,
-    });
+    let options = path.map(|model| options(arguments, model));
     // errors come before the wait for another profile
     if let Some(options) = &options {
         profiler::truncated::explain().context("cannot listen to bus errors")?;
@@ -101,11 +102,14 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let _turn = Turn::wait(&context, |sentence| say(sentence))?;
     let model = match options {
+        Some(options) if options.instant => {
+            Some(Job::Instant(model::hub::open(&context, options, quantisation, &mut told)?))
+        }
         Some(options) => {
             let options = model::hub::open(&context, options, quantisation, &mut told)?;
             let profile = Profile::prepare(&context, &options)?;
             print_estimate(&context, &profile, arguments.verbose > 0);
-            Some(profile)
+            Some(Job::Calibrated(Box::new(profile)))
         }
         None => None,
     };
@@ -134,7 +138,11 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         Some((summary, start.elapsed()))
     };
     let start = Instant::now();
-    let model = model.map(Profile::run).transpose()?;
+    let model = match model {
+        Some(Job::Calibrated(profile)) => Some(profile.run()?),
+        Some(Job::Instant(options)) => Some(model::instant::profile(&context, &options, &mut told)?),
+        None => None,
+    };
     if let Some(summary) = &model {
         tracing::info!(seconds = start.elapsed().as_secs_f64(), "the model {} is measured", summary.name);
     }
@@ -148,6 +156,39 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         model.as_ref().map(|summary| tell(model_table(summary))).transpose()?;
     }
     tell(summary(device.as_ref().map(|(summary, _)| summary), model.as_ref()))?;
+    Ok(())
+}
+
+/// The options of a model's profile.
+fn options(arguments: &Arguments, model: PathBuf) -> ModelOptions {
+    ModelOptions {
+        model,
+        text: arguments.text.clone(),
+        routes: arguments.routes.clone(),
+        name: arguments.name.clone(),
+        down: arguments.down.map(Into::into),
+        gate_levels: arguments.gate_levels,
+        activation: arguments.activation.map(Into::into),
+        weights: arguments.weights(),
+        consume: arguments.consume_model,
+        replace: arguments.replace,
+        instant: arguments.instant,
+    }
+}
+
+/// Describes a model for `--header`, without measuring anything.
+fn header(arguments: &Arguments, context: &Context) -> anyhow::Result<()> {
+    let Some(source) = &arguments.model else { return Ok(()) };
+    let path = match source {
+        Source::Path(path) => path.clone(),
+        Source::Hub(_) => PathBuf::new(),
+    };
+    let summary = model::header::describe(context, source, &options(arguments, path))?;
+    if arguments.json {
+        tell(serde_json::json!({ "device": null, "model": model_json(&summary) }))?;
+    } else {
+        tell(format_args!("wrote {}, from the header of {}", summary.model_toml.display(), summary.name))?;
+    }
     Ok(())
 }
 

@@ -41,6 +41,7 @@ impl Place {
             weights: None,
             consume: false,
             replace: false,
+            instant: false,
         };
         Self { context: Context::new(folder.clone(), folder, true), out, options, said: Vec::new() }
     }

@@ -56,6 +56,7 @@ impl Place {
                 weights: None,
                 consume: false,
                 replace: false,
+                instant: false,
             },
             folder,
         }

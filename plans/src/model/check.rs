@@ -8,7 +8,6 @@ use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, LOSSLESS_MAX,
     NEURONS_MAX, TEXT_BYTES_MAX,
 };
-use crate::device::check::ORIGINS;
 use crate::engine::DRAFT_TOKENS_MAX;
 use crate::expectation::{QUANTILES, over_mean_max};
 use crate::layout::BundleLayout;
@@ -57,9 +56,9 @@ pub(super) fn check(model: &Model, at: &At<'_>) -> Checked {
     at.key("activations").named(activations, &ACTIVATIONS)?;
     provenance(of_provenance, &at.key("provenance"))?;
     let slices = of_parts.bundle.slice_neurons > 1;
-    let whole_experts =
-        a.experts > 1 && slices && of_levels.iter().all(|level| level.kind == LevelKind::Dense);
-    architecture(a, whole_experts, &at.key("architecture"))?;
+    // of a dense model, whole layers
+    let whole = slices && of_levels.iter().all(|level| level.kind == LevelKind::Dense);
+    architecture(a, whole, &at.key("architecture"))?;
     parts(of_parts, a, &at.key("parts"))?;
     at.key("dense").key("perplexity").number(*perplexity, 1.0, PERPLEXITY_MAX)?;
     at.key("kv_formats").each(of_kv, |at, loss| kv_loss(loss, model, at))?;
@@ -95,6 +94,9 @@ fn drafts(drafts: &Drafts, at: &At<'_>) -> Checked {
             .to_owned()
     })
 }
+
+/// Origins of a model's figures.
+const ORIGINS: [&str; 4] = ["measured", "instant", "published", "assumed"];
 
 fn provenance(provenance: &ModelProvenance, at: &At<'_>) -> Checked {
     let ModelProvenance {
@@ -136,7 +138,7 @@ fn provenance(provenance: &ModelProvenance, at: &At<'_>) -> Checked {
     at.key("notes").each(notes, |at, note| at.text(note))
 }
 
-fn architecture(architecture: &Architecture, whole_experts: bool, at: &At<'_>) -> Checked {
+fn architecture(architecture: &Architecture, whole: bool, at: &At<'_>) -> Checked {
     let Architecture {
         family,
         activation,
@@ -196,11 +198,10 @@ fn architecture(architecture: &Architecture, whole_experts: bool, at: &At<'_>) -
     at.key("down_format").named(down_format, &FORMATS)?;
     at.key("down_transposed").free(*down_transposed);
     at.key("down_transposed")
-        .note("`true`, or `false` where every neuron fires, or every level requests whole experts");
-    at.key("down_transposed")
-        .holds(*down_transposed || architecture.always_fires() || whole_experts, || {
-            format!("is false, and neurons of {activation} are read one by one")
-        })?;
+        .note("`true`, or `false` where every neuron fires, or every level requests whole experts or layers");
+    at.key("down_transposed").holds(*down_transposed || architecture.always_fires() || whole, || {
+        format!("is false, and neurons of {activation} are read one by one")
+    })?;
     recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, &at.key("recurrent")))?;
     let Some(latent) = latent else { return Ok(()) };
     at.key("latent").holds(*kv_heads == 1, || {

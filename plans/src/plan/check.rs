@@ -133,6 +133,7 @@ fn provenance(provenance: &PlanProvenance, at: &At<'_>) -> Checked {
         calibration_toml,
         calibration_date,
         quality,
+        priors,
         model_folder,
     } = provenance;
     at.key("tool").text(tool)?;
@@ -144,6 +145,7 @@ fn provenance(provenance: &PlanProvenance, at: &At<'_>) -> Checked {
     if let Some(date) = calibration_date {
         at.key("calibration_date").plain(date)?;
     }
+    at.key("priors").free(*priors);
     if let Some(folder) = model_folder {
         at.key("model_folder").text(folder)?;
     }

@@ -73,6 +73,45 @@ pub(crate) fn choose(files: Vec<File>, name: &Name) -> Result<ModelFiles, HubErr
     Ok(ModelFiles { kind: Kind::Gguf, files: model.parts.iter().map(|&file| file.clone()).collect() })
 }
 
+/// All models in GGUF files, or the ones of the name's quantisation, smallest first: each with its name behind the colon.
+/// Models that lack a part are left out.
+///
+/// # Errors
+/// [`HubError::Nothing`] without GGUF files; [`HubError::Choose`] if none matches.
+pub(crate) fn all(files: Vec<File>, name: &Name) -> Result<Vec<(Option<String>, ModelFiles)>, HubError> {
+    let models = models(&files);
+    let nothing = |why: &str| HubError::Nothing { name: name.to_string(), why: why.to_owned() };
+    if models.is_empty() {
+        return Err(nothing("it has no GGUF files"));
+    }
+    let mut found: Vec<&Gguf<'_>> = match &name.quantisation {
+        None => models.iter().collect(),
+        Some(asked) => matching(&models, asked),
+    };
+    if found.is_empty() {
+        // with the list of those that are there
+        return choose(files.clone(), name).map(|choice| vec![(name.quantisation.clone(), choice)]);
+    }
+    found.retain(|model| model.parts.len() as u64 == model.count);
+    found.sort_by_key(|model| model.bytes());
+    let all: Vec<&Gguf<'_>> = models.iter().collect();
+    let of_model = |model: &&Gguf<'_>| {
+        let files = model.parts.iter().map(|&file| file.clone()).collect();
+        (Some(asked_by(model, &all)), ModelFiles { kind: Kind::Gguf, files })
+    };
+    Ok(found.iter().map(of_model).collect())
+}
+
+/// The text behind the colon that names one of these models: its quantisation, or its path where several have that.
+fn asked_by(model: &Gguf<'_>, models: &[&Gguf<'_>]) -> String {
+    match &model.quantisation {
+        Some(it) if models.iter().filter(|other| other.quantisation.as_ref() == Some(it)).count() == 1 => {
+            it.clone()
+        }
+        _ => model.path().to_owned(),
+    }
+}
+
 /// A model in one or several GGUF files.
 struct Gguf<'a> {
     /// Quantisation of the weights, in capitals, where the name says it.
@@ -165,13 +204,9 @@ fn matching<'a, 'f>(models: &'a [Gguf<'f>], asked: &str) -> Vec<&'a Gguf<'f>> {
 fn list(models: &[&Gguf<'_>], name: &Name) -> String {
     let mut models = models.to_vec();
     models.sort_by_key(|model| model.bytes());
-    let asked = |model: &Gguf<'_>| match &model.quantisation {
-        Some(it) if models.iter().filter(|other| other.quantisation.as_ref() == Some(it)).count() == 1 => {
-            it.clone()
-        }
-        _ => model.path().to_owned(),
-    };
-    let lines = models.iter().map(|model| format!("\n  hf:{name}:{}  {}", asked(model), show(model.bytes())));
+    let lines = models
+        .iter()
+        .map(|model| format!("\n  hf:{name}:{}  {}", asked_by(model, &models), show(model.bytes())));
     lines.collect()
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -92,28 +93,40 @@ impl Client {
 
     /// The answer to a request, of a text.
     pub(crate) fn text(&self, url: &str, name: &Name) -> Result<String, HubError> {
-        let mut response = self.ask(url, name, 0, Some(LISTING_TIME))?;
+        let mut response = self.ask(url, name, None, Some(LISTING_TIME))?;
         let body = response.body_mut().with_config().limit(LISTING_MAX);
         body.read_to_string().map_err(|error| unreachable(url, &error))
     }
 
     /// The answer to a request, from the byte `from`. Its body has no time limit while bytes come.
     pub(crate) fn get(&self, url: &str, name: &Name, from: u64) -> Result<Response<Body>, HubError> {
-        self.ask(url, name, from, None)
+        let range = (from > 0).then(|| format!("bytes={from}-"));
+        self.ask(url, name, range.as_deref(), None)
+    }
+
+    /// The answer to a request for some bytes of a file; a server that knows no ranges sends all of them.
+    pub(crate) fn part(
+        &self,
+        url: &str,
+        name: &Name,
+        range: &Range<u64>,
+    ) -> Result<Response<Body>, HubError> {
+        let range = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+        self.ask(url, name, Some(&range), None)
     }
 
     fn ask(
         &self,
         url: &str,
         name: &Name,
-        from: u64,
+        range: Option<&str>,
         time: Option<Duration>,
     ) -> Result<Response<Body>, HubError> {
         let wrong = |what: String| HubError::Answer { url: url.to_owned(), what };
         let mut address: Uri = url.parse().map_err(|_| wrong("it is no address".to_owned()))?;
         let mut redirects = 0;
         let response = loop {
-            let response = self.ask_once(&address, from, time).map_err(|error| unreachable(url, &error))?;
+            let response = self.ask_once(&address, range, time).map_err(|error| unreachable(url, &error))?;
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 break response;
             }
@@ -136,7 +149,7 @@ impl Client {
     fn ask_once(
         &self,
         address: &Uri,
-        from: u64,
+        range: Option<&str>,
         time: Option<Duration>,
     ) -> Result<Response<Body>, ureq::Error> {
         let mut request = self.agent.get(address).config().timeout_recv_body(time).build();
@@ -146,8 +159,8 @@ impl Client {
         {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        if from > 0 {
-            request = request.header(header::RANGE, format!("bytes={from}-"));
+        if let Some(range) = range {
+            request = request.header(header::RANGE, range);
         }
         request.call()
     }

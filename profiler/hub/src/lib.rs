@@ -23,6 +23,8 @@ mod listing;
 mod name;
 mod verify;
 
+use std::io::{self, Read as _};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -102,6 +104,26 @@ impl Hub {
     /// # Errors
     /// A hub that cannot be reached or refuses, and an unknown model or quantisation.
     pub fn find(&self, name: &Name, go_on: &mut dyn FnMut() -> bool) -> Result<Model, HubError> {
+        let listing = self.listing(name, go_on)?;
+        let choice = choice::choose(listing.files, name)?;
+        Ok(Model { name: name.clone(), commit: listing.commit, choice })
+    }
+
+    /// Asks the hub for all models under a name, smallest first; of every quantisation, unless the name has one.
+    ///
+    /// # Errors
+    /// As [`Hub::find`].
+    pub fn models(&self, name: &Name, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<Model>, HubError> {
+        let listing = self.listing(name, go_on)?;
+        let found = choice::all(listing.files, name)?;
+        let of_choice = |(quantisation, choice)| {
+            let name = Name { quantisation, ..name.clone() };
+            Model { name, commit: listing.commit.clone(), choice }
+        };
+        Ok(found.into_iter().map(of_choice).collect())
+    }
+
+    fn listing(&self, name: &Name, go_on: &mut dyn FnMut() -> bool) -> Result<listing::Listing, HubError> {
         let url = format!("{}/api/models/{name}?blobs=true", self.endpoint());
         let text = fetch::patiently(self.pause, go_on, || self.client.text(&url, name));
         let text = text.map_err(|error| match error {
@@ -110,9 +132,35 @@ impl Hub {
             }
             other => other,
         })?;
-        let listing = listing::Listing::read(&text, &url)?;
-        let choice = choice::choose(listing.files, name)?;
-        Ok(Model { name: name.clone(), commit: listing.commit, choice })
+        listing::Listing::read(&text, &url)
+    }
+
+    /// Some bytes of a file of the model, which are not kept.
+    ///
+    /// # Errors
+    /// As [`Hub::fetch`], but for the checksum: of a part there is none.
+    pub fn read(
+        &self,
+        model: &Model,
+        file: &File,
+        range: Range<u64>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<u8>, HubError> {
+        let url = self.client.url(&model.name, &model.commit, &file.path);
+        let wanted = range.end.saturating_sub(range.start);
+        fetch::patiently(self.pause, go_on, || {
+            let response = self.client.part(&url, &model.name, &range)?;
+            let skipped = if response.status().as_u16() == 206 { 0 } else { range.start };
+            let mut body = response.into_body().into_reader();
+            let mut bytes = Vec::new();
+            let lost = |error: io::Error| client::unreachable(&url, &error);
+            io::copy(&mut (&mut body).take(skipped), &mut io::sink()).map_err(lost)?;
+            body.take(wanted).read_to_end(&mut bytes).map_err(lost)?;
+            if bytes.len() as u64 != wanted {
+                return Err(lost(io::ErrorKind::UnexpectedEof.into()));
+            }
+            Ok(bytes)
+        })
     }
 
     /// Bytes of the model that are not in the cache yet.

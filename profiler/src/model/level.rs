@@ -138,6 +138,24 @@ impl Menu {
         asked: Option<Weights>,
         cuts_gates: bool,
     ) -> anyhow::Result<Self> {
+        Self::of(source, down, asked, cuts_gates, false)
+    }
+
+    /// The level `dense` alone, which needs no calibration: weights are read in place, unless `asked` is a container or down is by neurons.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn dense(source: &SourceModel<'_>, asked: Option<Weights>) -> anyhow::Result<Self> {
+        Self::of(source, None, asked.or(Some(Weights::OwnFile)), false, true)
+    }
+
+    fn of(
+        source: &SourceModel<'_>,
+        down: Option<Format>,
+        asked: Option<Weights>,
+        cuts_gates: bool,
+        dense_alone: bool,
+    ) -> anyhow::Result<Self> {
         let config = source.config();
         if cuts_gates && !config.activation().always_fires() {
             anyhow::bail!(
@@ -163,7 +181,7 @@ impl Menu {
             && !cuts_gates
             && down.is_none()
             && !has_down_rows(source);
-        let by_neurons = !in_place && !config.network().biases;
+        let by_neurons = !in_place && !dense_alone && !config.network().biases;
         if !config.activation().fires(-1.0) && by_neurons {
             levels.push(level("exact-gate", LevelKind::ExactGate, None));
         }
@@ -189,7 +207,7 @@ impl Menu {
         let format = if narrow { Format::F16 } else { Format::Q4_0 };
         let linear = shipped.is_none() && config.width >= WIDE;
         let hidden = if linear { Hidden::Linear } else { Hidden::Relu };
-        let everything = levels.len() == 1 && (config.activation().always_fires() || in_place);
+        let everything = levels.len() == 1 && (config.activation().always_fires() || in_place || dense_alone);
         let pieces = everything && down.is_none() && !has_down_rows(source);
         let down = (!pieces).then(|| stored_down_format(source, down));
         let sliced = pieces || levels.len() == 1 && config.experts() > 1;

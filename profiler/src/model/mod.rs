@@ -16,6 +16,8 @@
 //! 4. `convert` writes the container. `consume` frees the model's bytes meanwhile, with `--consume-model`.
 //! 5. `loss` compares each level with the dense model, and bounds the loss.
 //! 6. `table` writes `model.toml` and its tables.
+//!
+//! `instant` has priors in place of steps 2, 3 and 5. `header` reads a file's header alone.
 
 pub mod batch;
 pub mod budget;
@@ -27,8 +29,10 @@ pub mod fetch;
 mod fingerprint;
 pub mod gates;
 mod glance;
+pub mod header;
 pub mod hub;
 pub mod import;
+pub mod instant;
 pub mod layers;
 pub mod level;
 pub mod look_ahead;
@@ -72,6 +76,7 @@ pub use level::Weights;
 use opened::{container_file, name_of, open};
 pub use space::check;
 use space::{check_space, disk, given_back_bytes, weights_of};
+use table::StoredLevel;
 use text::{Texts, Windows};
 use work::FinishedParts;
 
@@ -99,6 +104,8 @@ pub struct ModelOptions {
     pub consume: bool,
     /// Whether to replace the files of another model.
     pub replace: bool,
+    /// Whether to calibrate nothing: the level `dense` alone, see [`instant`].
+    pub instant: bool,
 }
 
 /// The measured model, for people.
@@ -181,28 +188,7 @@ impl Profile {
         let elsewhere = disk(&path)? != disk(&context.storage)?;
         let weights = weights_of(options, elsewhere);
         let menu = Menu::new(&source, options.down, weights, options.gate_levels)?;
-        let own_file = weights == Some(Weights::OwnFile);
-        if own_file && !menu.index {
-            let why = if menu.down.is_some() && menu.levels.len() > 1 {
-                "its levels read single neurons"
-            } else {
-                "its down rows are stored anew"
-            };
-            bail!("{why}, so that all weights go into a container; leave out --index");
-        }
-        if own_file && options.consume {
-            bail!(
-                "--consume-model does not go with --index: experts and layers are read from the model's own file"
-            );
-        }
-        if own_file && elsewhere {
-            bail!(
-                "{} is read in place, and is on another disk than {}, which is measured: name a folder on the model's disk with \
-                 --storage (and profile the device for it), or leave out --index",
-                path.display(),
-                context.storage.display()
-            );
-        }
+        check_in_place(context, options, &path, &menu, elsewhere)?;
         let recording = options.routes.as_deref().map(|path| recorded(path, &source, &menu)).transpose()?;
         remarks.extend(recording.as_ref().and_then(Recording::remark));
         let noted = consume::noted_fingerprint(&path, &source)?;
@@ -220,17 +206,7 @@ impl Profile {
             None => fingerprint::of(context, &source)?,
         };
         let container = context.storage.join(container_file(&name, menu.index));
-        let own: Vec<_> = source.gguf().files().map(|(file, ..)| ("the model itself", file)).collect();
-        plans::file::writable(&container, container::OUTPUT, &own)?;
-        let other = folder::of_another_model(&context.out.join(MODEL), &container, &fingerprint);
-        match other {
-            Some(other) if !options.replace => bail!(
-                "this profile would replace {other}: name another folder with --out and --storage, or replace them with \
-                 --replace"
-            ),
-            Some(other) => remarks.push(format!("--replace: {other} will be replaced")),
-            None => {}
-        }
+        remarks.extend(replaced(context, options, &source, &container, &fingerprint)?);
         let [calibration, held_out] = [&texts.calibration, &texts.held_out].map(|texts| text::hash(texts));
         // bundles for other kernels have valid checksums, but rows in another order
         let stored = |format| kernels::best().stored(format, source.config().width);
@@ -393,7 +369,7 @@ impl Profile {
             source,
             container_file,
             written: &written,
-            container: &container,
+            stored: &StoredLevel::all(menu, &container)?,
             menu,
             exact: !menu.differs(source),
             activations: menu.activations(source),
@@ -425,18 +401,7 @@ impl Profile {
         work.deliver(&model_toml, plans::file::kind::<plans::Model>(), |path| {
             plans::file::write(&model, path).map(|_| ())
         })?;
-        let levels = (model.levels.iter())
-            .map(|level| {
-                let requested = level.layers.iter().map(|layer| layer.active_predicted_fraction).sum::<f64>();
-                LevelSummary {
-                    name: level.name.clone(),
-                    lossless: level.lossless,
-                    change_fraction: level.perplexity_change_fraction,
-                    upper_fraction: level.perplexity_change_fraction_upper,
-                    active_fraction: requested / level.layers.len() as f64,
-                }
-            })
-            .collect();
+        let levels = levels_of(&model);
         consumption.map(Consumption::finish).transpose()?;
         self.work.remove()?;
         Ok(Summary {
@@ -548,6 +513,78 @@ fn recorded(path: &Path, source: &SourceModel<'_>, menu: &Menu) -> anyhow::Resul
         );
     }
     Ok(recording)
+}
+
+/// Refuses `--index` where weights cannot be read from the model's own file.
+fn check_in_place(
+    context: &Context,
+    options: &ModelOptions,
+    path: &Path,
+    menu: &Menu,
+    elsewhere: bool,
+) -> anyhow::Result<()> {
+    if options.weights != Some(Weights::OwnFile) {
+        return Ok(());
+    }
+    if !menu.index {
+        let why = if menu.down.is_some() && menu.levels.len() > 1 {
+            "its levels read single neurons"
+        } else {
+            "its down rows are stored anew"
+        };
+        bail!("{why}, so that all weights go into a container; leave out --index");
+    }
+    if options.consume {
+        bail!(
+            "--consume-model does not go with --index: experts and layers are read from the model's own file"
+        );
+    }
+    if elsewhere {
+        bail!(
+            "{} is read in place, and is on another disk than {}, which is measured: name a folder on the model's disk with \
+             --storage (and profile the device for it), or leave out --index",
+            path.display(),
+            context.storage.display()
+        );
+    }
+    Ok(())
+}
+
+/// A remark on the files of another model that this profile replaces, if there are such.
+///
+/// # Errors
+/// A container that would replace the model itself, and files of another model without `--replace`.
+fn replaced(
+    context: &Context,
+    options: &ModelOptions,
+    source: &SourceModel<'_>,
+    container: &Path,
+    fingerprint: &str,
+) -> anyhow::Result<Option<String>> {
+    let own: Vec<_> = source.gguf().files().map(|(file, ..)| ("the model itself", file)).collect();
+    plans::file::writable(container, container::OUTPUT, &own)?;
+    match folder::of_another_model(&context.out.join(MODEL), container, fingerprint) {
+        Some(other) if !options.replace => bail!(
+            "this profile would replace {other}: name another folder with --out and --storage, or replace them with \
+             --replace"
+        ),
+        other => Ok(other.map(|other| format!("--replace: {other} will be replaced"))),
+    }
+}
+
+/// The levels of a profile, for people.
+fn levels_of(model: &plans::Model) -> Vec<LevelSummary> {
+    let of_level = |level: &plans::model::Level| {
+        let requested = level.layers.iter().map(|layer| layer.active_predicted_fraction).sum::<f64>();
+        LevelSummary {
+            name: level.name.clone(),
+            lossless: level.lossless,
+            change_fraction: level.perplexity_change_fraction,
+            upper_fraction: level.perplexity_change_fraction_upper,
+            active_fraction: requested / level.layers.len() as f64,
+        }
+    };
+    model.levels.iter().map(of_level).collect()
 }
 
 /// Measures a model and writes `model.toml`, its CSV files and the container.

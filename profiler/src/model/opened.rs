@@ -25,6 +25,17 @@ pub(super) fn open(options: &ModelOptions) -> anyhow::Result<(PathBuf, SourceMod
 /// The file, or the only GGUF file of the folder.
 fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
     if !path.is_dir() {
+        let extension = path.extension().unwrap_or_default();
+        if ["safetensors", "bin", "pth", "pt"].iter().any(|lone| extension == *lone) {
+            let folder =
+                path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            bail!(
+                "{} has weights alone, without shapes and tokenizer: name its folder, with config.json and the tokenizer in it, such as {}; \
+                 convert weights in .bin or .pth files to safetensors first",
+                path.display(),
+                folder.display()
+            );
+        }
         return Ok(path.to_owned());
     }
     let io = |source| ProfileError::Io { action: "list", path: path.to_owned(), source };

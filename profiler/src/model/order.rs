@@ -65,6 +65,12 @@ impl NeuronOrder {
         Self::of(sources, &counts, &gates, tokens.max(1), neurons)
     }
 
+    /// The source's own order, with nothing known of any neuron.
+    pub fn as_stored(experts: usize, neurons: usize) -> Self {
+        let all = experts * neurons;
+        Self::of((0..all as u32).collect(), &vec![0; all], &vec![0; all], 1, neurons)
+    }
+
     fn of(sources: Vec<u32>, counts: &[u32], gates: &[u32], tokens: usize, neurons: usize) -> Self {
         let of = |counts: &[u32]| sources.iter().map(|&i| counts[i as usize]).collect();
         let (counts_true, counts_gate) = (of(counts), of(gates));

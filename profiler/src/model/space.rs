@@ -24,7 +24,12 @@ use crate::{Context, ProfileError};
 pub fn check(context: &Context, options: &ModelOptions) -> anyhow::Result<()> {
     let (path, source) = open(options)?;
     let elsewhere = disk(&path)? != disk(&context.storage)?;
-    let menu = Menu::new(&source, options.down, weights_of(options, elsewhere), options.gate_levels)?;
+    let weights = weights_of(options, elsewhere);
+    let menu = if options.instant {
+        Menu::dense(&source, weights)?
+    } else {
+        Menu::new(&source, options.down, weights, options.gate_levels)?
+    };
     let given_back = if options.consume { given_back_bytes(context, &path, &source)? } else { 0 };
     let container = budget::container_bytes(&source, &menu).saturating_sub(given_back);
     check_free(&context.storage, free_bytes(&context.storage)?, container)
@@ -49,7 +54,8 @@ pub(super) fn check_space(
     needs.into_iter().try_for_each(|(path, free, needed)| check_free(path, free, needed))
 }
 
-fn check_free(path: &Path, free: u64, needed: u64) -> anyhow::Result<()> {
+/// Refuses a disk with too little free space.
+pub(super) fn check_free(path: &Path, free: u64, needed: u64) -> anyhow::Result<()> {
     if free < needed {
         bail!(ProfileError::Space {
             path: path.to_owned(),

@@ -34,6 +34,32 @@ pub fn axes() -> ReuseAxes {
     }
 }
 
+/// A level in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLevel {
+    /// Bytes that it adds to the fixed region.
+    pub resident_bytes: u64,
+    /// Neurons of each layer that are always computed.
+    pub always_on: Vec<u32>,
+}
+
+impl StoredLevel {
+    /// The levels of a menu in a container.
+    ///
+    /// # Errors
+    /// A level that is not in the container.
+    pub fn all(menu: &Menu, container: &Container) -> anyhow::Result<Vec<Self>> {
+        let of_level = |level: &super::level::Level| {
+            let entry = container.level(&level.name).ok_or_else(|| {
+                anyhow::anyhow!("the container has no level `{}`; profile the model again", level.name)
+            })?;
+            let resident_bytes = container.level_resident_bytes(entry);
+            Ok(Self { resident_bytes, always_on: entry.always_on.clone() })
+        };
+        menu.levels.iter().map(of_level).collect()
+    }
+}
+
 /// The results in `model.toml`.
 #[derive(Debug)]
 pub struct Findings<'a> {
@@ -49,8 +75,8 @@ pub struct Findings<'a> {
     pub container_file: String,
     /// The container as written.
     pub written: &'a Written,
-    /// The container as opened again.
-    pub container: &'a Container,
+    /// Each level as it is stored.
+    pub stored: &'a [StoredLevel],
     /// The menu.
     pub menu: &'a Menu,
     /// Whether the container's rows are the source's bit for bit.
@@ -81,7 +107,7 @@ impl Findings<'_> {
     /// The contents of `model.toml`.
     ///
     /// # Errors
-    /// A level that is not in the container.
+    /// A directory that JSON cannot hold.
     pub fn model(&self) -> anyhow::Result<Model> {
         let levels = (0..self.menu.levels.len()).map(|i| self.level(i)).collect::<anyhow::Result<_>>()?;
         Ok(Model {
@@ -148,9 +174,7 @@ impl Findings<'_> {
 
     fn level(&self, index: usize) -> anyhow::Result<Level> {
         let level = &self.menu.levels[index];
-        let entry = (self.container.level(&level.name)).ok_or_else(|| {
-            anyhow::anyhow!("the container has no level `{}`; profile the model again", level.name)
-        })?;
+        let entry = &self.stored[index];
         let sum = |of: fn(&Figures) -> u64| self.figures.iter().map(|levels| of(&levels[index])).sum::<u64>();
         let (read, flops) = self.cost(index);
         let layers = (self.figures.iter().zip(&entry.always_on))
@@ -197,7 +221,7 @@ impl Findings<'_> {
             name: level.name.clone(),
             kind: level.kind,
             lossless,
-            resident_bytes: self.container.level_resident_bytes(entry),
+            resident_bytes: entry.resident_bytes,
             read_bytes_per_token: read,
             flops_per_token: flops,
             perplexity: significant(self.held_out.perplexity(&self.losses[index])),

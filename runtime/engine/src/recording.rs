@@ -80,10 +80,28 @@ impl Recording {
     /// If the file cannot be read, is no recording, or does not fit the model.
     pub fn read(path: &Path, routing: Option<Routing>) -> Result<Self, RecordingError> {
         let routing = routing.ok_or(RecordingError::NoExperts)?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| RecordingError::Io { path: path.to_owned(), source })?;
+        Self::of(&text, path, routing)
+    }
+
+    /// As [`Recording::read`], of the text of the file `path`, for a model of this shape.
+    ///
+    /// # Errors
+    /// When it is no recording, or is none of such a model.
+    pub fn parse(
+        text: &str,
+        path: &Path,
+        layers: usize,
+        experts: usize,
+        experts_used: usize,
+    ) -> Result<Self, RecordingError> {
+        Self::of(text, path, Routing { layers, experts, experts_used })
+    }
+
+    fn of(text: &str, path: &Path, routing: Routing) -> Result<Self, RecordingError> {
         let path = || path.to_owned();
-        let text =
-            std::fs::read_to_string(path()).map_err(|source| RecordingError::Io { path: path(), source })?;
-        let visits = parse(&text).map_err(|problem| RecordingError::Form { path: path(), problem })?;
+        let visits = parse(text).map_err(|problem| RecordingError::Form { path: path(), problem })?;
         let popular = popularity(&visits, routing);
         let prompt = visits.keys().filter(|(generated, _)| !generated).count();
         let recorded = visits

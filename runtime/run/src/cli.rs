@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{Parser, ValueHint};
 
 use flashplan::internals::engine::{EngineExt as _, container, contract};
 use flashplan::internals::machine::forget_read_ahead;
@@ -20,14 +20,17 @@ use super::sessions::Sessions;
 use super::tokenize::{self, TokenizeRequest};
 use super::{Failure, bench, calibration, chat, failure, generate, logits, score, serve, tokens};
 
+/// The plan that is executed where none is named.
+const PLAN: &str = "plan.toml";
+
 const EXAMPLES: &str = "\
 Examples:
   run --plan plan.toml --prompt \"fn main() {\" -n 64
       continues a text
   git diff | run --plan plan.toml --prompt - -n 200
       continues standard input
-  run --plan plan.toml --chat
-      talks with the model
+  run --chat
+      talks with the model of plan.toml
   run --plan plan.toml --serve
       a page to chat on http://127.0.0.1:8080, and OpenAI's API under /v1
   run --plan plan.toml --bench --json
@@ -43,13 +46,16 @@ Exit codes: 0 done, 1 error or wrong usage, 2 the plan does not fit this machine
 #[derive(Debug, Parser)]
 #[command(name = "run", version, after_help = EXAMPLES, max_term_width = 110, allow_negative_numbers = true)]
 pub(crate) struct Cli {
-    /// The plan to execute, written by `plan`
-    #[arg(long, value_name = "FILE", required_unless_present = "tokenize")]
+    /// The plan to execute, written by `plan` [default: plan.toml]
+    #[arg(long, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,
     /// The container, the index, or the GGUF file of the index [default: the file that the plan names, beside the plan, in the
     /// current folder, or where it was profiled]
     #[arg(long, value_name = "FILE")]
     pub(super) model: Option<PathBuf>,
+    /// A model, as --model names it
+    #[arg(value_name = "MODEL", conflicts_with = "model", value_hint = ValueHint::FilePath)]
+    file: Option<PathBuf>,
 
     /// The text to continue; - reads standard input
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt_file", "tokens"], help_heading = "Prompt")]
@@ -188,6 +194,16 @@ impl Cli {
         sampling
     }
 
+    /// This command line, with the model under its option's name and the default plan.
+    #[must_use]
+    pub(super) fn completed(mut self) -> Self {
+        self.model = self.model.or(self.file.take());
+        if self.plan.is_none() && (self.tokenize.is_none() || self.model.is_none()) {
+            self.plan = Some(PLAN.into());
+        }
+        self
+    }
+
     /// Does what the command line says.
     pub(super) fn run(&self, stop: &StopHandle) -> Result<(), Failure> {
         if let Some(text) = &self.tokenize {
@@ -197,7 +213,7 @@ impl Cli {
         }
         let sampler = Sampler::new(self.sampling())?;
         self.check_outputs()?;
-        let plan = self.plan.as_deref().ok_or_else(|| failure("name a --plan"))?; // which the command line requires
+        let plan = self.plan.as_deref().unwrap_or(Path::new(PLAN));
         let scored = self.score.as_deref().map(Source::file);
         let Inputs { plan, model, text, scored } =
             input::read(plan, self.model.as_deref(), self.text(), self.bench, scored, stop)?;

@@ -79,6 +79,8 @@ pub(super) struct Figures {
     pub(super) active_true_fraction_predicted: Option<f64>,
     pub(super) active_predicted_fraction: Option<f64>,
     pub(super) active_predicted_fraction_predicted: Option<f64>,
+    /// Whether the plan is from priors, so that predicted figures have wider errors.
+    pub(super) plan_from_priors: bool,
     pub(super) perplexity_change_fraction_predicted: f64,
     /// Absent in a plan whose profile has no bound.
     pub(super) perplexity_change_fraction_upper_predicted: Option<f64>,
@@ -233,6 +235,7 @@ pub(super) fn figures(session: &RunningPlan<'_>, texts: usize) -> Result<Figures
         active_true_fraction_predicted: selected(e.active_true_fraction),
         active_predicted_fraction: decoded(detail(&counters).activity.requested as f64 / routed),
         active_predicted_fraction_predicted: selected(e.active_predicted_fraction),
+        plan_from_priors: plan.provenance.priors,
         perplexity_change_fraction_predicted: e.perplexity_change_fraction,
         perplexity_change_fraction_upper_predicted: e.perplexity_change_fraction_upper,
         reads_per_token: decoded(counters.reads as f64 / count),

@@ -97,7 +97,7 @@ fn main() -> ExitCode {
     keep_small();
     terminal::interrupt::survive_the_file_size_limit();
     let cli = match terminal::command::parse::<Cli>() {
-        Ok(cli) => cli,
+        Ok(cli) => cli.completed(),
         Err(code) => return code,
     };
     let stop = StopHandle::default();

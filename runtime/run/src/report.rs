@@ -155,6 +155,11 @@ fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
         let now = f.decode_tokens_per_second_now.map(|now| measured / now - 1.0);
         sentences.push(compared(measured / predicted - 1.0, now));
     }
+    if f.plan_from_priors {
+        sentences.push(
+            "The plan is from priors of other models (`profile --instant`); a full profile of this model plans better.".to_owned(),
+        );
+    }
     if let (Some(drafted), Some(kept)) = (f.drafted_tokens, f.kept_tokens) {
         sentences.push(format!(
             "{kept} of {} were kept, in {}; the plan expects as many as on the profile's text.",
@@ -370,6 +375,7 @@ mod tests {
             active_true_fraction_predicted: Some(0.11),
             active_predicted_fraction: Some(0.123),
             active_predicted_fraction_predicted: Some(0.121),
+            plan_from_priors: false,
             perplexity_change_fraction_predicted: 0.0021,
             perplexity_change_fraction_upper_predicted: Some(0.0048),
             reads_per_token: Some(31.0),

@@ -160,18 +160,20 @@ impl Server {
             *bytes.last_mut().unwrap() ^= 1;
         }
         let first = asked.range.filter(|_| !behaviour.ignores_ranges);
-        let first = first
-            .map(|range| range.strip_prefix("bytes=").unwrap().strip_suffix('-').unwrap().parse().unwrap());
+        let (first, end) = first.map_or((None, bytes.len()), |range| {
+            let (first, last) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+            let end = if last.is_empty() { bytes.len() } else { last.parse::<usize>().unwrap() + 1 };
+            (Some(first.parse::<usize>().unwrap()), end.min(bytes.len()))
+        });
         let cut = behaviour.cuts > 0;
         behaviour.cuts -= usize::from(cut);
-        let sent = &bytes[first.unwrap_or(0)..];
+        let sent = &bytes[first.unwrap_or(0)..end];
         let length = if behaviour.hides_length {
             "Transfer-Encoding: chunked".to_owned()
         } else {
             format!("Content-Length: {}", sent.len())
         };
-        let range =
-            first.map(|first| format!("Content-Range: bytes {first}-{}/{}", bytes.len() - 1, bytes.len()));
+        let range = first.map(|first| format!("Content-Range: bytes {first}-{}/{}", end - 1, bytes.len()));
         let headers: Vec<&str> = [&length].into_iter().chain(&range).map(String::as_str).collect();
         let sent = if cut { &sent[..behaviour.cut_after.min(sent.len())] } else { sent };
         let wait = behaviour.wait;

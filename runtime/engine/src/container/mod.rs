@@ -48,7 +48,7 @@ pub use index::{SliceSums, Source, SourceFile};
 pub use read::{Container, ContainerError};
 pub use write::{
     Contents, LevelSource, OUTPUT, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
-    down_formats, has_down_rows, requantised_down, stored_down_format, write, write_index,
+    describe_index, down_formats, has_down_rows, requantised_down, stored_down_format, write, write_index,
 };
 
 /// The first eight bytes.

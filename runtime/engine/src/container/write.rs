@@ -1,6 +1,7 @@
 //! Writing a container from a source model.
 
 mod contents;
+mod describe;
 mod down;
 mod fixed;
 mod index;
@@ -23,6 +24,7 @@ use kernels::Format;
 pub use contents::{
     Contents, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
 };
+pub use describe::describe_index;
 pub use down::{down_formats, has_down_rows, requantised_down, stored_down_format};
 use fixed::{write_fixed, write_level, write_set};
 pub use index::write_index;

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use plans::PAGE_BYTES;
+use plans::layout::PARTS;
 use plans::output_file::deliver;
 
 use super::contents::{Contents, Written};
@@ -13,7 +14,8 @@ use super::fixed::{Fixed, fixed_tensors, plain_values, write_level};
 use super::layers::Converted;
 use super::sections::{Sections, hex};
 use super::{OUTPUT, check_orders, check_slices, finish, invalid};
-use crate::container::{Directory, Section, Source, TENSOR_ALIGN, TensorEntry, index};
+use crate::container::{Directory, Section, Source, Stored, TENSOR_ALIGN, TensorEntry, index};
+use crate::model::source::SourceModel;
 use kernels::Format;
 
 /// Writes an index to `part`, and renames it to `path` when it is complete.
@@ -43,19 +45,11 @@ fn write_index_part(
     contents: Contents<'_>,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
-    let Contents { name, source_fingerprint, source, tokenizer, slice_neurons, orders, sets, levels, .. } =
+    whole_experts(&contents)?;
+    let Contents { name, source_fingerprint, source, tokenizer, slice_neurons, orders, levels, .. } =
         contents;
     let (config, gguf) = (source.config(), source.gguf());
-    let whole = contents.down_format.is_none() && slice_neurons == config.ffn_width();
-    if !whole || has_down_rows(source) || !sets.is_empty() {
-        return Err(invalid("an index needs whole experts, with down matrices as in the source".to_owned()));
-    }
-    check_slices(config, orders, slice_neurons)?;
-    let of_layer = |layer| {
-        let Converted { stored, .. } = Converted::new(source, layer, None, slice_neurons)?;
-        Ok(stored.apart())
-    };
-    let stored = (0..config.layers()).map(of_layer).collect::<io::Result<Vec<_>>>()?;
+    let stored = apart(source, slice_neurons)?;
     let first = *stored.first().ok_or_else(|| invalid("a model without layers".to_owned()))?;
     let mut found = Source::of(gguf)?;
     let place =
@@ -106,16 +100,9 @@ fn write_index_part(
         let experts: Vec<usize> =
             order.iter().step_by(slice_neurons).map(|&i| i as usize / slice_neurons).collect();
         let sums = index::sums(source, layer, &experts);
-        let mut places = Vec::with_capacity(experts.len());
-        let mut bytes = 0;
-        for &expert in &experts {
-            let parts = index::parts(source, layer, expert).unwrap_or_default();
-            bytes += parts.iter().map(|part| part.len() as u64).sum::<u64>();
-            // an absent up has the place of the gate
-            let [gate, down] = [place(parts[0])?, place(parts[2])?];
-            places.push([gate, if parts[1].is_empty() { gate } else { place(parts[1])? }, down]);
-        }
-        found.slices.push(places);
+        let of_expert = |&expert: &usize| index::parts(source, layer, expert).unwrap_or_default();
+        let bytes = experts.iter().flat_map(of_expert).map(|part| part.len() as u64).sum();
+        found.slices.push(places(source, layer, order, slice_neurons)?);
         for (&expert, sums) in experts.iter().zip(&sums) {
             tables.push(expert as u32);
             tables.extend(sums);
@@ -148,4 +135,42 @@ fn write_index_part(
         source: Some(found),
     };
     finish(&file, out, directory, &tables)
+}
+
+/// Refuses contents that an index cannot have: it is of whole experts, with down as the source has it.
+pub(super) fn whole_experts(contents: &Contents<'_>) -> io::Result<()> {
+    let (config, slice_neurons) = (contents.source.config(), contents.slice_neurons);
+    let whole = contents.down_format.is_none() && slice_neurons == config.ffn_width();
+    if !whole || has_down_rows(contents.source) || !contents.sets.is_empty() {
+        return Err(invalid("an index needs whole experts, with down matrices as in the source".to_owned()));
+    }
+    check_slices(config, contents.orders, slice_neurons)
+}
+
+/// Each layer's formats and bytes where experts stay in the source's file.
+pub(super) fn apart(source: &SourceModel<'_>, slice_neurons: usize) -> io::Result<Vec<Stored>> {
+    let of_layer = |layer| {
+        let Converted { stored, .. } = Converted::new(source, layer, None, slice_neurons)?;
+        Ok(stored.apart())
+    };
+    (0..source.config().layers()).map(of_layer).collect()
+}
+
+/// The places of gate, up and down of each of a layer's slices, in order, in the source's files.
+pub(super) fn places(
+    source: &SourceModel<'_>,
+    layer: usize,
+    order: &[u32],
+    slice_neurons: usize,
+) -> io::Result<Vec<[u64; PARTS]>> {
+    let place = |bytes: &[u8]| {
+        source.gguf().place_of_bytes(bytes).ok_or_else(|| invalid("a tensor is in no file".to_owned()))
+    };
+    let of_slice = |&first: &u32| {
+        let parts = index::parts(source, layer, first as usize / slice_neurons).unwrap_or_default();
+        // an absent up has the place of the gate
+        let [gate, down] = [place(parts[0])?, place(parts[2])?];
+        Ok([gate, if parts[1].is_empty() { gate } else { place(parts[1])? }, down])
+    };
+    order.iter().step_by(slice_neurons).map(of_slice).collect()
 }
