@@ -223,7 +223,7 @@ fn what_has_no_pieces_is_refused() {
     assert!(refused(&bytes, 32, 16).contains("do not keep slices of 32 neurons in the source's order"));
     assert!(refused(&bytes, 1, 1).contains("slices of 1 neurons are not whole blocks"));
     let rows = model_with("llama", 1, [WIDTH, NEURONS], true, &|_, _| Format::Q8_0);
-    assert!(refused(&rows, 32, 32).contains("no pieces of them"));
+    assert!(refused(&rows, 32, 32).contains("slices cannot hold pieces of them"));
 }
 
 /// Records every layer's checksums, and that the source has freed the first layer.
