@@ -76,6 +76,7 @@ pub struct Arguments {
     /// Activation function, where the file does not name it or names a wrong one
     ///
     /// Files of ReLU models from llama.cpp's converter need `--activation relu`: they look like SiLU models.
+    #[expect(clippy::doc_markdown, reason = "help is no Markdown")]
     #[arg(long, value_name = "NAME", requires = "named", help_heading = "Model")]
     pub activation: Option<ActivationName>,
     /// Write an index of the model's own file instead of a container [default for mixtures read by whole experts]

@@ -41,6 +41,7 @@ pub(crate) enum Verb {
     /// Talk with a model
     Chat(Chat),
     /// Serve a model: a page to chat, and OpenAI's and Anthropic's APIs
+    #[expect(clippy::doc_markdown, reason = "help is no Markdown")]
     Serve(Serve),
     /// Continue a text
     Run(Run),

@@ -50,7 +50,7 @@ impl Place {
 fn quantisations_are_planned_from_their_headers_alone() {
     let here = Place::new();
     let report = here.report(&format!("hf:{NAME}"), &["--mem", "1M,40M"]);
-    assert_eq!(report["device"], "raspberry-pi-5");
+    assert_eq!(report["device"], "raspberry-pi-5-16g");
     let models = report["models"].as_array().unwrap();
     assert_eq!(models.len(), 2, "the smallest first, and no projector: {report}");
     assert!(models[0]["refused"].as_str().unwrap().contains("no header of a GGUF file"), "{report}");
@@ -87,7 +87,7 @@ fn people_have_a_table_and_scripts_an_exit_code() {
     let here = Place::new();
     let output = here.fit(&format!("hf:{NAME}:F16"), &["--mem", "1M,40M"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    for part in ["on raspberry-pi-5", "in 1.0 MiB", "in 40.0 MiB", "does not fit", "F16"] {
+    for part in ["on raspberry-pi-5-16g", "in 1.0 MiB", "in 40.0 MiB", "does not fit", "F16"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(here.fit("local.gguf", &["--mem", "1M"]).status.code(), Some(2), "nothing fits");

@@ -16,7 +16,10 @@ use tempfile::TempDir;
 
 use super::instant::Found;
 use super::order::NeuronOrder;
-use super::*;
+use super::{
+    Context, MODEL, Menu, ModelOptions, Source, StoredLevel, Summary, Windows, anyhow, bail, container_file,
+    levels_of, name_of, open, replaced,
+};
 
 /// Bytes that are fetched first; each further fetch doubles them.
 const FIRST_BYTES: u64 = 1 << 20;
@@ -225,6 +228,8 @@ fn width(kind: u64) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use flashplan::internals::model::source::SourceModel;
+
     use super::*;
 
     #[test]

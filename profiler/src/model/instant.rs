@@ -24,7 +24,11 @@ use super::reuse::{Miniature, Surfaces, Trace, surfaces};
 use super::space::check_free;
 use super::table;
 use super::text::Windows;
-use super::*;
+use super::{
+    Container, Context, Conversion, FinishedParts, MODEL, Menu, ModelOptions, ModelProvenance, Path,
+    SourceModel, StoredLevel, Summary, Texts, Written, anyhow, budget, check_in_place, container_file, disk,
+    fingerprint, glance, hub, levels_of, name_of, open, order, replaced, taken, weights_of,
+};
 use crate::device::storage::free_bytes;
 
 /// Upper bound of the rise of perplexity by vectors that are rounded to 8 bits, as llama.cpp rounds them, too. The profiles of the

@@ -42,6 +42,8 @@ static ALPHABET: LazyLock<TokEnv> = LazyLock::new(|| {
 /// A grammar, and how much of it an answer has already.
 pub(super) struct Grammar {
     matcher: Matcher,
+    /// Whether the answer has begun: text other than white space was chosen. No reasoning opens behind it.
+    has_begun: bool,
     /// Tokens that steer the model and are part of the text.
     marks: &'static [&'static str],
 }
@@ -71,7 +73,7 @@ impl Grammar {
         let mut matcher = Matcher::new(made);
         // the first step is computed now, so that a failure is told before the answer begins
         let first = matcher.compute_mask_or_eos().map(drop);
-        first.map_or_else(|error| Err(plain(&error)), |()| Ok(Self { matcher, marks }))
+        first.map_or_else(|error| Err(plain(&error)), |()| Ok(Self { matcher, has_begun: false, marks }))
     }
 
     /// The grammar at its beginning, for another answer.
@@ -114,9 +116,11 @@ impl Grammar {
         let may_end = self.matcher.is_accepting().map_err(|error| plain(&error))?;
         let begins = self.matcher.compute_mask_or_eos().map_err(|error| plain(&error))?;
         let marks = self.marks;
+        // the parts may still hold a byte of the answer that a tag begins with, too
+        let may_reason = place == NextText::Beginning && !self.has_begun;
         let kind = |token| match tokenizer.special(token) {
             _ if tokenizer.is_end(token) => Kind::End,
-            _ if place == NextText::Beginning && opens(&text(tokenizer, token)) => Kind::Opens,
+            _ if may_reason && opens(&text(tokenizer, token)) => Kind::Opens,
             Some(name) if marks.contains(&name) => Kind::Text(name.bytes().map(u32::from).collect()),
             Some(_) => Kind::Steers,
             None => {
@@ -140,6 +144,7 @@ impl Grammar {
             (None, None) => Err(STUCK.to_owned()),
             (None, Some(token)) => {
                 if let Kind::Text(bytes) = kind(token) {
+                    self.has_begun |= bytes.iter().any(|&byte| !b" \t\r\n".contains(&(byte as u8)));
                     self.matcher.consume_tokens(&bytes).map_err(|error| plain(&error))?;
                 }
                 Ok(Some(token))
@@ -237,6 +242,33 @@ pub(super) mod tests {
             });
         }
         None
+    }
+
+    #[test]
+    fn no_reasoning_opens_behind_the_first_byte_of_an_answer() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-dense.gguf");
+        let mut data = TokenizerData::from_gguf(&Gguf::open(path).unwrap()).unwrap();
+        let think = data.tokens.len() as u32;
+        data.tokens.push("<think>".to_owned());
+        data.types.push(4);
+        data.scores.resize(data.tokens.len(), 0.0);
+        let tokenizer = data.into_tokenizer().unwrap();
+        let mut grammar = of(&json!({ "const": [false] })).unwrap();
+        let mut sampler = Sampler::new(Sampling::default()).unwrap();
+        let (mut parts, mut letters, mut answer) = (Parts::new(false), tokenizer.stream(), String::new());
+        // `[` may begin `[THINK]`, so that the parts hold it back
+        let bracket =
+            (0..think).find(|&token| tokenizer.piece(token).is_some_and(|piece| piece == b"[")).unwrap();
+        for step in 0..20 {
+            let mut logits = vec![0.0; tokenizer.vocabulary()];
+            logits[if step == 0 { bracket } else { think } as usize] = 9.0;
+            let token = grammar.choose(&mut sampler, &logits, &tokenizer, Some(&parts)).unwrap();
+            let Some(token) = token.filter(|&token| !tokenizer.is_end(token)) else { break };
+            assert_ne!(token, think, "after {answer:?}");
+            parts.text(&letters.push(token), |_, text| answer.push_str(text));
+        }
+        parts.finish(|_, text| answer.push_str(text));
+        assert_eq!(answer, "[false]");
     }
 
     #[derive(Deserialize)]

@@ -56,7 +56,9 @@ impl Served {
             let is_json = |kind: &str| {
                 kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
             };
-            if !text(header::CONTENT_TYPE).is_some_and(is_json) {
+            // Ollama reads any kind as JSON, and its clients send forms or none
+            let any_kind = request.uri().path().starts_with("/api/");
+            if !any_kind && !text(header::CONTENT_TYPE).is_some_and(is_json) {
                 return Err(invalid(415, "send `Content-Type: application/json`"));
             }
             let announced = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());

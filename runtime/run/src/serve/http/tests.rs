@@ -173,6 +173,13 @@ fn silent_connections_and_half_a_head_keep_nobody_out() {
         let mut last = others.into_iter().next_back().unwrap();
         last.write_all(b"letions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
         assert_eq!(answer(last).expect("it is still there").0, 415);
+        // Ollama's clients name no type, or another
+        let form = "content-type: application/x-www-form-urlencoded\r\n";
+        for kind in ["", form] {
+            let head = format!("POST /api/chat HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{kind}");
+            let asked = sent(&door, &format!("{head}content-length: 2\r\n\r\n{{}}"));
+            assert_eq!(answer(asked).expect("an answer").0, 400, "{kind}");
+        }
     });
     door.close();
 }

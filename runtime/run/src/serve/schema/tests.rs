@@ -346,7 +346,7 @@ fn no_value_of_the_test_suite_violates_an_enforced_schema() {
                 let text = spaced(&test["data"]);
                 match (takes(&grammar, &text), test["valid"].as_bool().unwrap()) {
                     (true, false) => {
-                        violations.push(format!("{name}: {}: {schema} takes {text}", group["description"]))
+                        violations.push(format!("{name}: {}: {schema} takes {text}", group["description"]));
                     }
                     (false, true) => counts[3] += 1,
                     (true, true) => counts[2] += 1,
