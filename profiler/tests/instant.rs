@@ -102,8 +102,9 @@ fn a_relu_model_runs_dense_and_is_read_in_place() {
 fn a_damaged_or_another_model_is_refused() {
     let here = Place::new();
     let mut bytes = fs::read(fixture("models/oxide-moe.gguf")).unwrap();
-    let at = bytes.len() - 2;
-    bytes[at..].copy_from_slice(&[0x00, 0x7c]); // infinity in half precision
+    // not a number in any format of floats, and as the scale of any block
+    let at = bytes.len() - 512;
+    bytes[at..].as_chunks_mut().0.fill([0xff, 0x7f]);
     fs::write(here.path("damaged.gguf"), &bytes).unwrap();
     let told = here.refused(&["--instant", "damaged.gguf"]);
     assert!(told.contains("infinite or not a number"), "{told}");
