@@ -79,7 +79,8 @@ fn wrong_usage_is_one_sentence_and_status_1() {
         (&["--layout", "rows"], "unexpected argument '--layout'"),
         (&["--text", "/etc/hostname"], "--model <FILE|DIR|hf:OWNER/REPO[:QUANT]>"),
         (&["--model", "hf:gpt2"], "`hf:gpt2` names no model: write hf:OWNER/REPO"),
-        (&["surplus"], "unexpected argument 'surplus'"),
+        (&["no.gguf"], "--model no.gguf does not exist"),
+        (&["no.gguf", "surplus"], "unexpected argument 'surplus'"),
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
@@ -324,5 +325,5 @@ fn a_file_system_in_memory_is_read_buffered() {
     assert_eq!((device.storage.direct, device.storage.file_system.as_str()), (false, "tmpfs"));
     assert!(device.storage.reads.iter().all(|read| !read.direct));
     assert!(device.provenance.notes.iter().any(|note| note.contains("reads are buffered")));
-    assert!(String::from_utf8(output.stdout).unwrap().contains("buffered reads"));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("through the page cache"));
 }

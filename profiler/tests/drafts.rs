@@ -6,7 +6,7 @@ mod programs;
 
 use serde_json::Value;
 
-use programs::{Profiled, done, json, number, refused, text};
+use programs::{Profiled, done, json, number, program, refused, text};
 
 /// Text that goes round, and text that does not.
 const PROMPTS: [&str; 2] = ["let x = 1;\nlet x = 1;\nlet x = 1;\nlet", "fn main() {"];
@@ -32,7 +32,7 @@ fn drafts_change_no_text_and_are_told_beside_what_is_planned_of_them() {
     assert!((speculation.tokens_per_step - 1.0 - drafts.kept_tokens[3]).abs() < 1e-4, "{speculation:?}");
     assert!(with.memory.activations_bytes > plain.memory.activations_bytes);
     assert!(with.memory.process_bytes > plain.memory.process_bytes);
-    let solved_again = done(&mut here.plan_command("-", &["--check", "drafts.toml"]));
+    let solved_again = done(program("plan").args(["--check", "drafts.toml"]).current_dir(here.folder.path()));
     assert!(text(&solved_again.stdout).contains("the same plan.toml"), "{}", text(&solved_again.stdout));
 
     for prompt in PROMPTS {

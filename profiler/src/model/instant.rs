@@ -4,9 +4,9 @@
 //!
 //! | a full profile measures | the prior |
 //! |---|---|
-//! | misses of caches, by layer and policy | from recorded routes of another mixture, see [`Prior`] |
+//! | misses of caches, by layer and policy | from recorded routes of another mixture, see `Prior` |
 //! | the experts visited most | none is known: experts stay in the file's order, so pinning one is worth no more than chance |
-//! | loss of the level `dense` | at most [`LOSS_UPPER`], where vectors are rounded |
+//! | loss of the level `dense` | at most `LOSS_UPPER`, where vectors are rounded |
 //! | neurons that fire | all of them: a `ReLU` model runs dense |
 //! | keys and values in blocks, drafts, predictors | left out: plans do not offer them |
 //!
@@ -165,7 +165,7 @@ fn figures(source: &SourceModel<'_>, menu: &Menu, prior: &BTreeMap<Policy, Surfa
 /// Makes the index, or a container where weights cannot be read in place, and `model.toml` with priors.
 ///
 /// # Errors
-/// A fault of the model's files, a model that predicts no text, too little space, files of another model, and [`Stopped`].
+/// A fault of the model's files, a model that predicts no text, too little space, files of another model, and `Stopped`.
 pub fn profile(
     context: &Context,
     options: &ModelOptions,

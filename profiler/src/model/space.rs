@@ -17,7 +17,7 @@ use crate::{Context, ProfileError};
 
 /// Opens the model, and checks the disk for its container.
 ///
-/// [`Profile::prepare`] adds the finished parts, whose size depends on the machine's speed.
+/// `Profile::prepare` adds the finished parts, whose size depends on the machine's speed.
 ///
 /// # Errors
 /// A fault of the model's files, and too little space.
