@@ -18,7 +18,7 @@ pub struct Attention {
     pub biases: AttentionBiases,
     /// The norm of queries and keys, before rotation.
     pub norm: Option<HeadNorm>,
-    /// The rotary embedding, an index of [`Config::ropes`]; none if positions are not encoded.
+    /// The rotary embedding, an index of `Config::ropes`; none if positions are not encoded.
     pub rope: Option<usize>,
     /// The factor of queries, which grows with their position.
     pub temperature: Option<Temperature>,
