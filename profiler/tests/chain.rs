@@ -872,7 +872,7 @@ fn every_other_architecture_from_profile_to_the_logits_of_transformers() {
     by_two_plans(&goldens::BY_TWO_PLANS);
 }
 
-/// Models of the same pieces as those of [`goldens`]: by two plans each, in `make chain-all`.
+/// Models with the pieces of other [`goldens`]: by two plans each, in `make chain-all`.
 const OF_THE_SAME_PIECES: [&str; 26] = [
     "qwen3next",
     "granitehybrid",

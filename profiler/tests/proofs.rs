@@ -53,7 +53,7 @@ impl Golden {
     }
 }
 
-/// The names of those that go from `profile` to `run`.
+/// Names of the models that go from `profile` to `run`.
 fn in_chain() -> impl Iterator<Item = &'static str> {
     let others = goldens::OTHERS.into_iter().chain(goldens::BY_TWO_PLANS);
     goldens::FIXTURES_IN_CHAIN.into_iter().chain(goldens::RECURRENT).chain(others)
