@@ -24,8 +24,8 @@ pub const OPEN: i64 = 256;
 /// closed, once a plan is known.
 const LIMITED_MAX: usize = 256;
 const CLOSED_MAX: usize = 32;
-/// Of these, the ones that are the first in the order of their bounds. Behind them only so many come of each price of prompts with each configuration
-/// of reading: many core sets differ in nothing else.
+/// Configurations priced first, in the order of their bounds. Behind them at most [`LIMITED_ALIKE`] follow for each price of prompts and
+/// each configuration of reading: many core sets differ in nothing else.
 const LIMITED_FIRST: usize = 64;
 const LIMITED_ALIKE: usize = 2;
 /// How many times a split's work is spent on the incumbent, if the gap is still open there.

@@ -21,7 +21,7 @@ use crate::rules::Prompt;
 use crate::space::Configuration;
 use crate::split::{Budget, Item, LIMITS, NEVER, Split, any_split, quick_split, split};
 
-/// One part in so many of a split's work is spent on another one that is as fast, where prompts are limited.
+/// Divisor of a split's work: the share spent on an equally fast split that may take less memory from prompts.
 const LITTLE: usize = 32;
 
 /// A space under limits, in ticks and bytes.

@@ -109,7 +109,11 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ("plan.*cores[]", &["0"], "a core of the machine"),
     ("plan.prefill.cluster_neurons", &["0"], "as absent"),
     ("plan.filling.neurons[]", &["0"], "a short run may find all that a warm cache would have"),
-    ("plan.cache.slot_bytes", &["[]", "reversed"], "where all is pinned, no layer has a slot"),
+    (
+        "plan.cache.slot_bytes",
+        &["[]", "reversed"],
+        "where each layer pins all, its sizes in any order add up to the same bytes, and so does their mean",
+    ),
     ("plan.expected.decode_compute_seconds", &["0"], "a part may be nothing"),
     ("plan.expected.decode_memory_seconds", &["0"], "a part may be nothing"),
     ("plan.expected.decode_serial_seconds", &["0"], "a part may be nothing"),

@@ -6,7 +6,7 @@ use plans::model::GAP_RANKS;
 
 use super::misses::Chances;
 
-/// What may share a read, on the average over where in a page a run of neurons begins: reads are of whole pages.
+/// Neurons that share a read, as the mean over the place in a page where a run of neurons begins. Reads cover whole pages.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Joined {
     /// By how many positions lie between two neurons: the share of the places at which a read holds both, and the bytes that the
@@ -19,7 +19,7 @@ pub(super) struct Joined {
 }
 
 impl Joined {
-    /// Of a part of the bundles, where reads go over gaps up to `gap_bytes` and end at `buffer_bytes`.
+    /// The sharing of one part of the bundles: reads bridge gaps of at most `gap_bytes`, and end at `buffer_bytes`.
     pub(super) fn new(bundle: &BundleLayout, part: Part, gap_bytes: u64, buffer_bytes: u64) -> Self {
         let stride = bundle.stride_bytes;
         let places = PAGE_BYTES / gcd(stride, PAGE_BYTES);
