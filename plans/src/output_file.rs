@@ -23,7 +23,7 @@ use crate::page_cache;
 const LINKS_MAX: usize = 40;
 
 /// Written bytes after which they are flushed to the disk and leave the page cache.
-const CACHED_BYTES_MAX: usize = 1 << 20;
+const CACHED_BYTES_MAX: usize = 256 << 10;
 
 /// Bytes at the beginning of an existing file that show its kind.
 const HEAD_BYTES: u64 = 64 << 10;
@@ -291,8 +291,11 @@ fn replaceable(target: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::R
         return refused(format!("it is {name}; name another file"));
     }
     let mut head = Vec::new();
-    match File::open(target) {
-        Ok(file) => file.take(HEAD_BYTES).read_to_end(&mut head)?,
+    match page_cache::open(target) {
+        Ok(file) => {
+            (&file).take(HEAD_BYTES).read_to_end(&mut head)?;
+            page_cache::forget(&file);
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };

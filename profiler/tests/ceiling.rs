@@ -277,8 +277,9 @@ fn a_cold_start_holds_no_more_than_the_limit() {
     let plan = here.plan("plan.toml", &["--mem", &here.tight(&[])]);
     let limit = plan.memory.limit_bytes;
     let prompt = "let x = 1; ".repeat(20);
-    for arguments in [&["--prompt", &prompt, "-n", "8"][..], &["--prompt", &prompt, "--logits", "logits.npy"]]
-    {
+    let logits = ["--prompt", &prompt, "--logits", "logits.npy"];
+    // the second file of logits takes the place of the first, whose kind is read
+    for arguments in [&["--prompt", &prompt, "-n", "8"][..], &logits, &logits] {
         let (Some(group), Some(mut run)) = (group(UNLIMITED), cold_program(&here)) else {
             return skipped("cold starts", "they need control groups, and `strip`");
         };
