@@ -132,7 +132,7 @@ fn clients_are_answered_under_the_plan() {
     let crammed = Server::start(&here, "127.0.0.1:0", &[]);
     let asked =
         json!({ "messages": said("Hi"), "response_format": format(&json!({ "enum": ["a".repeat(3000)] })) });
-    crammed.refuses(400, "POST /v1/chat/completions", &[], &asked.to_string(), "the plan's limit has");
+    crammed.refuses(413, "POST /v1/chat/completions", &[], &asked.to_string(), "the plan's limit has");
     // a prompt that is only shown or counted has no answer, and needs no grammar
     let prompt = crammed.post("/apply-template", &asked)["prompt"].clone();
     assert_eq!(prompt, "<s> user: Hi\nassistant:");
@@ -1117,13 +1117,14 @@ fn embedded(server: &Server) {
     for (body, words) in [
         (json!({ "input": "a", "dimensions": 8 }), "`dimensions` is 8"),
         (json!({ "input": "" }), "an empty text"),
-        (json!({ "input": vec!["a"; 2048] }), "the vectors may take"),
         (json!({ "input": [[1], vec![1; 5000]] }), "text 1 has 5000 tokens"),
         (json!({ "input": [999_999] }), "there is no token 999999"),
         (json!({ "input": "a", "stream": true }), "`stream` is not implemented"),
     ] {
         server.refuses(400, &post, &[], &body.to_string(), words);
     }
+    let many = json!({ "input": vec!["a"; 2048] });
+    server.refuses(413, &post, &[], &many.to_string(), "the vectors may take");
     server.refuses(405, &format!("GET {path}"), &[], "", "does not take GET");
     // nobody waits for the texts of a client that hangs up
     let long = json!({ "input": vec![vec![3; 200]; 150] }).to_string();

@@ -108,6 +108,9 @@ pub enum Error {
     /// A prompt without tokens.
     #[error("a prompt needs one token at least")]
     EmptyPrompt,
+    /// A generation without logits of the sequence's last token.
+    #[error("there are no logits to continue from; prefill a prompt or decode a token first")]
+    NoLogits,
     /// A sampling option with an invalid value.
     #[error("{name} is {value}; it is {range}")]
     Sampling {

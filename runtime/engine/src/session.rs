@@ -27,13 +27,16 @@ pub struct Session {
     standing: Standing,
     /// `[rows of the last call, vocabulary]`; room for one row from the start.
     logits: Vec<f32>,
+    /// Length of the sequence that the first row of logits belongs to, if there is such a row.
+    logits_after: Option<usize>,
     stop: StopHandle,
 }
 
 impl Session {
     pub(crate) fn new(claim: Claim) -> Self {
         let logits = vec![0.0; claim.engine.vocabulary()];
-        Self { claim, standing: Standing::default(), logits, stop: StopHandle::default() }
+        let (standing, stop) = (Standing::default(), StopHandle::default());
+        Self { claim, standing, logits, logits_after: None, stop }
     }
 
     /// Prefills a prompt's tokens together, dense. Returns the logits `[vocabulary]` after the last.
@@ -95,7 +98,7 @@ impl Session {
     /// [`Error::Sequences`] for more than one with recurrent state, all before any work; otherwise as
     /// [`Session::prefill`].
     pub fn decode_each(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
-        let Self { claim, standing, logits, stop } = self;
+        let Self { claim, standing, logits, logits_after, stop } = self;
         let (engine, sequence) = (&claim.engine, claim.sequences.start);
         engine.step(tokens.len())?;
         if tokens.len() > 1 && engine.is_recurrent() {
@@ -110,7 +113,10 @@ impl Session {
         let command = |logits| Command::Decode { rows, stop: Some(stop.clone()), logits };
         let done = engine.work(logits, command, |_| ()).map_err(Failure::into_error);
         match &done {
-            Ok(()) => standing.position += tokens.len(),
+            Ok(()) => {
+                *logits_after = Some(standing.position + 1);
+                standing.position += tokens.len();
+            }
             Err(error) => *standing = standing.failed(error, engine.is_recurrent()),
         }
         done?;
@@ -156,8 +162,13 @@ impl Session {
     }
 
     fn prompt(&mut self, tokens: &[u32], rows: Outputs, heard: impl FnMut(&[f32])) -> Result<(), Error> {
-        let Self { claim, standing, logits, stop } = self;
+        let Self { claim, standing, logits, logits_after, stop } = self;
         let done = claim.engine.prompt(claim.sequences.start, standing, stop, logits, tokens, rows, heard);
+        match &done {
+            Ok(()) => *logits_after = (rows != Outputs::Hidden).then_some(standing.position),
+            Err(Failure::Error(_)) => {}
+            Err(Failure::Panic { .. }) => *logits_after = None,
+        }
         done.map_err(Failure::into_error)
     }
 }

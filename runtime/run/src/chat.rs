@@ -257,11 +257,11 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let mut choose = |_: Option<&Parts>, logits: &[f32]| Ok(Some(self.sampler.sample(logits)));
         let read = turn::read(self.session, &mut self.held, self.sessions.as_mut(), &prompt.tokens)?;
         let answered = match read {
-            None => Ok(Answered { tokens: 0, ended: Ended::Interrupt }),
+            None => Ok(Answered { tokens: 0, reasoning: 0, ended: Ended::Interrupt }),
             Some(_) => turn::write(self.session, &mut self.held, turn, &mut choose, &mut show),
         };
         self.screen.end()?;
-        let Answered { tokens, ended } = answered?;
+        let Answered { tokens, ended, .. } = answered?;
         written.map(|()| Answer { content, reasoning, tokens, ended })
     }
 

@@ -224,9 +224,10 @@ impl Cli {
         let routing = || Routing::of(&container(model).directory.config);
         let recording = self.routes.as_deref().map(|path| Recording::read(path, routing()));
         let recording = recording.transpose().map_err(failure)?;
-        // a text takes more memory while its tokens are found than they do
         let given = text.is_some() || self.tokens.is_some();
-        let prompt = self.prompt_tokens(plan, model, text);
+        // before the engine's memory is taken: a text takes more while its tokens are found than they do
+        let has_prompt = !self.chat && self.serve.is_none() && self.score.is_none();
+        let tokens = if has_prompt { self.prompt_tokens(plan, model, text)? } else { Vec::new() };
         forget_read_ahead();
         let clock = Instant::now();
         let engine = Engine::start_with(model, plan, stop.clone())?;
@@ -250,7 +251,6 @@ impl Cli {
         if let Some(text) = scored {
             return score::score(&mut session, text, self.source.as_deref(), self.json, stop);
         }
-        let tokens = prompt?;
         if self.logits.is_some() || self.logits_prefill.is_some() {
             let (decode, prefill) = (self.logits.as_deref(), self.logits_prefill.as_deref());
             return logits::write(&mut session, &tokens, decode, prefill, self.json);

@@ -162,6 +162,11 @@ impl Parts {
         }
     }
 
+    /// Whether the last text was reasoning, or opened it.
+    pub(crate) fn is_reasoning(&self) -> bool {
+        matches!(self.at, At::Inside | At::Channel(Channel::Reasoning))
+    }
+
     /// Text that ends the current reasoning, if there is any. Reasoning between tags needs the model's `tags`.
     pub(crate) fn closing(&self, tags: Option<Tags>) -> Option<String> {
         match self.at {

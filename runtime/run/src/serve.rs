@@ -67,6 +67,7 @@ use super::cli::Cli;
 use super::reasoning::Channel;
 use super::session::RunningPlan;
 use super::sessions::Sessions;
+use super::turn::Answered;
 use super::{Failure, failure};
 
 /// The address by default.
@@ -121,6 +122,16 @@ struct Usage {
     /// Prompt tokens that the context held already.
     cached: usize,
     answer: usize,
+    /// Answer tokens of reasoning, with its marks.
+    reasoning: usize,
+}
+
+impl Usage {
+    /// Adds the tokens of a choice.
+    fn add(&mut self, answered: Answered) {
+        self.answer += answered.tokens;
+        self.reasoning += answered.reasoning;
+    }
 }
 
 /// Answers until it is stopped.

@@ -44,6 +44,8 @@ pub(super) type Hear<'h> = dyn FnMut(&[f32]) + 'h;
 pub(super) struct Answered {
     /// Tokens of the answer, the one that ends it among them.
     pub(super) tokens: usize,
+    /// Reasoning tokens, the marks around them included.
+    pub(super) reasoning: usize,
     /// Why there were no more.
     pub(super) ended: Ended,
 }
@@ -166,7 +168,9 @@ pub(super) struct Writing<'t> {
     parts: Option<Parts>,
     letters: TextStream<'t>,
     tokens: usize,
-    /// Tokens of reasoning; the next field has tokens that end it early.
+    /// Tokens of reasoning, with its marks.
+    reasoning: usize,
+    /// Tokens of reasoning that count against its limit; the next field has tokens that end it early.
     reasoned: usize,
     closing: VecDeque<u32>,
     /// Whether the listener has gone.
@@ -186,6 +190,7 @@ impl<'t> Writing<'t> {
             parts,
             letters,
             tokens: 0,
+            reasoning: 0,
             reasoned: 0,
             closing: VecDeque::new(),
             broken: false,
@@ -224,6 +229,10 @@ impl<'t> Writing<'t> {
         self.parts.as_ref()
     }
 
+    fn is_reasoning(&self) -> bool {
+        self.parts.as_ref().is_some_and(Parts::is_reasoning)
+    }
+
     /// Takes the token that was chosen, or none, and shows its text. Returns the token to decode if there is room, or why the answer ends.
     pub(super) fn take(
         &mut self,
@@ -236,6 +245,7 @@ impl<'t> Writing<'t> {
         if self.tokenizer.is_end(token) {
             return ControlFlow::Break(Ended::EndOfText);
         }
+        let before = self.is_reasoning();
         let (turn, broken) = (self.turn, &mut self.broken);
         let is_text = |name: &&str| turn.marks.is_some_and(|marks| marks.contains(name));
         let say = |part: Channel, text: &str| {
@@ -256,6 +266,7 @@ impl<'t> Writing<'t> {
                 say(Channel::Answer, &self.letters.push(token));
             }
         }
+        self.reasoning += usize::from(before || self.is_reasoning());
         if self.broken {
             return ControlFlow::Break(Ended::Interrupt);
         }
@@ -271,7 +282,7 @@ impl<'t> Writing<'t> {
         ended: Ended,
         show: &mut dyn FnMut(Channel, &str) -> ControlFlow<()>,
     ) -> Answered {
-        let Self { parts, letters, tokens, mut broken, .. } = self;
+        let Self { parts, letters, tokens, reasoning, mut broken, .. } = self;
         let mut say = |part: Channel, text: &str| {
             if !broken && !text.is_empty() {
                 broken = show(part, text).is_break();
@@ -285,6 +296,6 @@ impl<'t> Writing<'t> {
             }
             None => say(Channel::Answer, &rest),
         }
-        Answered { tokens, ended }
+        Answered { tokens, reasoning, ended }
     }
 }

@@ -21,6 +21,9 @@ pub struct Generation<'session> {
 impl Session {
     /// Generates the tokens after the last [`Session::prefill`] or [`Session::decode`]. It does not stop at
     /// the model's end token; check [`Tokenizer::is_end`](crate::Tokenizer::is_end).
+    ///
+    /// The first token is [`Error::NoLogits`] if the session has no logits of its last token: before any prompt,
+    /// and after [`Session::embed`], [`Session::rewind`] or a [`Session::decode_each`] of several tokens.
     pub fn generate<'session>(&'session mut self, sampler: &'session mut Sampler) -> Generation<'session> {
         Generation { session: self, sampler, last: None, failed: false }
     }
@@ -33,6 +36,9 @@ impl Generation<'_> {
                 return Ok(None);
             }
             self.session.decode(token)?;
+        }
+        if self.session.logits_after != Some(self.session.position()) {
+            return Err(Error::NoLogits);
         }
         self.last = Some(self.sampler.sample(self.session.logits()));
         Ok(self.last)

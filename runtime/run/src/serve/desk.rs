@@ -104,8 +104,8 @@ impl<'engine> Desk<'_, 'engine> {
                 continue;
             };
             if let Some(choice) = answering.choice.take() {
-                let (tokens, _) = choice.end(Ended::Interrupt);
-                answering.work.usage.answer += tokens;
+                let (answered, _) = choice.end(Ended::Interrupt);
+                answering.work.usage.add(answered);
             }
             self.end(at)?;
         }
@@ -142,7 +142,7 @@ impl<'engine> Desk<'_, 'engine> {
         };
         let seat = &mut self.seats[at];
         let texts = embedding.as_ref().map_or(0, Embedding::tokens);
-        let usage = Usage { prompt: prompt + texts, cached, answer: 0 };
+        let usage = Usage { prompt: prompt + texts, cached, ..Usage::default() };
         let work = AnswerFigures { usage, ..AnswerFigures::default() };
         let (number, after) = (self.answers, Vec::new());
         seat.taken = number;

@@ -55,13 +55,13 @@ pub(super) struct Embedding {
     /// Texts that have their vector.
     pub(super) done: usize,
     /// Bytes that all vectors take until they are out, at most.
-    pub(super) bytes_max: u64,
+    pub(super) bytes_max: usize,
 }
 
 impl Embedding {
     /// The embeddings of a first text and the `rest` after it, in a model of this width.
     pub(super) fn new(pooling: Pooling, width: usize, rest: Vec<Vec<u32>>) -> Self {
-        let bytes_max = ((1 + rest.len()) * width * NUMBER_BYTES) as u64;
+        let bytes_max = (1 + rest.len()) * width * NUMBER_BYTES;
         Self { pooling, pooled: Pooled::new(pooling), rest: rest.into_iter(), done: 0, bytes_max }
     }
 

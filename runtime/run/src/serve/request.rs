@@ -54,6 +54,11 @@ impl Refusal {
         Self::of(500, "server_error", why)
     }
 
+    /// Whether the same request may be answered once others are.
+    pub(super) fn is_overload(&self) -> bool {
+        self.status == 503
+    }
+
     /// The refusal as `OpenAI` writes it.
     pub(super) fn json(&self) -> Value {
         json!({ "error": { "message": self.message, "type": self.kind, "param": self.param, "code": self.code } })

@@ -306,7 +306,7 @@ fn used(usage: Usage) -> Value {
         "input_tokens": usage.prompt,
         "input_tokens_details": { "cached_tokens": usage.cached, "cache_write_tokens": 0 },
         "output_tokens": usage.answer,
-        "output_tokens_details": { "reasoning_tokens": 0 },
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning },
         "total_tokens": usage.prompt + usage.answer,
     })
 }

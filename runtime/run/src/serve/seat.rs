@@ -10,7 +10,7 @@ use super::super::ended::Ended;
 use super::super::held::Held;
 use super::super::reasoning::Parts;
 use super::super::sessions::Keeping;
-use super::super::turn::Writing;
+use super::super::turn::{Answered, Writing};
 use super::super::{Failure, failure};
 use super::budget::Budget;
 use super::calls::Calls;
@@ -258,8 +258,8 @@ impl AnswerChoice<'_> {
         }
     }
 
-    /// Tells what was held back and that the choice is over, unless it broke off. Its tokens, and whether the next may follow.
-    pub(super) fn end(self, ended: Ended) -> (usize, bool) {
+    /// Tells what was held back and that the choice is over, unless it broke off. Returns its tokens, and whether the next may follow.
+    pub(super) fn end(self, ended: Ended) -> (Answered, bool) {
         let Self { index, writing, mut teller, .. } = self;
         let answered = writing.finish(ended, &mut |part, text| teller.show(part, text));
         if !teller.stopped && !teller.full {
@@ -272,12 +272,12 @@ impl AnswerChoice<'_> {
             (false, false) => ended,
         };
         if ended == Ended::Interrupt {
-            return (answered.tokens, false);
+            return (answered, false);
         }
         let (cut, stop) = (ended != Ended::EndOfText, teller.stops.found().map(str::to_owned));
         // a client that hung up is told nothing
         teller.told.send(Told::Choice { choice: index, cut, stop }).ok();
-        (answered.tokens, true)
+        (answered, true)
     }
 }
 

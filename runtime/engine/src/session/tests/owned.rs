@@ -131,13 +131,38 @@ fn a_generation_is_what_sampling_and_decoding_give() {
     assert_eq!(found.len(), 1 + context - TOKENS.len());
 
     // an error ends it
-    session.rewind(TOKENS.len());
+    session.rewind(TOKENS.len() - 1);
+    session.decode(TOKENS[TOKENS.len() - 1]).unwrap();
     let stop = session.stop_handle();
     let mut tokens = session.generate(&mut chosen);
     assert!(tokens.next().unwrap().is_ok());
     stop.stop();
     assert!(matches!(tokens.next(), Some(Err(Error::Stopped))));
     assert!(tokens.next().is_none());
+}
+
+#[test]
+fn a_generation_needs_logits_of_the_last_token() {
+    let engine = engine(|_| ()).unwrap();
+    let mut session = engine.session().unwrap();
+    let first = |session: &mut Session| {
+        session.generate(&mut Sampler::new(Sampling::default()).unwrap()).next().unwrap()
+    };
+    let lacks = |session: &mut Session, after: &str| {
+        assert!(matches!(first(session), Err(Error::NoLogits)), "after {after}");
+    };
+    lacks(&mut session, "the start");
+    session.prefill(&TOKENS).unwrap();
+    let expected = first(&mut session).unwrap();
+    session.rewind(TOKENS.len() - 1);
+    lacks(&mut session, "a rewind");
+    session.embed(&TOKENS).unwrap();
+    lacks(&mut session, "an embedding");
+    session.reset();
+    lacks(&mut session, "a reset");
+    session.prefill(&TOKENS).unwrap();
+    assert!(session.prefill(&[]).is_err());
+    assert_eq!(first(&mut session).unwrap(), expected, "a call that failed changes nothing");
 }
 
 #[test]

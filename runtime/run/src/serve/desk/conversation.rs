@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use plans::size::show;
 use serde_json::Value;
 
 use super::super::super::chat::conversation::{Call, Role};
 use super::super::super::chat::{Prompt, Scene, TemplateError};
-use super::super::budget::{Charge, RESERVED};
+use super::super::budget::Charge;
 use super::super::calls::grammar as call_grammar;
 use super::super::calls::{self, Calls, Format};
 use super::super::enforced::Enforced;
@@ -90,39 +89,32 @@ impl Desk<'_, '_> {
             let refused = |error: String| Refusal::invalid(Some("response_format"), error);
             let lark =
                 call_grammar::of_schema_or_calls(schema, format, callable, several).map_err(refused)?;
-            let (grammar, charge) = self.grammar(lark, format.marks).map_err(refused)?;
+            let (grammar, charge) = self.grammar("response_format", lark, format.marks)?;
             return Ok(Some((Enforced::Answer(grammar), charge)));
         }
         let is_strict = is_forced || callable.iter().any(|tool| tool.strict);
-        let lark = call_grammar::of_calls(format, callable, several, is_forced);
-        match lark.and_then(|lark| self.grammar(lark, format.marks)) {
+        let lark = call_grammar::of_calls(format, callable, several, is_forced)
+            .map_err(|error| Refusal::invalid(Some("tools"), error));
+        match lark.and_then(|lark| self.grammar("tools", lark, format.marks)) {
             Ok((grammar, charge)) => Ok(Some((Enforced::calls(grammar, is_strict), charge))),
-            Err(_) if !is_strict => Ok(None),
-            Err(error) => Err(Refusal::invalid(Some("tools"), error)),
+            // what other requests hold decides when there is an answer, never which
+            Err(refusal) if is_strict || refusal.is_overload() => Err(refusal),
+            Err(_) => Ok(None),
         }
     }
 
-    /// A grammar, if there is room for it, with the charge for it. Some tokens that steer the model may be part of its text.
+    /// A grammar, if there is room for it, with the charge for it. Some tokens that steer the model may be part of its text. A refusal
+    /// names the key `param`.
     pub(super) fn grammar(
         &self,
+        param: &str,
         lark: String,
         marks: &'static [&'static str],
-    ) -> Result<(Grammar, Charge), String> {
+    ) -> Result<(Grammar, Charge), Refusal> {
         // a copy for each choice or call, and the grammar that it is copied from
-        let charge = self.charged("its grammar", grammar::bytes_max(&lark))?;
-        Ok((Grammar::new(lark, marks)?, charge))
-    }
-
-    /// Takes memory that a request may do without by asking for less.
-    pub(super) fn charged(&self, what: &str, bytes: u64) -> Result<Charge, String> {
-        let taken = self.room.take(usize::try_from(bytes).unwrap_or(usize::MAX));
-        taken.map_err(|_| {
-            format!(
-                "{what} may take {}, and the plan's limit has {} left; plan again with --reserve {}M",
-                show(bytes),
-                show(self.room.free() as u64),
-                (RESERVED as u64 * bytes / 2).div_ceil(1 << 20)
-            )
-        })
+        let bytes = usize::try_from(grammar::bytes_max(&lark)).unwrap_or(usize::MAX);
+        let charge = self.room.take(bytes).map_err(|short| short.refusal("the grammar of the answer"))?;
+        let grammar = Grammar::new(lark, marks).map_err(|error| Refusal::invalid(Some(param), error))?;
+        Ok((grammar, charge))
     }
 }

@@ -136,7 +136,7 @@ impl Desk<'_, '_> {
             // beside tools it has been enforced with them
             Some(schema) if calling.calls.is_none() => {
                 let json = schema::grammar(schema).map_err(refused)?;
-                let (grammar, charge) = self.grammar(format!("start: {json}"), &[]).map_err(refused)?;
+                let (grammar, charge) = self.grammar("response_format", format!("start: {json}"), &[])?;
                 Some((Enforced::Answer(grammar), charge))
             }
             _ => calling.enforced,
@@ -207,8 +207,8 @@ impl Desk<'_, '_> {
         // their tokens are there until the last text is read
         let tokens = embedding.tokens() + texts.first().map_or(0, Vec::len);
         drop(making);
-        let bytes = embedding.bytes_max + (3 * size_of::<u32>() * tokens) as u64;
-        job.told.charge(self.charged("the vectors", bytes).map_err(refused)?);
+        let bytes = embedding.bytes_max + 3 * size_of::<u32>() * tokens;
+        job.told.charge(self.room.take(bytes).map_err(|short| short.refusal("the vectors"))?);
         Ok(Prepared {
             read: texts.last().map_or(0, Vec::len),
             prompt: texts.pop().unwrap_or_default(),

@@ -51,8 +51,8 @@ impl Desk<'_, '_> {
         let Some(answering) = &mut self.seats[at].answering else { return Ok(()) };
         let Some(choice) = answering.choice.take() else { return Ok(()) };
         let index = choice.index;
-        let (tokens, whole) = choice.end(ended);
-        answering.work.usage.answer += tokens;
+        let (answered, whole) = choice.end(ended);
+        answering.work.usage.add(answered);
         let of_each = answering.job.request.options.choices;
         if whole && !(index + 1).is_multiple_of(of_each) {
             return self.choose(at, index + 1);

@@ -334,5 +334,7 @@ fn restricting(keys: &Map<String, Value>, path: &str) -> Result<Map<String, Valu
             )
     };
     let all = keys.iter().filter(|(key, value)| kept(key) && !says_nothing(key, value));
-    Ok(all.map(|(key, value)| (key.clone(), value.clone())).collect())
+    let mut kept = all.map(|(key, value)| (key.clone(), value.clone())).collect();
+    values::counts(&mut kept);
+    Ok(kept)
 }

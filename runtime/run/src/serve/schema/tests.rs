@@ -37,6 +37,9 @@ fn keywords_that_llguidance_lacks_are_rewritten() {
     check(&unique, &["[\"c\"]", "[\"b\", \"a\"]"], &["[]", "[\"a\", \"a\"]", "[\"d\"]"]);
     let one = json!({ "type": "array", "items": { "type": "string" }, "uniqueItems": true, "maxItems": 1 });
     check(&one, &["[]", "[\"x\"]"], &["[\"x\", \"y\"]"]);
+    // a whole number, however it is written
+    let two = json!({ "type": "array", "items": { "type": "null" }, "maxItems": 2.0 });
+    check(&two, &["[]", "[null, null]"], &["[null, null, null]"]);
     let all = json!({ "allOf": [
         { "type": "object", "properties": { "a": { "type": "integer", "minimum": 1 } }, "required": ["a"] },
         { "$ref": "#/$defs/b" },

@@ -36,6 +36,19 @@ fn may_be(keys: &Map<String, Value>, kind: &str) -> bool {
     }
 }
 
+/// Keywords that count.
+const COUNTS: [&str; 6] = ["minItems", "maxItems", "minProperties", "maxProperties", "minLength", "maxLength"];
+
+/// Writes counts such as `2.0` as whole numbers: both are the same integer in JSON Schema.
+pub(super) fn counts(keys: &mut Map<String, Value>) {
+    for key in COUNTS {
+        let count = keys.get(key).filter(|count| count.is_f64()).and_then(Value::as_f64);
+        if let Some(count) = count.filter(|count| count.fract() == 0.0 && (0.0..WHOLE_MAX).contains(count)) {
+            keys.insert(key.to_owned(), Value::from(count as u64));
+        }
+    }
+}
+
 /// Makes bounds of numbers hold to the last digit.
 pub(super) fn bounds(keys: &mut Map<String, Value>, path: &str) -> Result<(), String> {
     let precise = |key: &str, number: &Number| {
