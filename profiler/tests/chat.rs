@@ -47,6 +47,10 @@ impl Talk {
 fn talk(here: &Profiled, options: &[&str], typed: &str) -> Talk {
     let mut run = here.run("chat.toml");
     run.args(["--chat", "--no-probe", "--template", "template.jinja"]).args(options);
+    // compared with `run`, which takes the likeliest token where nothing is said
+    if !options.contains(&"--temp") {
+        run.args(["--temp", "0"]);
+    }
     let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -135,6 +139,13 @@ fn loaded(here: &Profiled) {
         saved["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
     assert_eq!((said.len(), said[0], said[1], said[5]), (7, "Be kind.", FIRST, "And?"), "{saved}");
     // draws are those of the seed
+    // a chat that is told nothing samples
+    let mut run = here.run("chat.toml");
+    run.args(["--chat", "--template", "template.jinja"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut usual = run.stdout(Stdio::null()).spawn().unwrap();
+    usual.stdin.take().unwrap().write_all(b"/stats\n").unwrap();
+    let told = text(&usual.wait_with_output().unwrap().stderr);
+    assert!(told.contains("--temp 0.7 --top-k 40 --top-p 0.95 --min-p 0.05"), "{told}");
     let drawn = |seed: &str| talk(here, &["-n", "12", "--temp", "1.5", "--seed", seed], "fn\n").said;
     assert_eq!(drawn("7"), drawn("7"));
     assert_ne!(drawn("7"), drawn("8"));

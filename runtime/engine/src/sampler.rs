@@ -56,7 +56,7 @@ impl Default for Sampling {
 
 impl Sampling {
     /// Checks that every option is valid.
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let refuse = |name, value, range| Err(Error::Sampling { name, value, range });
         for (name, value) in [("top-p", self.top_p), ("min-p", self.min_p)] {
             if !(0.0..=1.0).contains(&value) {

@@ -136,7 +136,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
     ) -> Result<Self, Failure> {
         let held = Held::new(session.context());
         let conversation = Conversation::new(session.model.name());
-        let sampler = Sampler::new(cli.sampling())?;
+        let sampler = Sampler::new(cli.chat_sampling(session.tokenizer()))?;
         let decoded = Stream { tokens: 0, positions: 0.0, starts: 1, prompted: true, routed_per_token: 0.0 };
         let screen = Screen::new();
         let mut chat = Self {
@@ -327,7 +327,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         if !tried.messages.is_empty() {
             self.prompt(&tried, false)?;
         }
-        self.sampler = Sampler::new(self.cli.sampling()).map_err(|error| error.to_string())?;
+        self.sampler = Sampler::new(self.sampling()).map_err(|error| error.to_string())?;
         self.conversation = conversation;
         Ok(())
     }
@@ -375,8 +375,12 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         Ok(said)
     }
 
+    fn sampling(&self) -> Sampling {
+        self.cli.chat_sampling(self.session.tokenizer())
+    }
+
     fn stats(&self) -> Result<String, Failure> {
-        let Sampling { temperature, top_k, top_p, min_p, repeat_penalty, seed, .. } = self.cli.sampling();
+        let Sampling { temperature, top_k, top_p, min_p, repeat_penalty, seed, .. } = self.sampling();
         let drawn = if temperature == 0.0 {
             "the likeliest token, always (--temp 0)".to_owned()
         } else {

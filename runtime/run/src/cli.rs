@@ -8,7 +8,7 @@ use clap::{Parser, ValueHint};
 use flashplan::internals::engine::{EngineExt as _, container, contract};
 use flashplan::internals::machine::forget_read_ahead;
 use flashplan::internals::recording::{Recording, Routing};
-use flashplan::{Engine, Model, Plan, Sampler, Sampling, StopHandle};
+use flashplan::{Engine, Model, Plan, Sampler, Sampling, StopHandle, Tokenizer};
 use plans::output_file::OutputKind;
 use plans::{Calibration, size};
 
@@ -22,6 +22,8 @@ use super::{Failure, bench, calibration, chat, failure, generate, logits, score,
 
 /// The plan that is executed where none is named.
 const PLAN: &str = "plan.toml";
+/// Temperature of a chat whose model recommends none: the likeliest token, always, makes many models repeat themselves.
+const CHAT_TEMPERATURE: f32 = 0.7;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -164,33 +166,54 @@ pub(crate) struct Cli {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Generation")]
 struct SamplingArgs {
-    /// Temperature: 0 takes the most likely token, 1 samples as the model predicts
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
-    temp: f32,
-    /// Sample from the K most likely tokens; 0: all
-    #[arg(long, value_name = "K", default_value_t = 40)]
-    top_k: usize,
-    /// Sample from the most likely tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
-    top_p: f32,
-    /// Skip tokens less likely than this fraction of the most likely one
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
-    min_p: f32,
-    /// Divide the scores of the last 64 tokens by this; 1: off
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    repeat_penalty: f32,
+    /// Temperature: 0 takes the most likely token, 1 samples as the model predicts [default: 0; in a chat the model's, or 0.7]
+    #[arg(long, value_name = "T")]
+    temp: Option<f32>,
+    /// Sample from the K most likely tokens; 0: all [default: 40; in a chat the model's]
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Sample from the most likely tokens that together have this probability [default: 0.95; in a chat the model's]
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+    /// Skip tokens less likely than this fraction of the most likely one [default: 0.05; in a chat the model's]
+    #[arg(long, value_name = "P")]
+    min_p: Option<f32>,
+    /// Divide the scores of the last 64 tokens by this; 1: off [default: 1; in a chat the model's]
+    #[arg(long, value_name = "X")]
+    repeat_penalty: Option<f32>,
     /// Seed of sampling
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
 
 impl Cli {
-    /// The sampling options as the engine takes them.
+    /// The sampling options, over the engine's defaults: the most likely token.
     pub(super) fn sampling(&self) -> Sampling {
+        self.sampling_over(Sampling::default())
+    }
+
+    /// The sampling options of a chat: over what the model's maker recommends, or else a temperature that does not repeat itself.
+    pub(super) fn chat_sampling(&self, tokenizer: &Tokenizer) -> Sampling {
+        self.sampling_over(tokenizer.recommended_sampling().unwrap_or_else(|| {
+            let mut usual = Sampling::default();
+            usual.temperature = CHAT_TEMPERATURE;
+            usual
+        }))
+    }
+
+    /// The sampling options of a server, for requests that name none: over what the model's maker recommends, or else the defaults.
+    pub(super) fn served_sampling(&self, tokenizer: &Tokenizer) -> Sampling {
+        self.sampling_over(tokenizer.recommended_sampling().unwrap_or_default())
+    }
+
+    fn sampling_over(&self, mut sampling: Sampling) -> Sampling {
         let &SamplingArgs { temp, top_k, top_p, min_p, repeat_penalty, seed } = &self.sampling;
-        let mut sampling = Sampling::default();
-        (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) = (temp, top_k, top_p, min_p);
-        (sampling.repeat_penalty, sampling.seed) = (repeat_penalty, seed);
+        sampling.temperature = temp.unwrap_or(sampling.temperature);
+        sampling.top_k = top_k.unwrap_or(sampling.top_k);
+        sampling.top_p = top_p.unwrap_or(sampling.top_p);
+        sampling.min_p = min_p.unwrap_or(sampling.min_p);
+        sampling.repeat_penalty = repeat_penalty.unwrap_or(sampling.repeat_penalty);
+        sampling.seed = seed;
         sampling
     }
 

@@ -182,10 +182,11 @@ pub(super) fn serve(
     log.listens(session, door.address());
     let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let seats = (0..session.sequences()).map(|_| Seat::new(session.context())).collect();
+    let sampling = cli.served_sampling(session.tokenizer());
     let mut desk = Desk {
         session,
         template,
-        sampling: cli.sampling(),
+        sampling,
         sessions,
         seats,
         room: Arc::clone(&shares.answers),

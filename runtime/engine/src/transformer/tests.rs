@@ -200,6 +200,7 @@ fn tokenizer() -> TokenizerData {
         removes_spaces: false,
         strips: Strips::default(),
         chat_template: None,
+        recommended: None,
     }
 }
 

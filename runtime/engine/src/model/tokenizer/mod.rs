@@ -15,14 +15,17 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::recommended::Recommended;
 use self::special::Literals;
 use super::gguf::{Array, Gguf, KeyError, Value};
+use crate::sampler::Sampling;
 
 mod merge;
 
 mod bpe;
 mod error;
 mod pre;
+mod recommended;
 mod special;
 mod spm;
 mod strips;
@@ -100,6 +103,9 @@ pub struct TokenizerData {
     /// The Jinja template that renders a conversation as text, if the file has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
+    /// Sampling that the model's maker recommends, if the file has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recommended: Option<Recommended>,
 }
 
 impl TokenizerKind {
@@ -196,6 +202,7 @@ impl TokenizerData {
             removes_spaces,
             strips: Strips::from_gguf(gguf, &tokens, &types)?,
             chat_template: gguf.text("tokenizer.chat_template")?.map(str::to_owned),
+            recommended: Recommended::from_gguf(gguf)?,
             tokens,
             scores,
             types,
@@ -387,6 +394,7 @@ pub struct Tokenizer {
     add_eos: bool,
     strips: Strips,
     chat_template: Option<String>,
+    recommended: Option<Recommended>,
 }
 
 impl Tokenizer {
@@ -453,8 +461,20 @@ impl Tokenizer {
                 data.removes_spaces,
             )?),
         };
-        let TokenizerData { bos, eos, add_bos, add_eos, strips, chat_template, .. } = data;
-        Ok(Self { vocabulary, model, literals, bos, eos, ends, add_bos, add_eos, strips, chat_template })
+        let TokenizerData { bos, eos, add_bos, add_eos, strips, chat_template, recommended, .. } = data;
+        Ok(Self {
+            vocabulary,
+            model,
+            literals,
+            bos,
+            eos,
+            ends,
+            add_bos,
+            add_eos,
+            strips,
+            chat_template,
+            recommended,
+        })
     }
 
     /// Number of tokens.
@@ -490,6 +510,11 @@ impl Tokenizer {
     /// The Jinja template that renders a conversation as text, if the model has one.
     pub fn chat_template(&self) -> Option<&str> {
         self.chat_template.as_deref()
+    }
+
+    /// Sampling that the model's maker recommends, if the file has it. Options that it leaves open have their defaults.
+    pub fn recommended_sampling(&self) -> Option<Sampling> {
+        self.recommended.map(Recommended::sampling)
     }
 
     /// The name of a special token that plain text never becomes: a control token such as `<|im_end|>`, or

@@ -187,6 +187,7 @@ fn pieces(pieces: &[(&str, u8)]) -> TokenizerData {
         removes_spaces: false,
         strips: Strips::default(),
         chat_template: None,
+        recommended: None,
     }
 }
 
@@ -214,6 +215,7 @@ fn merges(merges: &[&str], pre: &str) -> TokenizerData {
         removes_spaces: false,
         strips: Strips::default(),
         chat_template: None,
+        recommended: None,
         tokens,
     }
 }
