@@ -81,6 +81,9 @@ pub(crate) struct ModelArgs {
     /// Sequences that are answered at once, 8 at most [default: 1]
     #[arg(long, value_name = "N", help_heading = "Plan")]
     pub(crate) slots: Option<u32>,
+    /// Memory kept for requests: their texts, tools, schemas and unread answers [default: with `serve` 64M, or a 16th of the limit]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Plan")]
+    pub(crate) reserve: Option<u64>,
     /// Allowed rise of perplexity in percent; 0 allows lossless levels only [default: 1]
     #[arg(long, value_name = "PERCENT", help_heading = "Plan")]
     pub(crate) max_loss: Option<f64>,

@@ -50,17 +50,18 @@ fn done(arguments: &Arguments) -> anyhow::Result<u8> {
     match &arguments.verb {
         Verb::Chat(chat) => {
             let system = chat.system.iter().flat_map(|text| ["--system", text]);
-            start(&chat.model, std::iter::once("--chat").chain(system), &chat.run)
+            start(&chat.model, false, std::iter::once("--chat").chain(system), &chat.run)
         }
         Verb::Serve(serve) => {
-            start(&serve.model, std::iter::once("--serve").chain(serve.address.as_deref()), &serve.run)
+            let options = std::iter::once("--serve").chain(serve.address.as_deref());
+            start(&serve.model, true, options, &serve.run)
         }
         Verb::Run(run) => {
             let count = run.count.map(|count| count.to_string());
             let count = count.iter().flat_map(|count| ["-n", count]);
-            start(&run.model, ["--prompt", &run.prompt].into_iter().chain(count), &run.run)
+            start(&run.model, false, ["--prompt", &run.prompt].into_iter().chain(count), &run.run)
         }
-        Verb::Bench(bench) => start(&bench.model, std::iter::once("--bench"), &bench.run),
+        Verb::Bench(bench) => start(&bench.model, false, std::iter::once("--bench"), &bench.run),
         Verb::Fit(arguments) => fit::fit(arguments),
         Verb::Doctor => doctor::doctor(),
         Verb::List(list) => keep::list(list.json),
@@ -74,11 +75,12 @@ fn done(arguments: &Arguments) -> anyhow::Result<u8> {
 /// Prepares a model and starts `run`, with these options and those after `--`.
 fn start<'a>(
     model: &ModelArgs,
+    serves: bool,
     options: impl Iterator<Item = &'a str>,
     more: &RunOptions,
 ) -> anyhow::Result<u8> {
     let options: Vec<OsString> = options.map(Into::into).chain(more.options.iter().cloned()).collect();
-    stages::start(model, &options)
+    stages::start(model, serves, &options)
 }
 
 fn ended(result: anyhow::Result<u8>) -> ExitCode {

@@ -30,17 +30,19 @@ struct Stages<'a> {
     arguments: &'a ModelArgs,
     model: &'a Model,
     place: &'a Place,
+    /// Whether `run` will answer requests.
+    serves: bool,
 }
 
-/// Prepares a model, and starts `run` with these options.
+/// Prepares a model, and starts `run` with these options: to answer requests if it `serves`.
 ///
 /// # Errors
 /// The error of a stage; [`Ended`] where a program has said why.
-pub(crate) fn start(arguments: &ModelArgs, options: &[OsString]) -> anyhow::Result<u8> {
+pub(crate) fn start(arguments: &ModelArgs, serves: bool, options: &[OsString]) -> anyhow::Result<u8> {
     let programs = Programs::find()?;
     let model = Model::named(&arguments.model)?;
     let place = Home::find()?.place(&model)?;
-    let stages = Stages { programs: &programs, arguments, model: &model, place: &place };
+    let stages = Stages { programs: &programs, arguments, model: &model, place: &place, serves };
     let device = stages.device()?;
     let profile = stages.model()?;
     let plan = stages.plan(&device, &profile)?;
@@ -165,7 +167,7 @@ impl Stages<'_> {
     fn plan(&self, device: &Device, profile: &ModelProfile) -> anyhow::Result<PathBuf> {
         let folder = &self.place.folder;
         let limit = self.arguments.mem.unwrap_or_else(|| default_limit(device));
-        let options = self.plan_options();
+        let options = self.plan_options(limit);
         let file = folder.join(plan_name(limit, &options));
         let inputs = [folder.join("device.toml"), folder.join("model.toml")];
         let hashes = [hash_file(&inputs[0])?, hash_file(&inputs[1])?];
@@ -201,13 +203,15 @@ impl Stages<'_> {
         Ok(file)
     }
 
-    /// The options of `plan` besides files and memory.
-    fn plan_options(&self) -> Vec<OsString> {
-        let ModelArgs { min_speed, context, slots, max_loss, .. } = self.arguments;
+    /// The options of `plan` besides files and the limit.
+    fn plan_options(&self, limit: u64) -> Vec<OsString> {
+        let ModelArgs { min_speed, context, slots, reserve, max_loss, .. } = self.arguments;
+        let reserve = reserve.or_else(|| self.serves.then(|| default_reserve(limit)));
         let options = [
             ("--min-speed", min_speed.map(|it| it.to_string())),
             ("--context", context.map(|it| it.to_string())),
             ("--slots", slots.map(|it| it.to_string())),
+            ("--reserve", reserve.filter(|&bytes| bytes > 0).map(short)),
             ("--max-loss", max_loss.map(|it| it.to_string())),
         ];
         let given = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
@@ -261,6 +265,11 @@ fn short(bytes: u64) -> String {
     whole.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
+/// Memory for requests without `--reserve`: enough for an agent's tools and schemas, and in whole MiB.
+fn default_reserve(limit: u64) -> u64 {
+    (64 << 20).min(limit / 16) >> 20 << 20
+}
+
 /// The file of a plan: its limit, and the other options in the order of [`Stages::plan_options`].
 fn plan_name(limit: u64, options: &[OsString]) -> String {
     let mut name = format!("plan-{}", short(limit));
@@ -299,5 +308,6 @@ mod tests {
         assert_eq!(rounded((17 << 30) + 5), 17 << 30);
         assert_eq!(rounded((3 << 30) + (300 << 20)), (3 << 30) + (256 << 20));
         assert_eq!(rounded(1), 256 << 20);
+        assert_eq!([12 << 30, 40 << 20, 1 << 20].map(default_reserve), [64 << 20, 2 << 20, 0]);
     }
 }

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut session = engine.session()?;
 
     print!("{prompt}");
-    session.prefill(&tokenizer.encode(&prompt, true))?;
+    session.prefill(&tokenizer.encode(&prompt, tokenizer.adds_bos()))?;
     for token in session.generate(&mut sampler).take(count) {
         let token = token?;
         if tokenizer.is_end(token) {

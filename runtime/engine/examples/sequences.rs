@@ -36,7 +36,8 @@ impl Server {
     fn answer(&self, prompt: &str, tokens: usize) -> Result<Answer, Error> {
         let (session, model) = (self.engine.session()?, Arc::clone(&self.model));
         let (sender, text) = mpsc::channel(16);
-        let (stop, prompt) = (session.stop_handle(), model.tokenizer().encode(prompt, true));
+        let (stop, tokenizer) = (session.stop_handle(), model.tokenizer());
+        let prompt = tokenizer.encode(prompt, tokenizer.adds_bos());
         let done = spawn_blocking(move || generate(session, &model, &prompt, tokens, &sender));
         Ok(Answer { text, stop, done })
     }

@@ -16,7 +16,7 @@
 //! let mut sampler = Sampler::new(Sampling::default())?;
 //! let mut text = tokenizer.stream();
 //! let mut session = engine.session()?;
-//! session.prefill(&tokenizer.encode("Once upon a time", true))?;
+//! session.prefill(&tokenizer.encode("Once upon a time", tokenizer.adds_bos()))?;
 //! for token in session.generate(&mut sampler) {
 //!     let token = token?;
 //!     if tokenizer.is_end(token) {
