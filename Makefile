@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 # listed by `make help`
@@ -139,7 +139,7 @@ man: build ## man pages in target/man; for completions see any program's --help
 	@for program in flashplan profile plan run; do $(BIN)/$$program --man >target/man/$$program.1 || exit 1; done; ls target/man/*.1
 
 # cargo builds the programs that the tests start before it runs the first of them; CI adds to the list of earlier stages: SKIPPED=kept
-test: setup ## every test, the committed plans included; FLASHPLAN_REQUIRE=io_uring,avx512 or all refuses to skip what needs them
+test: setup ## the tests, the committed plans included, and not those of test-slow; FLASHPLAN_REQUIRE=io_uring,avx512 or all refuses to skip what needs them
 	@test '$(SKIPPED)' = kept || rm -f target/skipped.txt
 	$(CARGO) test --locked
 	@$(MAKE) --no-print-directory skipped
@@ -149,6 +149,9 @@ skipped: ## which tests the last run left out, for what they need of a machine
 
 exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours (PROFILES=oneplus-12 for some of them)
 	$(CARGO) test --locked --release -p planner --test it -- grid:: independent:: --ignored --nocapture
+
+test-slow: setup ## what `make test` leaves out for its time
+	$(CARGO) test --locked -- slow:: --ignored
 
 chain-all: setup ## the architectures that make test leaves out, from profile over plan to run: about ten minutes
 	$(CARGO) test --locked --test chain -- of_the_same_pieces --ignored --nocapture
@@ -174,6 +177,8 @@ test-arm-kernels: setup-arm ## the kernels alone on Arm, emulated by qemu: what 
 fuzz: seconds = $$((60 * $(MINUTES)))
 fuzz: ## files from anywhere, of every kind that is read, for MINUTES=5 each: no panic, bounded memory, what is read is written the same
 fuzz-smoke: seconds = 5
+# built in half of the time; five seconds find what they find in slower code, too
+fuzz-smoke: export CARGO_PROFILE_RELEASE_OPT_LEVEL = 1
 fuzz-smoke: ## the same for five seconds of each target
 # the targets make what they begin with themselves, out of committed files
 fuzz fuzz-smoke: setup

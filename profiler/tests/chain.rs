@@ -19,7 +19,7 @@ use plans::model::LevelKind;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use programs::{Profiled, done, fixture, json, number, program, refused, text};
+use programs::{Profiled, SHORT_TEXT, done, fixture, json, number, program, refused, text};
 
 /// A quick profile's bounds may allow no lossy level.
 const ANY_LOSS: [&str; 2] = ["--max-loss", "100"];
@@ -446,7 +446,7 @@ fn plans_layers(container: &[u8]) -> usize {
 fn a_mixture_of_experts_from_profile_to_text() {
     let here = Profiled::measured();
     let [_, mixture] = goldens::FIXTURES_IN_CHAIN;
-    here.profile(&fixture(&format!("models/{mixture}.gguf")), &[]);
+    here.profile(&fixture(&format!("models/{mixture}.gguf")), &SHORT_TEXT);
     let here = chain(mixture, here, "Returns the number of");
     routed(&here);
     percentiles(&here);

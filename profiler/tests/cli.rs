@@ -13,7 +13,11 @@ mod tiny;
 
 /// The program with a folder for temporary files of this test's own: profiles of other tests need not be waited for.
 fn profile() -> Command {
-    let name = std::thread::current().name().unwrap_or("profile").to_owned();
+    profile_of(std::thread::current().name().unwrap_or("profile"))
+}
+
+/// The program with temporary files in this folder: two that measure a machine to the end wait for each other there.
+fn profile_of(name: &str) -> Command {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&folder).expect("a folder for tests");
     let mut profile = Command::new(env!("CARGO_BIN_EXE_profile"));
@@ -144,8 +148,10 @@ fn shells_have_completions_and_nobody_need_read_them() {
 #[test]
 fn a_quick_run_writes_a_device_that_can_be_planned_for() {
     let out = tempfile::tempdir().unwrap();
-    let output =
-        profile().args(["--quick", "--json", "--name", "test-machine", "--out"]).arg(out.path()).output();
+    let output = profile_of("measured")
+        .args(["--quick", "--json", "--name", "test-machine", "--out"])
+        .arg(out.path())
+        .output();
     let output = output.unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("machine: about"), "the estimate comes first");
@@ -318,8 +324,11 @@ fn a_file_system_in_memory_is_read_buffered() {
         return;
     }
     let out = tempfile::tempdir().unwrap();
-    let output =
-        profile().args(["--quick", "--storage", "/dev/shm", "--out"]).arg(out.path()).output().unwrap();
+    let output = profile_of("measured")
+        .args(["--quick", "--storage", "/dev/shm", "--out"])
+        .arg(out.path())
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let device = plans::file::read::<Device>(&out.path().join("device.toml")).unwrap().value;
     assert_eq!((device.storage.direct, device.storage.file_system.as_str()), (false, "tmpfs"));

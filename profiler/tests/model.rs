@@ -324,14 +324,17 @@ fn a_second_model_does_not_replace_the_first_without_a_word() {
 
     // what nobody can read is not the model's own, unless model.toml says so
     place.options.replace = false;
-    std::fs::write(&summary.container, "damaged").unwrap();
+    std::fs::write(&summary.container, &container[..1000]).unwrap();
     place.profile().unwrap();
     std::fs::write(place.context.out.join("model.toml"), "schema = 0").unwrap();
     assert!(place.message().contains("model.toml (which this version cannot read)"));
     place.options.model = own;
     std::fs::remove_file(place.context.out.join("model.toml")).unwrap();
-    std::fs::write(&summary.container, "damaged").unwrap();
+    std::fs::write(&summary.container, &container[..1000]).unwrap();
     assert!(place.message().contains("tiny.bundle (which this version cannot read)"));
+    // and what is no container is nobody's of flashplan's
+    std::fs::write(&summary.container, "a letter").unwrap();
+    assert!(place.message().contains("the file that is there is not a container, and would be lost"));
 }
 
 #[test]

@@ -326,30 +326,6 @@ fn plans_keep_their_promises_at_a_sample_of_limits() {
 }
 
 #[test]
-fn limits_on_prompts_that_a_plan_keeps_make_it_no_slower() {
-    let shares = [0.03, 0.15, 0.3, 0.45, 0.6, 0.75, 0.1, 0.4];
-    for ((name, inputs), share) in profiles().into_iter().zip(shares.into_iter().cycle()) {
-        let [low, high] = span(&inputs);
-        let request = request((low + (high - low) * share) as u64);
-        let free = solved(&inputs, &request).unwrap_or_else(|| panic!("{name}: no plan at {share}"));
-        keeps_its_own_prompts(&format!("{name} at {share}"), &inputs, &request, &free, &PROMPTS[..2]);
-    }
-}
-
-#[test]
-fn no_plan_is_beaten_by_the_simple_rule_on_a_fine_grid() {
-    let inputs = crate::small::inputs(3);
-    let [low, high] = span(&inputs);
-    let at = |step: u32| (low + (high - low) * f64::from(step) / 100.0) as u64;
-    let both: usize = (0..100).step_by(4).map(|step| never_beaten("small", &inputs, at(step))).sum();
-    assert!(both > 60, "{both}");
-    for (name, inputs) in [PHONE, PHONE_7B, WHOLE_EXPERTS].map(profile) {
-        let [low, high] = span(&inputs);
-        assert!(never_beaten(&name, &inputs, (low + (high - low) * 0.35) as u64) > 0, "{name}");
-    }
-}
-
-#[test]
 #[ignore = "exhaustive: `make exhaustive`"]
 fn no_plan_is_beaten_by_the_simple_rule_on_the_whole_grid() {
     let mut failures = Failures::default();
@@ -363,18 +339,6 @@ fn no_plan_is_beaten_by_the_simple_rule_on_the_whole_grid() {
         println!("{name}: {both} plans beside a simple rule");
     }
     failures.end();
-}
-
-#[test]
-fn refusals_are_to_the_point_and_their_offers_accepted_at_a_sample_of_limits() {
-    let mixture = "amd-epyc-zen5-2c-24g/oxide-moe";
-    for (folder, share) in [(DENSE, 0.5), (mixture, 0.2), (PHONE, 0.9), (WHOLE_EXPERTS, 0.5)] {
-        let (name, inputs) = profile(folder);
-        let [low, high] = span(&inputs);
-        let memory = (low + (high - low) * share) as u64;
-        let refused = refusals_are_true(&inputs, memory, 5);
-        assert!(refused >= 2, "{name} at {memory}: {refused} refusals");
-    }
 }
 
 #[test]
@@ -611,4 +575,47 @@ fn plans_keep_their_promises_on_the_whole_grid() {
         println!("{name}: promises");
     }
     failures.end();
+}
+
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "minutes: make test-slow"]
+    fn limits_on_prompts_that_a_plan_keeps_make_it_no_slower() {
+        let shares = [0.03, 0.15, 0.3, 0.45, 0.6, 0.75, 0.1, 0.4];
+        for ((name, inputs), share) in profiles().into_iter().zip(shares.into_iter().cycle()) {
+            let [low, high] = span(&inputs);
+            let request = request((low + (high - low) * share) as u64);
+            let free = solved(&inputs, &request).unwrap_or_else(|| panic!("{name}: no plan at {share}"));
+            keeps_its_own_prompts(&format!("{name} at {share}"), &inputs, &request, &free, &PROMPTS[..2]);
+        }
+    }
+
+    #[test]
+    #[ignore = "minutes: make test-slow"]
+    fn no_plan_is_beaten_by_the_simple_rule_on_a_fine_grid() {
+        let inputs = crate::small::inputs(3);
+        let [low, high] = span(&inputs);
+        let at = |step: u32| (low + (high - low) * f64::from(step) / 100.0) as u64;
+        let both: usize = (0..100).step_by(4).map(|step| never_beaten("small", &inputs, at(step))).sum();
+        assert!(both > 60, "{both}");
+        for (name, inputs) in [PHONE, PHONE_7B, WHOLE_EXPERTS].map(profile) {
+            let [low, high] = span(&inputs);
+            assert!(never_beaten(&name, &inputs, (low + (high - low) * 0.35) as u64) > 0, "{name}");
+        }
+    }
+
+    #[test]
+    #[ignore = "minutes: make test-slow"]
+    fn refusals_are_to_the_point_and_their_offers_accepted_at_a_sample_of_limits() {
+        let mixture = "amd-epyc-zen5-2c-24g/oxide-moe";
+        for (folder, share) in [(DENSE, 0.5), (mixture, 0.2), (PHONE, 0.9), (WHOLE_EXPERTS, 0.5)] {
+            let (name, inputs) = profile(folder);
+            let [low, high] = span(&inputs);
+            let memory = (low + (high - low) * share) as u64;
+            let refused = refusals_are_true(&inputs, memory, 5);
+            assert!(refused >= 2, "{name} at {memory}: {refused} refusals");
+        }
+    }
 }

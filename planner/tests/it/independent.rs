@@ -210,19 +210,6 @@ fn as_fast_as_filling_up(name: &str, inputs: &Inputs, request: &Request) -> usiz
 }
 
 #[test]
-fn filling_up_every_way_of_one_core_and_level_finds_nothing_faster() {
-    let mut ways = 0;
-    for (name, inputs) in profiles() {
-        let [low, high] = span(&inputs);
-        let free = Request { context_tokens: None, ..request(Some((low + (high - low) * 0.3) as u64)) };
-        let level = Some(plan(&inputs, &free).plan.quality.level.clone());
-        let cores = Some(inputs.device.core_ids()[..1].to_vec());
-        ways += as_fast_as_filling_up(&name, &inputs, &Request { level, cores, ..free });
-    }
-    assert!(ways > 1000, "{ways}");
-}
-
-#[test]
 #[ignore = "exhaustive: `make exhaustive`"]
 fn filling_up_every_way_finds_nothing_faster() {
     let mut failures = Failures::default();
@@ -238,4 +225,22 @@ fn filling_up_every_way_finds_nothing_faster() {
         println!("{name}: filling up");
     }
     failures.end();
+}
+
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "minutes: make test-slow"]
+    fn filling_up_every_way_of_one_core_and_level_finds_nothing_faster() {
+        let mut ways = 0;
+        for (name, inputs) in profiles() {
+            let [low, high] = span(&inputs);
+            let free = Request { context_tokens: None, ..request(Some((low + (high - low) * 0.3) as u64)) };
+            let level = Some(plan(&inputs, &free).plan.quality.level.clone());
+            let cores = Some(inputs.device.core_ids()[..1].to_vec());
+            ways += as_fast_as_filling_up(&name, &inputs, &Request { level, cores, ..free });
+        }
+        assert!(ways > 1000, "{ways}");
+    }
 }

@@ -86,50 +86,55 @@ proptest! {
     }
 }
 
-#[test]
-fn the_parts_of_committed_plans_are_the_cost_model_at_any_rates() {
-    let alike = |compute, stream, gather, reads| Factors {
-        compute,
-        stream,
-        gather,
-        random_reads: reads,
-        ordered_reads: reads,
-    };
-    let (mut plans, mut in_order) = (0, 0);
-    for (folder, inputs) in profiles() {
-        for entry in std::fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if !(name.starts_with("plan") && name.ends_with(".toml")) {
-                continue;
-            }
-            let mut request = plans::file::read::<Plan>(&path).expect("a plan").value.request;
-            let solve = |request: &Request| solved(&inputs, request).expect("it was planned before");
-            let mut solved = solve(&request);
-            if let Err(why) = compare(&inputs, &request, &solved, &Factors::NONE) {
-                panic!("{name} of {folder}: {why}");
-            }
-            // the cost model would share anew with other units if the cores were slower
-            if inputs.device.units.len() > 1 {
-                request.without.push(Feature::Units);
-                solved = solve(&request);
-            }
-            let terms = solved.plan.terms.as_ref().expect("terms");
-            plans += 1;
-            in_order += usize::from(!terms.layers.reads_in_order.is_empty());
-            for f in [
-                Factors::NONE,
-                alike(0.5, 1.0, 1.0, 1.0),
-                alike(1.0, 0.4, 1.0, 1.0),
-                alike(1.0, 1.0, 3.0, 1.0),
-                alike(1.0, 1.0, 1.0, 0.3),
-                alike(1.7, 0.8, 0.6, 4.0),
-            ] {
-                if let Err(why) = compare(&inputs, &request, &solved, &f) {
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "minutes: make test-slow"]
+    fn the_parts_of_committed_plans_are_the_cost_model_at_any_rates() {
+        let alike = |compute, stream, gather, reads| Factors {
+            compute,
+            stream,
+            gather,
+            random_reads: reads,
+            ordered_reads: reads,
+        };
+        let (mut plans, mut in_order) = (0, 0);
+        for (folder, inputs) in profiles() {
+            for entry in std::fs::read_dir(&folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                if !(name.starts_with("plan") && name.ends_with(".toml")) {
+                    continue;
+                }
+                let mut request = plans::file::read::<Plan>(&path).expect("a plan").value.request;
+                let solve = |request: &Request| solved(&inputs, request).expect("it was planned before");
+                let mut solved = solve(&request);
+                if let Err(why) = compare(&inputs, &request, &solved, &Factors::NONE) {
                     panic!("{name} of {folder}: {why}");
+                }
+                // the cost model would share anew with other units if the cores were slower
+                if inputs.device.units.len() > 1 {
+                    request.without.push(Feature::Units);
+                    solved = solve(&request);
+                }
+                let terms = solved.plan.terms.as_ref().expect("terms");
+                plans += 1;
+                in_order += usize::from(!terms.layers.reads_in_order.is_empty());
+                for f in [
+                    Factors::NONE,
+                    alike(0.5, 1.0, 1.0, 1.0),
+                    alike(1.0, 0.4, 1.0, 1.0),
+                    alike(1.0, 1.0, 3.0, 1.0),
+                    alike(1.0, 1.0, 1.0, 0.3),
+                    alike(1.7, 0.8, 0.6, 4.0),
+                ] {
+                    if let Err(why) = compare(&inputs, &request, &solved, &f) {
+                        panic!("{name} of {folder}: {why}");
+                    }
                 }
             }
         }
+        assert!(plans > 10, "only {plans}, {in_order} of them with reads in order");
     }
-    assert!(plans > 10, "only {plans}, {in_order} of them with reads in order");
 }

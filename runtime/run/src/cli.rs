@@ -21,7 +21,7 @@ use super::tokenize::{self, TokenizeRequest};
 use super::{Failure, bench, calibration, chat, failure, generate, logits, score, serve, tokens};
 
 /// The plan that is executed where none is named.
-const PLAN: &str = "plan.toml";
+pub(super) const PLAN: &str = "plan.toml";
 /// Temperature of a chat whose model recommends none: the likeliest token, always, makes many models repeat themselves.
 const CHAT_TEMPERATURE: f32 = 0.7;
 

@@ -8,6 +8,7 @@ use flashplan::internals::model::tokenizer::TokenizerData;
 use flashplan::{Model, Plan, StopHandle, Tokenizer};
 use serde::Serialize;
 
+use super::cli::PLAN;
 use super::input::Source;
 use super::{Failure, failure, report};
 
@@ -56,7 +57,7 @@ impl TokenizeRequest {
                 opened.tokenizer()
             }
             None => {
-                let plan = self.plan.as_deref().ok_or_else(|| failure("name a --model or a --plan"))?;
+                let plan = self.plan.as_deref().unwrap_or(Path::new(PLAN));
                 opened = Model::open_for(&Plan::read(plan)?)?;
                 opened.tokenizer()
             }

@@ -170,10 +170,10 @@ fn a_text_is_shown_in_tokens_without_a_plan() {
 #[test]
 fn tokens_of_nothing_that_has_a_tokenizer_are_refused() {
     for (arguments, message) in [
-        (&["--tokenize", "a"][..], "name a --model or a --plan"),
+        (&["--tokenize", "a"][..], "cannot read plan.toml: there is no such file"),
         (&["--tokenize", "a", "--model", "/no/model.gguf"], "/no/model.gguf"),
         (&["--tokenize", "a", "--prompt", "b"], "cannot be used with"),
-        (&["--prompt", "a"], "--plan <FILE>"),
+        (&["--prompt", "a"], "cannot read plan.toml: there is no such file"),
     ] {
         let output = run(arguments).output().unwrap();
         let said = text(&output.stderr);

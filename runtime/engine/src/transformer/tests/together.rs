@@ -90,9 +90,12 @@ pub(super) fn check(container: &Container, name: &str, level: &str, all: &[Knobs
 
 #[test]
 fn a_sequence_has_the_bits_that_it_has_without_the_others() {
-    for (experts, format) in
-        [(1, Format::F32), (4, Format::F32), (1, Format::Q8_0), (4, Format::Q4_0), (1, Format::Q4K)]
-    {
+    in_formats(&[(1, Format::Q4K), (4, Format::F32)]);
+}
+
+/// Models of so many experts in these formats.
+fn in_formats(all: &[(usize, Format)]) {
+    for &(experts, format) in all {
         let bytes = model(experts, format);
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -106,16 +109,15 @@ fn a_sequence_has_the_bits_that_it_has_without_the_others() {
 
 #[test]
 fn so_it_has_where_neurons_are_read_in_phases() {
+    in_phases(&[("low-rank", Phases::TwoPhase), ("exact-gate", Phases::Rows)]);
+}
+
+fn in_phases(all: &[(&str, Phases)]) {
     let bytes = model_of("bamboo", 1, Format::F32, 512); // bundles of a page and a half
     let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let container = container(folder.path(), &source);
-    for (level, phases) in [
-        ("dense", Phases::TwoPhase),
-        ("low-rank", Phases::TwoPhase),
-        ("exact-gate", Phases::Rows),
-        ("low-rank", Phases::Rows),
-    ] {
+    for &(level, phases) in all {
         let knobs = |common| Knobs { phases, buffer_bytes: 16384, ..common };
         let all: Vec<Knobs> = all_knobs(&backends(&container)).into_iter().map(knobs).collect();
         check(&container, phases.name(), level, &all);
@@ -173,5 +175,16 @@ fn what_several_rows_miss_is_read_once() {
         assert!(both.0 >= one.0.max(other.0) && both.0 <= one.0 + other.0, "{level}");
         assert!(both.0 < one.0 + other.0, "{level}: they share neurons");
         assert_eq!(both.2, one.2 + other.2, "{level}");
+    }
+}
+
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "minutes: make test-slow"]
+    fn so_it_has_in_other_formats_and_phases() {
+        in_formats(&[(1, Format::F32), (1, Format::Q8_0), (4, Format::Q4_0)]);
+        in_phases(&[("dense", Phases::TwoPhase), ("low-rank", Phases::Rows)]);
     }
 }
