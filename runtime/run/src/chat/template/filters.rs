@@ -28,6 +28,7 @@ pub(super) fn environment(source: &str, now: Zoned) -> Result<Environment<'stati
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(unknown_method_callback);
     environment.add_filter("string", to_text);
+    environment.add_filter("indent", indent);
     // as in Python: `none` is not iterable, and its length is an error
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_test("sequence", |value: &Value| {
@@ -84,6 +85,37 @@ fn to_text(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
         (ValueKind::Map | ValueKind::Seq, Ok(json)) => python(&json),
         _ => value.to_string(),
     };
+    pay(state, &text).map(|()| text)
+}
+
+/// The ends of lines that Python's `splitlines` knows; `\r\n` is one.
+const LINE_ENDS: [char; 10] =
+    ['\n', '\r', '\x0b', '\x0c', '\x1c', '\x1d', '\x1e', '\u{85}', '\u{2028}', '\u{2029}'];
+
+/// Jinja's `indent(width=4, first=false, blank=false)`. Unlike minijinja's it keeps a line's end at the end of the text.
+fn indent(
+    state: &State<'_, '_>,
+    text: String,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let width = width.or(options.get("width")?).unwrap_or_else(|| Value::from(4));
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let indent = match (width.as_str(), usize::try_from(width.clone())) {
+        (Some(indent), _) => indent.to_owned(),
+        (None, width) => " ".repeat(width?.min(INDENT_MAX)),
+    };
+    let text = text.replace("\r\n", "\n");
+    let indented = |(at, line): (usize, &str)| {
+        let is_indented = if at == 0 { first } else { blank || !line.is_empty() };
+        format!("{}{line}", if is_indented { indent.as_str() } else { "" })
+    };
+    let lines: Vec<String> = text.split(LINE_ENDS).enumerate().map(indented).collect();
+    let text = lines.join("\n");
     pay(state, &text).map(|()| text)
 }
 

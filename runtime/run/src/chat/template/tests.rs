@@ -449,6 +449,24 @@ fn json_has_the_layout_that_a_template_asks_for() {
     }
 }
 
+/// Expected by Jinja2's own function.
+#[test]
+fn lines_are_indented_as_jinja_does() {
+    for (options, text, expected) in [
+        ("", "a\nb", "a\n    b"),
+        ("", "a\n\nb\n", "a\n\n    b\n"),
+        ("(2, true)", "a\n\nb\n", "  a\n\n  b\n"),
+        ("(2, true)", "", "  "),
+        ("(width='-', blank=true)", "a\n \n", "a\n- \n-"),
+        ("(width='-')", "a\r\nb\u{b}c", "a\n-b\n-c"),
+    ] {
+        let source = format!("{{{{ text | indent{options} }}}}");
+        let environment = filters::environment(&source, jiff::Zoned::now()).unwrap();
+        let template = environment.get_template(filters::NAME).unwrap();
+        assert_eq!(template.render(json!({ "text": text })).unwrap(), expected, "{options} {text:?}");
+    }
+}
+
 /// Templates cut the reasoning out of the model's messages where they find its tags. What people say has none.
 #[test]
 fn inline_reasoning_of_the_model_is_cut_as_its_template_says() {
