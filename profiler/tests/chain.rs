@@ -21,8 +21,8 @@ use serde_json::Value;
 
 use programs::{Profiled, SHORT_TEXT, done, fixture, json, number, program, refused, text};
 
-/// A quick profile's bounds may allow no lossy level.
-const ANY_LOSS: [&str; 2] = ["--max-loss", "100"];
+/// The bounds of a quick profile on a short text may allow no lossy level.
+const ANY_LOSS: [&str; 2] = ["--max-loss", "1000"];
 /// The quality of the first plan.
 const QUALITY: [&str; 4] = ["--quality", "ample.toml", ANY_LOSS[0], ANY_LOSS[1]];
 
