@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize as _;
@@ -93,14 +93,10 @@ const LINE_ENDS: [char; 10] =
     ['\n', '\r', '\x0b', '\x0c', '\x1c', '\x1d', '\x1e', '\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Jinja's `indent(width=4, first=false, blank=false)`. Unlike minijinja's it keeps a line's end at the end of the text.
-fn indent(
-    state: &State<'_, '_>,
-    text: String,
-    width: Option<Value>,
-    first: Option<bool>,
-    blank: Option<bool>,
-    options: Kwargs,
-) -> Result<String, Error> {
+fn indent(state: &State<'_, '_>, text: String, options: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    let options = options.into_values();
+    let (width, first, blank, options): (Option<Value>, Option<bool>, Option<bool>, Kwargs) =
+        from_args(&options)?;
     let width = width.or(options.get("width")?).unwrap_or_else(|| Value::from(4));
     let first = first.or(options.get("first")?).unwrap_or(false);
     let blank = blank.or(options.get("blank")?).unwrap_or(false);
