@@ -16,6 +16,7 @@ use terminal::say;
 
 use crate::cli::{ModelArgs, Thoroughness};
 use crate::home::{Home, Place};
+use crate::learned;
 use crate::machine;
 use crate::model::{Model, SourceFile};
 use crate::programs::{Ended, Program, Programs};
@@ -49,6 +50,9 @@ pub(crate) fn start(arguments: &ModelArgs, serves: bool, options: &[OsString]) -
     let mut words: Vec<OsString> = vec!["--plan".into(), plan.into()];
     if place.storage != place.folder {
         words.extend(["--model".into(), place.storage.join(&profile.container.file).into()]);
+    }
+    if arguments.no_learn {
+        words.push("--no-learn".into());
     }
     words.extend(options.iter().cloned());
     let code = programs.start(Program::Run, &words)?;
@@ -168,20 +172,22 @@ impl Stages<'_> {
         let folder = &self.place.folder;
         let limit = self.arguments.mem.unwrap_or_else(|| default_limit(device));
         let options = self.plan_options(limit);
-        let file = folder.join(plan_name(limit, &options));
+        let name = plan_name(limit, &options);
+        let file = folder.join(&name);
         let inputs = [folder.join("device.toml"), folder.join("model.toml")];
         let hashes = [hash_file(&inputs[0])?, hash_file(&inputs[1])?];
         let fits = |plan: &Plan| {
             [&plan.provenance.device_toml, &plan.provenance.model_toml] == [&hashes[0], &hashes[1]]
         };
+        let words = |output: &Path, more: &[OsString]| -> Vec<OsString> {
+            let [device, model] = inputs.each_ref().map(OsString::from);
+            let first =
+                ["--device".into(), device, "--model".into(), model, "--mem".into(), short(limit).into()];
+            first.iter().chain(&options).chain(more).chain(&["-o".into(), output.into()]).cloned().collect()
+        };
         let known = read::<Plan>(&file).ok().filter(|known| fits(&known.value));
         if known.is_none() {
-            let [device, model] = inputs.map(OsString::from);
-            let mut words =
-                vec!["--device".into(), device, "--model".into(), model, "--mem".into(), short(limit).into()];
-            words.extend(options);
-            words.extend(["-o".into(), file.clone().into()]);
-            let planned = self.stage(Program::Plan, &words);
+            let planned = self.stage(Program::Plan, &words(&file, &["--no-learn".into()]));
             if planned.is_err() && profile.has_priors() && !profile.architecture.always_fires() {
                 say(
                     "flashplan: many neurons of this model are zero, and an instant profile does not skip them: try --profile quick",
@@ -189,7 +195,22 @@ impl Stages<'_> {
             }
             planned?;
         }
-        let plan = known.map_or_else(|| read::<Plan>(&file), Ok)?.value;
+        let (mut file, mut plan) = (file.clone(), known.map_or_else(|| read::<Plan>(&file), Ok)?.value);
+        if let Some(counted) = learned::counted(folder, profile).filter(|_| !self.arguments.no_learn) {
+            let output = folder.join(format!("{}{name}", learned::PREFIX));
+            let known = read::<Plan>(&output).ok().map(|known| known.value).filter(fits);
+            let known = known.filter(|known| !learned::has_grown(known, counted));
+            let quality = ["--quality".into(), file.clone().into()];
+            let planned = match known {
+                None => self.stage(Program::Plan, &words(&output, &quality)).ok(),
+                Some(_) => Some(()),
+            };
+            let learned = planned.and_then(|()| Some(read::<Plan>(&output).ok()?.value));
+            if let Some(learned) = learned.filter(learned::pays) {
+                say(learned::gain(&learned));
+                (file, plan) = (output, learned);
+            }
+        }
         let speed = plan.expected.decode_tokens_per_second;
         let [least, most] = with_priors(speed);
         let between =

@@ -37,7 +37,8 @@ fn may_be(keys: &Map<String, Value>, kind: &str) -> bool {
 }
 
 /// Keywords that count.
-const COUNTS: [&str; 6] = ["minItems", "maxItems", "minProperties", "maxProperties", "minLength", "maxLength"];
+const COUNTS: [&str; 6] =
+    ["minItems", "maxItems", "minProperties", "maxProperties", "minLength", "maxLength"];
 
 /// Writes counts such as `2.0` as whole numbers: both are the same integer in JSON Schema.
 pub(super) fn counts(keys: &mut Map<String, Value>) {
