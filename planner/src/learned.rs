@@ -1,13 +1,14 @@
 //! `learned.toml` in place of a profile's miss rates: a mixture's visits of experts, as `run` counted them.
 //!
 //! An LRU cache misses the visits whose stack distance is at least the number of slots; the file has these for four pinned prefixes,
-//! and other prefixes are interpolated. A policy other than LRU keeps its ratio to LRU from the profile. *Assumed*: percentiles over the
-//! mean, and the look-ahead, stay the profile's.
+//! and other prefixes are interpolated. The misses of the policy `frequency` are counted with nothing pinned; beside pinned experts
+//! they keep that ratio to LRU. The policy `clock` is not counted, and not planned. *Assumed*: percentiles over the mean, and the
+//! look-ahead, stay the profile's.
 
 use std::path::Path;
 
 use plans::file::{Loaded, read, significant};
-use plans::learned::{FILE, LayerVisits, Learned, PREFIXES, TOKENS_MIN, after_prefix};
+use plans::learned::{FILE, LayerVisits, Learned, PREFIXES, SIZES, TOKENS_MIN, after_prefix, slots_of};
 use plans::model::{LevelKind, LevelLayer, ReuseAxes};
 use plans::plan::{Plan, Request};
 use plans::{ContractError, Model};
@@ -116,26 +117,40 @@ fn apply(model: &mut Model, learned: &Learned) {
 /// Replaces a layer's surfaces `[share][cached]`.
 fn replace(layer: &mut LevelLayer, visits: &LayerVisits, axes: &ReuseAxes) {
     let experts = visits.visits.len() as f64;
-    for (row, &share) in axes.pinned_share_fraction.iter().enumerate() {
-        // less than everything misses least where a larger cache is not measured worse
-        let mut least = [1.0_f64; 3];
-        for (column, &cached) in axes.cached_fraction.iter().enumerate() {
-            let total = cached * experts;
-            let lru = miss_fraction(visits, share * total, (1.0 - share) * total);
-            let profiled = layer.miss_fraction[row][column];
-            let surfaces = [
-                &mut layer.clock_miss_fraction,
-                &mut layer.frequency_miss_fraction,
-                &mut layer.miss_fraction,
-            ];
-            for (surface, least) in surfaces.into_iter().zip(&mut least) {
-                let Some(cell) = surface.get_mut(row).map(|row| &mut row[column]) else { continue };
-                let over_lru = if profiled > 0.0 { *cell / profiled } else { 1.0 };
-                *least = least.min(lru * over_lru);
-                *cell = significant(*least);
-            }
-        }
-    }
+    let surface = |of: &dyn Fn(f64, f64) -> f64| -> Vec<Vec<f64>> {
+        let row = |&share: &f64| {
+            // a larger cache misses no more, whatever noise says
+            let mut least = 1.0_f64;
+            let cells = axes.cached_fraction.iter().map(|cached| {
+                least = least.min(of(share * cached * experts, (1.0 - share) * cached * experts));
+                significant(least)
+            });
+            cells.collect()
+        };
+        axes.pinned_share_fraction.iter().map(row).collect()
+    };
+    layer.miss_fraction = surface(&|pinned, slots| miss_fraction(visits, pinned, slots));
+    layer.frequency_miss_fraction = surface(&|pinned, slots| {
+        let over_lru = if slots > 0.0 { frequency_over_lru(visits, slots / (experts - pinned)) } else { 1.0 };
+        miss_fraction(visits, pinned, slots) * over_lru
+    });
+    layer.clock_miss_fraction.clear();
+}
+
+/// Misses of the policy `frequency` over those of LRU, in a cache of a share of the experts with none pinned; 1 where LRU misses
+/// nothing.
+fn frequency_over_lru(layer: &LayerVisits, share: f64) -> f64 {
+    let (experts, all) = (layer.visits.len(), layer.visits.iter().sum::<u64>() as f64);
+    let slots = share * experts as f64;
+    let counted = SIZES.iter().zip(&layer.frequency_misses);
+    let counted = counted.map(|(&size, &misses)| (slots_of(experts, size) as f64, misses as f64 / all));
+    let points: Vec<(f64, f64)> =
+        [(0.0, 1.0)].into_iter().chain(counted).chain([(experts as f64, 0.0)]).collect();
+    let at = points.partition_point(|&(of, _)| of <= slots).clamp(1, points.len() - 1);
+    let [(low, before), (high, after)] = [points[at - 1], points[at]];
+    let misses = before + (after - before) * ((slots - low) / (high - low)).clamp(0.0, 1.0);
+    let lru = miss_fraction(layer, 0.0, slots);
+    if lru > 0.0 { misses / lru } else { 1.0 }
 }
 
 /// Share of visits that miss in an LRU cache of `slots` experts beside the first `pinned` ones; either may be a fraction.
@@ -180,6 +195,8 @@ mod tests {
                 vec![60, 10, 10, 0],
                 vec![50, 10],
             ],
+            // no slot at first, then 1, 1, 2, 2, 3, 4, 5, 6 and 7
+            frequency_misses: vec![100, 50, 50, 35, 35, 30, 20, 10, 5, 0],
         }
     }
 
@@ -211,29 +228,34 @@ mod tests {
     }
 
     #[test]
-    fn other_policies_keep_their_ratio_to_lru_and_never_rise() {
+    fn surfaces_are_those_of_both_counted_policies_and_never_rise() {
         let axes = ReuseAxes {
             cached_fraction: vec![0.0, 0.5, 0.75, 1.0],
-            pinned_share_fraction: vec![0.0, 1.0],
+            pinned_share_fraction: vec![0.0, 0.5, 1.0],
             wide_gap_ranks: None,
         };
+        let unknown = || vec![vec![0.5; 4]; 3];
         let mut level = LevelLayer {
             active_predicted_fraction: 1.0,
             beta_fraction: 1.0,
             predicted_neurons_mean: 1.0,
             predicted_neurons_p99: 1.0,
             always_on_neurons: 0,
-            miss_fraction: vec![vec![1.0, 0.8, 0.2, 0.0]; 2],
-            clock_miss_fraction: Vec::new(),
-            frequency_miss_fraction: vec![vec![1.0, 0.4, 0.4, 0.0]; 2],
+            miss_fraction: unknown(),
+            clock_miss_fraction: unknown(),
+            frequency_miss_fraction: unknown(),
             runs_fraction: Vec::new(),
             runs_over_gaps_fraction: Vec::new(),
             runs_over_wide_gaps_fraction: Vec::new(),
         };
         replace(&mut level, &layer(), &axes);
-        assert_eq!(level.miss_fraction, [vec![1.0, 0.2, 0.05, 0.0], vec![1.0, 0.8, 0.6, 0.0]]);
-        // 0.2 * 0.4 / 0.8, then 0.05 * 0.4 / 0.2
-        assert_eq!(level.frequency_miss_fraction[0], [1.0, 0.1, 0.1, 0.0]);
-        assert_eq!(level.clock_miss_fraction, Vec::<Vec<f64>>::new(), "not measured, and not planned");
+        let [lru, frequency] = [&level.miss_fraction, &level.frequency_miss_fraction];
+        assert_eq!((&lru[0], &lru[2]), (&vec![1.0, 0.2, 0.05, 0.0], &vec![1.0, 0.8, 0.6, 0.0]));
+        assert_eq!((&frequency[0], &frequency[2]), (&vec![1.0, 0.2, 0.05, 0.0], &lru[2]), "as counted");
+        // two experts pinned, two of the other six in slots: a third of a cache without pinned ones
+        let of_third = 0.35 + (2.0 / 3.0) * (0.30 - 0.35);
+        let lru_of_third = 0.4 - 0.1 * (2.0 / 3.0);
+        assert_eq!(frequency[1][1], significant(lru[1][1] * of_third / lru_of_third));
+        assert_eq!(level.clock_miss_fraction, Vec::<Vec<f64>>::new(), "not counted, and not planned");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The file has counts only, no token and no order of tokens. `plan` derives the miss rate of an LRU cache of any size from them:
 //! an expert misses where its *stack distance*, the number of other experts visited more recently, is at least the number of slots
-//! (Mattson et al., 1970).
+//! (Mattson et al., 1970). The policy `frequency` has no such distance, so its misses are counted for some sizes.
 
 mod check;
 
@@ -16,6 +16,9 @@ pub const FILE: &str = "learned.toml";
 
 /// Pinned prefixes of a layer's experts that distances are counted for: none, a quarter, a half and three quarters.
 pub const PREFIXES: usize = 4;
+
+/// Slots that misses of the policy `frequency` are counted for, in sixteenths of a layer's experts.
+pub const SIZES: [usize; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14];
 
 /// Fewest tokens that `plan` learns from.
 ///
@@ -62,11 +65,18 @@ pub struct LayerVisits {
     /// `distances[prefix][d]`: visits with `d` other experts visited more recently. Prefix `p` leaves out the first `p` quarters of
     /// the experts.
     pub distances: Vec<Vec<u64>>,
+    /// Misses of the policy `frequency` in caches of 1, 2, 3, 4, 5, 6, 8, 10, 12 and 14 sixteenths of the experts, none pinned.
+    pub frequency_misses: Vec<u64>,
 }
 
 /// The first expert that is not in a pinned prefix: 0 to [`PREFIXES`] quarters of `experts`.
 pub const fn after_prefix(experts: usize, prefix: usize) -> usize {
     experts * prefix / PREFIXES
+}
+
+/// Slots of a size of [`SIZES`], rounded down.
+pub const fn slots_of(experts: usize, sixteenths: usize) -> usize {
+    experts * sixteenths / 16
 }
 
 impl LayerVisits {
@@ -75,10 +85,12 @@ impl LayerVisits {
         let add = |into: &mut Vec<u64>, from: &[u64]| into.iter_mut().zip(from).for_each(|(a, b)| *a += b);
         add(&mut self.visits, &other.visits);
         self.distances.iter_mut().zip(&other.distances).for_each(|(into, from)| add(into, from));
+        add(&mut self.frequency_misses, &other.frequency_misses);
     }
 
     fn halve(&mut self) {
-        self.visits.iter_mut().chain(self.distances.iter_mut().flatten()).for_each(|count| *count /= 2);
+        let counts = self.visits.iter_mut().chain(self.distances.iter_mut().flatten());
+        counts.chain(&mut self.frequency_misses).for_each(|count| *count /= 2);
     }
 }
 
@@ -143,7 +155,11 @@ mod tests {
             distances[0] = count * left as u64;
             distances
         };
-        LayerVisits { visits: vec![count; experts], distances: (0..PREFIXES).map(of_prefix).collect() }
+        LayerVisits {
+            visits: vec![count; experts],
+            distances: (0..PREFIXES).map(of_prefix).collect(),
+            frequency_misses: vec![count; SIZES.len()],
+        }
     }
 
     fn learned(tokens: u64, count: u64) -> Learned {
@@ -178,7 +194,7 @@ mod tests {
             assert!(sum.layers[0].visits[0] > TOKENS_MAX / 3, "{:?}", sum.layers[0]);
         }
         // a run of days
-        sum.add(&learned(TOKENS_MAX << 20, 5));
+        sum.add(&learned(TOKENS_MAX << 20, TOKENS_MAX << 19));
         assert!(sum.learned.tokens <= TOKENS_MAX && sum.check().is_ok());
     }
 
@@ -211,6 +227,8 @@ mod tests {
             (|l| drop(l.layers[0].distances.pop()), "`layers[0].distances` has 3 entries"),
             (|l| l.layers[0].distances[2].push(0), "`layers[0].distances[2]` has 4 entries"),
             (|l| l.layers[0].distances[1][0] += 50, "`layers[0].distances[1]` adds up to"),
+            (|l| l.layers[0].frequency_misses[3] = 49, "`layers[0].frequency_misses[3]` is 49"),
+            (|l| l.layers[0].frequency_misses.clear(), "`layers[0].frequency_misses` has 0 entries"),
         ] {
             let said = refused(change);
             assert!(said.contains(key), "{said}");

@@ -135,10 +135,8 @@ const FREE: &[(&str, &[&str], &str)] = &[
     // learned.toml
     ("learned.learned.model", &["a word"], "for people"),
     ("learned.learned.*fingerprint", &["a word"], "compared by `plan` and `run`"),
-    ("learned.layers[].visits", &["reversed"], "any expert may be visited most"),
-    ("learned.layers[].visits[]", &["0"], "an expert may have no visit, and halving rounds"),
+    ("learned.layers[].frequency_misses*", &["0", "reversed"], "any size may miss any number of visits"),
     ("learned.layers[].distances[]", &["reversed"], "any distance may be the commonest"),
-    ("learned.layers[].distances[][]", &["0"], "halving rounds"),
     ("plan.expected.hit_fraction", &["0"], "everything may be missing"),
     ("plan.expected.missing_p50_over_mean", &["0"], "most tokens may miss nothing"),
     ("plan.expected.active_true_fraction", &["0"], "none of those requested may be active"),

@@ -41,5 +41,5 @@ pub(crate) fn gain(plan: &Plan) -> String {
     let tokens = plan.provenance.learned_tokens.unwrap_or(0);
     let without = plan.provenance.unlearned_tokens_per_second.unwrap_or(0.0);
     let speed = plan.expected.decode_tokens_per_second;
-    format!("learned from {tokens} tokens: planned again, {speed:.1} tok/s in place of {without:.1}")
+    format!("learned from {tokens} tokens: {speed:.1} tok/s planned instead of {without:.1}")
 }

@@ -1,6 +1,6 @@
 //! The ranges of the values of a `learned.toml`.
 
-use super::{Counted, LayerVisits, Learned, PREFIXES, TOKENS_MAX, after_prefix};
+use super::{Counted, LayerVisits, Learned, PREFIXES, SIZES, TOKENS_MAX, after_prefix};
 use crate::SCHEMA;
 use crate::check::{At, Checked, LAYERS_MAX};
 
@@ -27,7 +27,7 @@ pub(super) fn check(of: &Learned, at: &At<'_>) -> Checked {
 
 /// A layer: every prefix counts the same visits, but for what halving rounds away.
 fn visits(layer: &LayerVisits, tokens: u64, at: &At<'_>) -> Checked {
-    let LayerVisits { visits, distances } = layer;
+    let LayerVisits { visits, distances, frequency_misses } = layer;
     let (experts, of_visits) = (visits.len(), at.key("visits"));
     of_visits.note(&format!("2 to {EXPERTS_MAX} experts, not all without a visit"));
     of_visits.holds((2..=EXPERTS_MAX).contains(&experts), || {
@@ -52,5 +52,9 @@ fn visits(layer: &LayerVisits, tokens: u64, at: &At<'_>) -> Checked {
             format!("adds up to {counted}, and these experts have {visited} visits")
         })?;
     }
+    let (of_frequency, most) = (at.key("frequency_misses"), visits.iter().sum::<u64>() + experts as u64);
+    of_frequency.length(frequency_misses.len(), SIZES.len(), "sizes")?;
+    of_frequency.each(frequency_misses, |at, &count| at.count(count, 0, most))?;
+    of_frequency.item(0).note("0 to the visits of all experts");
     Ok(())
 }

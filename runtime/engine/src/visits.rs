@@ -1,13 +1,17 @@
 //! Counts of the experts that decoded tokens visit in a layer, for `learned.toml`.
 //!
 //! A list of all experts, the most recently visited first, gives each visit its *stack distance*: the experts visited more recently.
-//! A token's experts are looked up together and then move to the front together, as in the cache. At start the list is in the order
-//! of ranks, as if the cache were full.
+//! A token's experts are looked up together and then move to the front together, as in the cache. Caches of the policy `frequency`
+//! hold nothing and count their misses. At start the list and the caches are in the order of ranks, as if full.
 //!
-//! The counts have a fixed size, 18 bytes an expert. [`plans::memory::tables_bytes`] covers them: it has eight bytes for each neuron's
-//! checksums, and layers that count have checksums of slices instead.
+//! The counts have a fixed size, about 160 bytes an expert. [`plans::memory::tables_bytes`] covers them: it has eight bytes for each
+//! neuron's checksums, and layers that count have checksums of slices instead.
 
-use plans::learned::{LayerVisits, PREFIXES, after_prefix};
+use plans::Policy;
+use plans::learned::{LayerVisits, PREFIXES, SIZES, after_prefix, slots_of};
+
+use crate::cache::{LayerCache, Place};
+use crate::model::config::EXPERTS_USED_MAX;
 
 /// Visits of one layer's experts.
 #[derive(Debug)]
@@ -16,12 +20,15 @@ pub(crate) struct Visits {
     experts: Box<[u16]>,
     /// `[experts]`: ranks, the most recently visited first.
     recent: Box<[u16]>,
-    /// Counted tokens.
-    tokens: u64,
     /// `[experts]`: visits by rank.
     visits: Box<[u32]>,
     /// Visits by distance, without the first ranks.
     distances: [Box<[u32]>; PREFIXES],
+    /// Caches of the policy `frequency`, and their misses.
+    caches: Box<[(LayerCache, u32)]>,
+    /// Tokens, and how many of them were counted.
+    passed: u32,
+    tokens: u64,
 }
 
 impl Visits {
@@ -29,12 +36,22 @@ impl Visits {
     pub(crate) fn new(experts: Box<[u16]>) -> Self {
         let count = experts.len();
         let zeros = |length: usize| vec![0; length].into_boxed_slice();
+        let cache = |sixteenths| {
+            let slots = slots_of(count, sixteenths) as u32;
+            let mut cache = LayerCache::new(Policy::Frequency, count as u32, 0, slots);
+            for rank in 0..slots {
+                let _slot = cache.insert(rank, 0);
+            }
+            (cache, 0)
+        };
         Self {
             recent: (0..count).map(|rank| rank as u16).collect(),
             experts,
-            tokens: 0,
             visits: zeros(count),
             distances: std::array::from_fn(|prefix| zeros(count - after_prefix(count, prefix))),
+            caches: SIZES.into_iter().map(cache).collect(),
+            passed: 0,
+            tokens: 0,
         }
     }
 
@@ -42,16 +59,31 @@ impl Visits {
     ///
     /// *Shapes*: `weights: [experts]`.
     pub(crate) fn pass(&mut self, weights: &[f32], counted: bool) {
-        let Self { experts, recent, tokens, visits, distances } = self;
-        *tokens += u64::from(counted);
-        let is_visited = |rank: u16| weights[usize::from(experts[usize::from(rank)])] != 0.0;
-        let count = weights.iter().filter(|weight| **weight != 0.0).count();
+        let (mut ranks, mut count) = ([0; EXPERTS_USED_MAX], 0);
+        for (rank, &expert) in (0..).zip(&self.experts) {
+            if weights[usize::from(expert)] != 0.0 && count < EXPERTS_USED_MAX {
+                ranks[count] = rank;
+                count += 1;
+            }
+        }
+        let visited = &ranks[..count];
+        self.passed = self.passed.wrapping_add(1);
+        self.tokens += u64::from(counted);
+        self.find_distances(visited, counted);
+        self.look_up(visited, counted);
+    }
+
+    /// Counts the distances of the visited ranks, and moves them to the front.
+    fn find_distances(&mut self, visited: &[u32], counted: bool) {
+        let Self { recent, visits, distances, .. } = self;
+        let experts = recent.len();
+        let is_visited = |rank: u16| visited.contains(&u32::from(rank));
         let (mut before, mut found, mut end) = ([0; PREFIXES], 0, 0);
-        while found < count {
+        while found < visited.len() {
             let rank = recent[end];
             let visited = is_visited(rank);
             for (prefix, before) in before.iter_mut().enumerate() {
-                if usize::from(rank) < after_prefix(experts.len(), prefix) {
+                if usize::from(rank) < after_prefix(experts, prefix) {
                     break;
                 }
                 if visited && counted {
@@ -71,8 +103,20 @@ impl Visits {
                 recent[to] = recent[from];
             }
         }
-        let visited = (0..experts.len()).rev().map(|rank| rank as u16).filter(|&rank| is_visited(rank));
-        recent.iter_mut().zip(visited).for_each(|(place, rank)| *place = rank);
+        recent.iter_mut().zip(visited.iter().rev()).for_each(|(place, &rank)| *place = rank as u16);
+    }
+
+    /// Looks the visited ranks up in every cache.
+    fn look_up(&mut self, visited: &[u32], counted: bool) {
+        let mut places = [Place::Missing; EXPERTS_USED_MAX];
+        let places = &mut places[..visited.len()];
+        for (cache, misses) in &mut self.caches {
+            cache.look_up(visited, self.passed, places);
+            for (&rank, _) in visited.iter().zip(&*places).filter(|(_, place)| **place == Place::Missing) {
+                *misses += u32::from(counted);
+                let _slot = cache.insert(rank, self.passed);
+            }
+        }
     }
 
     /// Counted tokens.
@@ -86,6 +130,7 @@ impl Visits {
         LayerVisits {
             visits: wide(&self.visits),
             distances: self.distances.iter().map(|counts| wide(counts)).collect(),
+            frequency_misses: self.caches.iter().map(|&(_, misses)| u64::from(misses)).collect(),
         }
     }
 }
@@ -169,10 +214,29 @@ mod tests {
     }
 
     #[test]
+    fn a_token_takes_microseconds() {
+        // as many experts as Qwen3-30B-A3B has, eight of them visited
+        let mut visits = Visits::new((0..128).collect());
+        let (mut weights, tokens) = (vec![0.0; 128], 20_000_usize);
+        let started = std::time::Instant::now();
+        for token in 0..tokens {
+            weights.fill(0.0);
+            (0..8).for_each(|at| weights[(token * (at + 3) * 37 + at * at * 11) % 128] = 1.0);
+            visits.pass(&weights, true);
+        }
+        let each = started.elapsed() / tokens as u32;
+        println!("{each:?} a token and layer");
+        // unoptimised builds and a busy machine are slower
+        assert!(each < std::time::Duration::from_micros(200), "{each:?}");
+    }
+
+    #[test]
     fn a_token_that_repeats_itself_is_found_at_once() {
         let counts = counted(&vec![vec![2, 5]; 10], 6, 1);
         assert_eq!(counts.visits, [0, 0, 9, 0, 0, 9]);
         assert_eq!(counts.distances[0], [9, 9, 0, 0, 0, 0]);
         assert_eq!(counts.distances[3], [9, 0], "only rank 5 is left behind three quarters");
+        // no slots below three sixteenths of six experts, then one, two from six on, all found with both
+        assert_eq!(counts.frequency_misses, [18, 18, 9, 9, 9, 0, 0, 0, 0, 0]);
     }
 }

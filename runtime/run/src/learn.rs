@@ -59,7 +59,7 @@ fn profile_folder(plan: &Plan, plan_path: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use plans::learned::{LayerVisits, PREFIXES, after_prefix};
+    use plans::learned::{LayerVisits, PREFIXES, SIZES, after_prefix};
 
     use super::*;
 
