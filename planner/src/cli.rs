@@ -121,7 +121,7 @@ pub struct Cli {
     /// device.toml is printed too
     #[arg(long, value_name = "FILE", help_heading = "Choices")]
     pub calibration: Option<PathBuf>,
-    /// Do not use learned.toml beside the model's profile, in which `run` counts how experts are used
+    /// Do not use learned.toml beside the model's profile, where `run` counts how a mixture's experts are used
     #[arg(long, help_heading = "Choices")]
     pub no_learn: bool,
     /// Do not use a mechanism, to see what it gives; may be repeated

@@ -1,7 +1,7 @@
 //! `learned.toml` in place of a profile's miss rates: a mixture's visits of experts, as `run` counted them.
 //!
-//! An LRU cache misses the visits whose stack distance is at least the number of slots; the file has these for four pinned prefixes,
-//! and other prefixes are interpolated. The misses of the policy `frequency` are counted with nothing pinned; beside pinned experts
+//! An LRU cache misses the visits whose stack distance is at least the number of slots. The file has distances for four pinned
+//! prefixes; other prefixes are interpolated. The misses of the policy `frequency` are counted with nothing pinned; beside pinned experts
 //! they keep that ratio to LRU. The policy `clock` is not counted, and not planned. *Assumed*: percentiles over the mean, and the
 //! look-ahead, stay the profile's.
 
@@ -137,8 +137,7 @@ fn replace(layer: &mut LevelLayer, visits: &LayerVisits, axes: &ReuseAxes) {
     layer.clock_miss_fraction.clear();
 }
 
-/// Misses of the policy `frequency` over those of LRU, in a cache of a share of the experts with none pinned; 1 where LRU misses
-/// nothing.
+/// Misses of the policy `frequency` over LRU's, in a cache of a share of the experts, none pinned. 1 where LRU misses nothing.
 fn frequency_over_lru(layer: &LayerVisits, share: f64) -> f64 {
     let (experts, all) = (layer.visits.len(), layer.visits.iter().sum::<u64>() as f64);
     let slots = share * experts as f64;

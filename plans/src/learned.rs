@@ -1,8 +1,8 @@
 //! `learned.toml`: how a mixture's tokens used its experts, counted by `run` and added up over its runs.
 //!
-//! The file has counts only, no token and no order of tokens. `plan` derives the miss rate of an LRU cache of any size from them:
-//! an expert misses where its *stack distance*, the number of other experts visited more recently, is at least the number of slots
-//! (Mattson et al., 1970). The policy `frequency` has no such distance, so its misses are counted for some sizes.
+//! The file has counts only, no token and no order of tokens. `plan` derives the miss rate of an LRU cache of any size from them.
+//! An expert's *stack distance* is the number of other experts visited more recently. It misses where that is at least the number of
+//! slots (Mattson et al., 1970). The policy `frequency` has no such distance, so its misses are counted for some sizes.
 
 mod check;
 

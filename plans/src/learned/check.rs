@@ -40,12 +40,12 @@ fn visits(layer: &LayerVisits, tokens: u64, at: &At<'_>) -> Checked {
     })?;
     let of_distances = at.key("distances");
     of_distances.length(distances.len(), PREFIXES, "prefixes")?;
-    of_distances.note("four lists: prefixes of no, 1, 2 and 3 quarters");
+    of_distances.note("four lists");
     for (prefix, counts) in distances.iter().enumerate() {
         let (at, left) = (of_distances.item(prefix), experts - after_prefix(experts, prefix));
         at.length(counts.len(), left, "experts after the prefix")?;
         at.each(counts, |at, &count| at.count(count, 0, tokens * experts as u64))?;
-        at.item(0).note("0 and more: they add up to the visits of these experts");
+        at.item(0).note("0 or more");
         let counted: u64 = counts.iter().sum();
         let visited: u64 = visits[experts - left..].iter().sum();
         at.holds(counted.abs_diff(visited) <= experts as u64, || {
