@@ -199,7 +199,7 @@ impl Stages<'_> {
         if let Some(counted) = learned::counted(folder, profile).filter(|_| !self.arguments.no_learn) {
             let output = folder.join(format!("{}{name}", learned::PREFIX));
             let known = read::<Plan>(&output).ok().map(|known| known.value).filter(fits);
-            let known = known.filter(|known| !learned::has_grown(known, counted));
+            let known = known.filter(|known| !learned::is_stale(known, counted));
             let quality = ["--quality".into(), file.clone().into()];
             let planned = match known {
                 None => self.stage(Program::Plan, &words(&output, &quality)).ok(),
