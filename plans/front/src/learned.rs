@@ -2,18 +2,24 @@
 //!
 //! The plan without counts stays beside the one with them, so each is made once for its inputs.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use plans::file::read;
 use plans::learned::{FILE, Learned, TOKENS_MAX, TOKENS_MIN};
 use plans::{Model, Plan};
 
-/// Beginning of the name of a plan with counts; the name of the plan without them follows.
-pub(crate) const PREFIX: &str = "learned-";
-/// Least gain of speed that takes a learned plan: another plan fills its cache from another layout, and predictions err by some percent.
+/// Least gain of speed that takes a learned plan. Smaller gains are within the error of predictions.
 const GAIN: f64 = 1.05;
 /// Growth of the counts that plans again.
 const GROWTH: u64 = 2;
+
+/// The plan with counts beside the plan without them.
+pub(crate) fn beside(file: &Path) -> PathBuf {
+    let mut name = OsString::from("learned-");
+    name.extend(file.file_name());
+    file.with_file_name(name)
+}
 
 /// Counted tokens beside a profile; `None` where there are too few, or none of this model.
 pub(crate) fn counted(folder: &Path, profile: &Model) -> Option<u64> {
@@ -39,9 +45,10 @@ pub(crate) fn pays(plan: &Plan) -> bool {
 /// The gain of a learned plan, as a line for people.
 pub(crate) fn gain(plan: &Plan) -> String {
     let tokens = plan.provenance.learned_tokens.unwrap_or(0);
-    let without = plan.provenance.unlearned_tokens_per_second.unwrap_or(0.0);
+    let without = plan.provenance.unlearned_tokens_per_second;
+    let without = without.map_or_else(|| "no plan".to_owned(), |speed| format!("{speed:.1}"));
     let speed = plan.expected.decode_tokens_per_second;
-    format!("learned from {tokens} tokens: {speed:.1} tok/s planned instead of {without:.1}")
+    format!("learned from {tokens} tokens: {speed:.1} tok/s planned instead of {without}")
 }
 
 #[cfg(test)]

@@ -172,8 +172,7 @@ impl Stages<'_> {
         let folder = &self.place.folder;
         let limit = self.arguments.mem.unwrap_or_else(|| default_limit(device));
         let options = self.plan_options(limit);
-        let name = plan_name(limit, &options);
-        let file = folder.join(&name);
+        let file = folder.join(plan_name(limit, &options));
         let inputs = [folder.join("device.toml"), folder.join("model.toml")];
         let hashes = [hash_file(&inputs[0])?, hash_file(&inputs[1])?];
         let fits = |plan: &Plan| {
@@ -195,22 +194,10 @@ impl Stages<'_> {
             }
             planned?;
         }
-        let (mut file, mut plan) = (file.clone(), known.map_or_else(|| read::<Plan>(&file), Ok)?.value);
-        if let Some(counted) = learned::counted(folder, profile).filter(|_| !self.arguments.no_learn) {
-            let output = folder.join(format!("{}{name}", learned::PREFIX));
-            let known = read::<Plan>(&output).ok().map(|known| known.value).filter(fits);
-            let known = known.filter(|known| !learned::is_stale(known, counted));
-            let quality = ["--quality".into(), file.clone().into()];
-            let planned = match known {
-                None => self.stage(Program::Plan, &words(&output, &quality)).ok(),
-                Some(_) => Some(()),
-            };
-            let learned = planned.and_then(|()| Some(read::<Plan>(&output).ok()?.value));
-            if let Some(learned) = learned.filter(learned::pays) {
-                say(learned::gain(&learned));
-                (file, plan) = (output, learned);
-            }
-        }
+        let plan = known.map_or_else(|| read::<Plan>(&file), Ok)?.value;
+        let quality = ["--quality".into(), file.clone().into()];
+        let learned = self.learned(profile, &file, fits, |output| words(output, &quality));
+        let (file, plan) = learned.unwrap_or((file, plan));
         let speed = plan.expected.decode_tokens_per_second;
         let [least, most] = with_priors(speed);
         let between =
@@ -222,6 +209,31 @@ impl Stages<'_> {
             plan.quality.level
         ));
         Ok(file)
+    }
+
+    /// The plan beside `file` that has the counts of earlier runs, if it pays; made if there is none that `fits`.
+    fn learned(
+        &self,
+        profile: &ModelProfile,
+        file: &Path,
+        fits: impl Fn(&Plan) -> bool,
+        words: impl Fn(&Path) -> Vec<OsString>,
+    ) -> Option<(PathBuf, Plan)> {
+        let counted = learned::counted(&self.place.folder, profile).filter(|_| !self.arguments.no_learn)?;
+        let output = learned::beside(file);
+        let known = read::<Plan>(&output).ok().map(|known| known.value);
+        let plan = match known.filter(|known| fits(known) && !learned::is_stale(known, counted)) {
+            Some(known) => known,
+            None => {
+                self.stage(Program::Plan, &words(&output)).ok()?;
+                read::<Plan>(&output).ok()?.value
+            }
+        };
+        if !learned::pays(&plan) {
+            return None;
+        }
+        say(learned::gain(&plan));
+        Some((output, plan))
     }
 
     /// The options of `plan` besides files and the limit.

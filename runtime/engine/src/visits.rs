@@ -69,21 +69,21 @@ impl Visits {
         let visited = &ranks[..count];
         self.passed = self.passed.wrapping_add(1);
         self.tokens += u64::from(counted);
-        self.find_distances(visited, counted);
+        self.find_distances(visited, weights, counted);
         self.look_up(visited, counted);
     }
 
     /// Counts the distances of the visited ranks, and moves them to the front.
-    fn find_distances(&mut self, visited: &[u32], counted: bool) {
-        let Self { recent, visits, distances, .. } = self;
-        let experts = recent.len();
-        let is_visited = |rank: u16| visited.contains(&u32::from(rank));
+    fn find_distances(&mut self, visited: &[u32], weights: &[f32], counted: bool) {
+        let Self { experts, recent, visits, distances, .. } = self;
+        let is_visited = |rank: u16| weights[usize::from(experts[usize::from(rank)])] != 0.0;
+        let starts: [usize; PREFIXES] = std::array::from_fn(|prefix| after_prefix(experts.len(), prefix));
         let (mut before, mut found, mut end) = ([0; PREFIXES], 0, 0);
         while found < visited.len() {
             let rank = recent[end];
             let visited = is_visited(rank);
             for (prefix, before) in before.iter_mut().enumerate() {
-                if usize::from(rank) < after_prefix(experts, prefix) {
+                if usize::from(rank) < starts[prefix] {
                     break;
                 }
                 if visited && counted {
