@@ -58,6 +58,7 @@ impl Budget {
     }
 
     /// Bytes that are free now.
+    #[cfg(test)]
     pub(super) fn free(&self) -> usize {
         self.free.available_permits()
     }
