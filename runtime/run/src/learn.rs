@@ -72,8 +72,11 @@ mod tests {
             distances[0] = tokens * distances.len() as u64;
             distances
         };
-        let layer =
-            LayerVisits { visits: vec![tokens; 8], distances: (0..PREFIXES).map(of_prefix).collect() };
+        let layer = LayerVisits {
+            visits: vec![tokens; 8],
+            distances: (0..PREFIXES).map(of_prefix).collect(),
+            frequency_misses: vec![tokens; SIZES.len()],
+        };
         Visited { tokens, layers: vec![layer; 2] }
     }
 
