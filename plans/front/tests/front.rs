@@ -259,7 +259,7 @@ fn learns(user: &User) {
     assert_eq!(counted(), before, "nothing is counted");
     let (_, said) = start(&[]);
     assert_eq!(called(&said), ["run"], "the counts have hardly grown: {said}");
-    assert!(counted() > before);
+    assert!(counted() > before, "more tokens are counted");
 }
 
 /// A server answers, and ends when this program is asked to.

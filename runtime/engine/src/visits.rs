@@ -214,6 +214,21 @@ mod tests {
     }
 
     #[test]
+    fn counts_fit_where_neurons_would_have_checksums() {
+        // experts and their neurons: the fixtures, Qwen3-30B-A3B, gpt-oss-120b, and an expert as narrow as any
+        for (experts, neurons) in [(4, 288), (32, 64), (128, 768), (128, 2880), (512, 64)] {
+            let visits = Visits::new((0..experts).collect());
+            let words = visits.experts.len() / 2
+                + visits.recent.len() / 2
+                + visits.visits.len()
+                + visits.distances.iter().map(|counts| counts.len()).sum::<usize>();
+            let caches = visits.caches.iter().map(|(cache, _)| cache.tables_bytes() + 256).sum::<usize>();
+            let bytes = 4 * words + caches + size_of::<Visits>();
+            assert!(bytes < 8 * usize::from(experts) * neurons, "{bytes} bytes for {experts} of {neurons}");
+        }
+    }
+
+    #[test]
     fn a_token_takes_microseconds() {
         // as many experts as Qwen3-30B-A3B has, eight of them visited
         let mut visits = Visits::new((0..128).collect());
