@@ -404,7 +404,7 @@ mod tests {
         let text =
             |part, text: &str| Told::Text { choice: 0, part, text: text.to_owned(), likelihoods: Vec::new() };
         let call = Call { id: "c".to_owned(), name: "f".to_owned(), arguments: Map::new() };
-        let usage = Usage { prompt: 3, cached: 0, answer: 2 };
+        let usage = Usage { prompt: 3, cached: 0, answer: 2, reasoning: 0 };
         let lines: Vec<Value> = [
             Told::Begins { prompt: 3, ignored: Vec::new() },
             text(Channel::Reasoning, "t"),
