@@ -79,6 +79,9 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             model_toml: origin.model_hash.to_owned(),
             calibration_toml: None,
             calibration_date: None,
+            learned_toml: None,
+            learned_tokens: None,
+            unlearned_tokens_per_second: None,
             quality: String::new(), // below, of the whole
             priors: model.has_priors(),
             model_folder: None,

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use plans::file::{self, Contract as _};
+use plans::learned;
 use plans::plan::Plan;
 
 use crate::error::PlanError;
+use crate::learned::Learning;
 use crate::{plan_of_any, read_inputs};
 
 /// Differing keys that are named; the rest are counted.
@@ -25,20 +27,28 @@ pub struct Checked {
     pub changed_inputs: Vec<&'static str>,
 }
 
-/// Solves a plan again from its request and the `device.toml` and `model.toml` beside it.
+/// Solves a plan again from its request and the `device.toml` and `model.toml` beside it, and the `learned.toml` if it learned.
 ///
 /// # Errors
 /// Files that cannot be read, or a solver that gave up.
 pub fn check(path: &Path) -> Result<Checked, PlanError> {
     let committed = file::read::<Plan>(path)?.value;
     let folder = path.parent().unwrap_or_else(|| Path::new(""));
-    let inputs = read_inputs(&folder.join("device.toml"), &folder.join("model.toml"))?;
+    let model = folder.join("model.toml");
+    let mut inputs = read_inputs(&folder.join("device.toml"), &model)?;
     let mut changed_inputs = Vec::new();
     if inputs.device_hash != committed.provenance.device_toml {
         changed_inputs.push("device.toml");
     }
     if inputs.model_hash != committed.provenance.model_toml {
         changed_inputs.push("model.toml");
+    }
+    if let Some(hash) = &committed.provenance.learned_toml {
+        let learning = Learning::beside(&model, &inputs).ok().flatten();
+        if learning.as_ref().is_none_or(|learning| learning.hash != *hash) {
+            changed_inputs.push(learned::FILE);
+        }
+        inputs = learning.map_or(inputs, |learning| learning.inputs);
     }
     let (same, finding) = match plan_of_any(&inputs, &committed.request)? {
         Err(why) => (false, why),

@@ -24,7 +24,7 @@ Then: run --plan plan.toml --prompt \"Once upon a time\"
 Exit codes: 0 done, 1 error or wrong usage, 2 no plan satisfies the limits.";
 
 /// Options that `--check` has no use for: each plan holds its own request.
-const OF_ONE_PLAN: [&str; 23] = [
+const OF_ONE_PLAN: [&str; 24] = [
     "device",
     "model",
     "output",
@@ -44,6 +44,7 @@ const OF_ONE_PLAN: [&str; 23] = [
     "level",
     "kv_format",
     "calibration",
+    "no_learn",
     "without",
     "baseline",
     "explain",
@@ -120,6 +121,9 @@ pub struct Cli {
     /// device.toml is printed too
     #[arg(long, value_name = "FILE", help_heading = "Choices")]
     pub calibration: Option<PathBuf>,
+    /// Do not use learned.toml beside the model's profile, where `run` counts how a mixture's experts are used
+    #[arg(long, help_heading = "Choices")]
+    pub no_learn: bool,
     /// Do not use a mechanism, to see what it gives; may be repeated
     #[arg(long, value_name = "FEATURE", value_parser = feature(), help_heading = "Choices")]
     pub without: Vec<Feature>,

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! question, request   the request, made exact
+//! learned             counts of earlier runs in place of the profile's miss rates
 //! cost                the equations: every price in a plan comes from here
 //! rules, cores, flash, layers   the choices: levels, policies, prompts; cores; reads; pinned neurons and slots of a layer
 //! options, space      all of them: what a configuration chooses among
@@ -70,6 +71,7 @@ pub mod core;
 pub mod explain;
 pub mod faster;
 pub mod frontier;
+pub mod learned;
 pub mod offer;
 pub mod report;
 

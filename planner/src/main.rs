@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use planner::cli::{Cli, Drafting};
+use planner::learned::{self, Learning};
 use planner::{Answer, Inputs, PlanError, check, frontier, report};
 use plans::expectation::prompt_seconds;
 use plans::file::Loaded;
@@ -73,43 +74,60 @@ fn calibration(cli: &Cli, inputs: &Inputs) -> Result<Option<Loaded<Calibration>>
     Ok(loaded)
 }
 
+/// The counts of earlier runs beside `model.toml`; prints a note on a file that is not used.
+fn learning(cli: &Cli, inputs: &Inputs) -> Option<Learning> {
+    if cli.no_learn {
+        return None;
+    }
+    Learning::beside(&cli.model, inputs).unwrap_or_else(|why| {
+        say(format_args!("note: nothing is learned from {why}"));
+        None
+    })
+}
+
 /// One plan.
 fn solve(cli: &Cli) -> anyhow::Result<u8> {
-    let inputs = planner::read_inputs(&cli.device, &cli.model)?;
-    inputs.notes.iter().for_each(|note| say(format_args!("note: {note}")));
-    let calibration = calibration(cli, &inputs)?;
-    let request = cli.request(&inputs, calibration.as_ref())?;
+    let profiled = planner::read_inputs(&cli.device, &cli.model)?;
+    profiled.notes.iter().for_each(|note| say(format_args!("note: {note}")));
+    let learning = learning(cli, &profiled);
+    let inputs = learning.as_ref().map_or(&profiled, |learning| &learning.inputs);
+    let calibration = calibration(cli, inputs)?;
+    let request = cli.request(inputs, calibration.as_ref())?;
     check_outputs(cli)?;
     if cli.simple_rule() {
-        return simple(cli, &inputs, &request, calibration.as_ref());
+        return simple(cli, inputs, &request, calibration.as_ref(), learning.as_ref());
     }
     if let Some(path) = &cli.smt {
-        plans::file::write_bytes(path, PROBLEM, planner::smt_lib(&inputs, &request)?.as_bytes())?;
+        plans::file::write_bytes(path, PROBLEM, planner::smt_lib(inputs, &request)?.as_bytes())?;
     }
     let started = Instant::now();
     let bar = Progress::on_stderr(cli.verbose > 0).bar(1, "solving", Unit::Steps);
-    let answer = planner::plan(&inputs, &request);
+    let answer = planner::plan(inputs, &request);
     drop(bar);
     let seconds = started.elapsed().as_secs_f64();
     tracing::info!(seconds, "solved");
     match answer? {
         Answer::Plan(mut solved) => {
+            if let Some(learning) = &learning {
+                learning.note_in(&mut solved.plan, learning.unlearned_speed(&profiled, &request)?);
+            }
             write(cli, calibration.as_ref(), &mut solved.plan)?;
-            cut_limit(&inputs, &request).iter().for_each(|note| say(format_args!("note: {note}")));
-            disturbed(&inputs).for_each(|note| say(format_args!("note: device.toml: {note}")));
-            slow_prefill(&inputs, &solved.plan).iter().for_each(|note| say(format_args!("warning: {note}")));
+            cut_limit(inputs, &request).iter().for_each(|note| say(format_args!("note: {note}")));
+            disturbed(inputs).for_each(|note| say(format_args!("note: device.toml: {note}")));
+            slow_prefill(inputs, &solved.plan).iter().for_each(|note| say(format_args!("warning: {note}")));
             if cli.json {
                 tell(json!({
                     "plan": solved.plan,
-                    "figures": report::figures(&inputs, &solved.plan),
+                    "figures": report::figures(inputs, &solved.plan),
                     "output": cli.output,
                     "solve_seconds": seconds,
                 }))?;
             } else {
                 tell(format_args!("wrote {}\n", cli.output.display()))?;
-                tell(report::summary(&inputs, &solved.plan))?;
+                learned::gain(&solved.plan).map_or(Ok(()), |gain| tell(format_args!("{gain}\n")))?;
+                tell(report::summary(inputs, &solved.plan))?;
                 if cli.explain {
-                    tell(format_args!("\n{}", report::explanation(&inputs, &solved)))?;
+                    tell(format_args!("\n{}", report::explanation(inputs, &solved)))?;
                 }
             }
             Ok(DONE)
@@ -130,12 +148,16 @@ fn simple(
     inputs: &Inputs,
     request: &Request,
     calibration: Option<&Loaded<Calibration>>,
+    learning: Option<&Learning>,
 ) -> anyhow::Result<u8> {
     if cli.explain || cli.smt.is_some() {
         anyhow::bail!("nothing decides on --baseline simple-rule: leave out --explain and --smt");
     }
     match planner::plan_of_any(inputs, request)? {
         Ok(mut plan) => {
+            if let Some(learning) = learning {
+                learning.note_in(&mut plan, None);
+            }
             write(cli, calibration, &mut plan)?;
             if cli.json {
                 let figures = report::figures(inputs, &plan);
@@ -179,8 +201,11 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
     if cli.simple_rule() {
         anyhow::bail!("--frontier shows the simple rule beside the plans; leave out --baseline simple-rule");
     }
-    let inputs = planner::read_inputs(&cli.device, &cli.model)?;
+    let mut inputs = planner::read_inputs(&cli.device, &cli.model)?;
     inputs.notes.iter().for_each(|note| say(format_args!("note: {note}")));
+    if let Some(learning) = learning(cli, &inputs) {
+        inputs = learning.inputs;
+    }
     let request = cli.request(&inputs, calibration(cli, &inputs)?.as_ref())?;
     let folder = cli.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     frontier::writable(folder, &inputs_of(cli))?;

@@ -13,7 +13,7 @@ use toml::de::DeTable;
 use crate::check::{At, Checked, Wrong};
 use crate::checksum::{self, Integrity, Stated};
 use crate::output_file::{self, InputFiles, OutputKind};
-use crate::{Calibration, ContractError, Device, Model, Plan, SCHEMA, lines};
+use crate::{Calibration, ContractError, Device, Learned, Model, Plan, SCHEMA, lines};
 
 /// Maximum bytes of a contract file. A larger file is something else, and is not read to its end.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -78,11 +78,12 @@ pub trait Contract: Serialize + DeserializeOwned {
 }
 
 /// Each kind's table and name.
-const KINDS: [(&str, &str); 4] = [
+const KINDS: [(&str, &str); 5] = [
     (Device::MARK, Device::KIND),
     (Model::MARK, Model::KIND),
     (Plan::MARK, Plan::KIND),
     (Calibration::MARK, Calibration::KIND),
+    (Learned::MARK, Learned::KIND),
 ];
 
 /// A parsed file.

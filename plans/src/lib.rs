@@ -10,6 +10,7 @@
 //! | `model.toml` ([`Model`]) | `profile` | `plan` |
 //! | `plan.toml` ([`Plan`]) | `plan` | `run` |
 //! | `calibration.toml` ([`Calibration`]) | `run --bench` | `plan` |
+//! | `learned.toml` ([`Learned`]) | `run` | `plan`, `run` |
 //!
 //! This crate knows no solver, no kernel and no model file. It has the types, and reads and writes them. Planner and
 //! runtime share the place of a neuron in the container ([`layout`]), the regions of a plan ([`memory`]) and the constants of the
@@ -31,6 +32,7 @@ pub mod expectation;
 pub mod file;
 pub mod kv;
 pub mod layout;
+pub mod learned;
 mod lines;
 pub mod memory;
 pub mod model;
@@ -49,6 +51,7 @@ pub use checksum::Integrity;
 pub use device::Device;
 pub use error::ContractError;
 pub use kv::KvFormat;
+pub use learned::Learned;
 pub use model::Model;
 pub use plan::Plan;
 pub use policy::Policy;

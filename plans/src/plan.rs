@@ -91,7 +91,7 @@ pub struct Target {
 }
 
 /// Where the plan came from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanProvenance {
     /// Name and version of the program that wrote the file.
@@ -106,6 +106,15 @@ pub struct PlanProvenance {
     /// The day of the calibration; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration_date: Option<String>,
+    /// BLAKE3 of the `learned.toml` whose counts replace the model's miss rates; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned_toml: Option<String>,
+    /// Tokens counted in that file; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned_tokens: Option<u64>,
+    /// Decoding speed, by these counts, of the plan that would be made without them; absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlearned_tokens_per_second: Option<f64>,
     /// [`Plan::quality_hash`]: a hash of `[quality]` and of its losses in `[expected]`.
     pub quality: String,
     /// Whether the `model.toml` has priors in place of measured misses (`profile --instant`); absent: `false`.

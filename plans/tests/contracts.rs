@@ -10,7 +10,7 @@ use expect_test::{Expect, expect};
 use plans::file::{Contract, FILE_BYTES_MAX, parse, read, render, write};
 use plans::memory::kv_bytes_per_token;
 use plans::model::Heads;
-use plans::{Calibration, Device, Integrity, KvFormat, Model, Plan};
+use plans::{Calibration, Device, Integrity, KvFormat, Learned, Model, Plan};
 
 const PLAN: &str = include_str!("plan.toml");
 
@@ -100,6 +100,7 @@ fn no_digit_of_a_measured_file_changes_unnoticed() {
     check::<Device>(include_str!("device.toml"));
     check::<Model>(include_str!("model.toml"));
     check::<Calibration>(include_str!("calibration.toml"));
+    check::<Learned>(include_str!("learned.toml"));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use every::{every_figure, every_rate, every_request};
 use expect_test::expect_file;
 use plans::file::{Contract, read};
 use plans::model::LevelKind;
-use plans::{Calibration, Device, Model, Plan};
+use plans::{Calibration, Device, Learned, Model, Plan};
 
 struct Field {
     key: String,
@@ -172,7 +172,7 @@ fn every_key_is_documented() {
     let mut out = format!(
         "# The keys of the contract files\n\nA test makes this page from the types in `src/`. A key of kind `Option` may be absent; `[]` \
          stands for each entry of a list. A value outside its range is refused when the file is read, with file, line, key, value and \
-         range. All files have `schema = {}`. Unknown keys are refused, and the same values always give the same bytes.\n\n`device.toml`, `model.toml` and `calibration.toml` end in a \
+         range. All files have `schema = {}`. Unknown keys are refused, and the same values always give the same bytes.\n\n`device.toml`, `model.toml`, `calibration.toml` and `learned.toml` end in a \
          checksum of all keys and values: `checksum` in the table `[integrity]`. A file with other figures is refused, because one \
          changed digit can give another plan. After a change by hand write `checksum = \"void\"`; `plan` accepts the file and says \
          so. Files of older versions have no checksum and are accepted.\n",
@@ -183,6 +183,7 @@ fn every_key_is_documented() {
         include_str!("../src/calibration.rs"),
         include_str!("../src/device.rs"),
         include_str!("../src/layout.rs"),
+        include_str!("../src/learned.rs"),
         include_str!("../src/model.rs"),
         include_str!("../src/plan.rs"),
         include_str!("../src/plan/expected.rs"),
@@ -205,6 +206,7 @@ fn every_key_is_documented() {
             "plan",
             ranges::<Calibration>("calibration", |_| ()),
         ),
+        ("Learned", Learned::KIND, "run", "plan, and run", ranges::<Learned>("learned", |_| ())),
     ] {
         write!(out, "\n## {file}\n\nWritten by `{writer}`, read by `{reader}`.\n\n").unwrap();
         out.push_str("| key | kind | unit | possible | meaning |\n|---|---|---|---|---|\n");

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use plans::file::{Contract, parse};
-use plans::{Calibration, Device, Model, Plan};
+use plans::{Calibration, Device, Learned, Model, Plan};
 use toml::de::{DeTable, DeValue};
 
 /// Accepted nonsense: key, values, and why they are valid. Entries of lists are `[]`.
@@ -132,6 +132,11 @@ const FREE: &[(&str, &[&str], &str)] = &[
     ("calibration.measured.model", &["a word"], "for people"),
     ("calibration.measured.device_fingerprint", &["a word"], "compared by `plan`"),
     ("calibration.measured.others_cpu_fraction", &["0"], "nobody else may have worked"),
+    // learned.toml
+    ("learned.learned.model", &["a word"], "for people"),
+    ("learned.learned.*fingerprint", &["a word"], "compared by `plan` and `run`"),
+    ("learned.layers[].frequency_misses*", &["0", "reversed"], "any size may miss any number of visits"),
+    ("learned.layers[].distances[]", &["reversed"], "any distance may be the commonest"),
     ("plan.expected.hit_fraction", &["0"], "everything may be missing"),
     ("plan.expected.missing_p50_over_mean", &["0"], "most tokens may miss nothing"),
     ("plan.expected.active_true_fraction", &["0"], "none of those requested may be active"),
@@ -352,6 +357,11 @@ fn nonsense_in_a_model_is_refused_or_said_to_be_free() {
 #[test]
 fn nonsense_in_a_calibration_is_refused_or_said_to_be_free() {
     refuses::<Calibration>("calibration");
+}
+
+#[test]
+fn nonsense_in_learned_counts_is_refused_or_said_to_be_free() {
+    refuses::<Learned>("learned");
 }
 
 /// Where something is lost, and where drafts are kept: what is free elsewhere is refused there.

@@ -9,6 +9,7 @@ mod explains;
 mod grid;
 mod independent;
 mod kv_formats;
+mod learned;
 mod oracle;
 mod paper;
 mod properties;

@@ -87,6 +87,9 @@ pub(crate) struct ModelArgs {
     /// Allowed rise of perplexity in percent; 0 allows lossless levels only [default: 1]
     #[arg(long, value_name = "PERCENT", help_heading = "Plan")]
     pub(crate) max_loss: Option<f64>,
+    /// Neither count how a mixture's experts are used, nor plan with the counts of earlier runs
+    #[arg(long, help_heading = "Plan")]
+    pub(crate) no_learn: bool,
     /// How the model is profiled where it is not yet, or less thoroughly [default: instant, or as it is]
     #[arg(long, value_enum, help_heading = "Profile")]
     pub(crate) profile: Option<Thoroughness>,

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! DEVICE/device.toml      the machine and a disk, measured once
-//! DEVICE/MODEL/           device.toml, model.toml, the index or container, plan-LIMIT.toml, source.toml
+//! DEVICE/MODEL/           device.toml, model.toml, the index or container, plan-LIMIT.toml, source.toml,
+//!                         learned.toml and learned-plan-LIMIT.toml of mixtures that were used
 //! ```
 
 use std::fs;

@@ -11,6 +11,7 @@
 //! | `home` | the folder of all files: one folder a device and model |
 //! | `machine` | the name of this machine and of a disk, and its free memory |
 //! | `stages` | makes the device profile, the model profile and the plan, where one is missing or stale |
+//! | `learned` | whether to plan again with the counts of earlier runs |
 //! | `fit` | plans a model that is not downloaded, by its header |
 //! | `devices` | devices that were measured elsewhere |
 //! | `keep` | lists and removes models |
@@ -22,6 +23,7 @@ mod doctor;
 mod fit;
 mod home;
 mod keep;
+mod learned;
 mod machine;
 mod model;
 mod programs;

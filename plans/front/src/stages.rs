@@ -16,6 +16,7 @@ use terminal::say;
 
 use crate::cli::{ModelArgs, Thoroughness};
 use crate::home::{Home, Place};
+use crate::learned;
 use crate::machine;
 use crate::model::{Model, SourceFile};
 use crate::programs::{Ended, Program, Programs};
@@ -49,6 +50,9 @@ pub(crate) fn start(arguments: &ModelArgs, serves: bool, options: &[OsString]) -
     let mut words: Vec<OsString> = vec!["--plan".into(), plan.into()];
     if place.storage != place.folder {
         words.extend(["--model".into(), place.storage.join(&profile.container.file).into()]);
+    }
+    if arguments.no_learn {
+        words.push("--no-learn".into());
     }
     words.extend(options.iter().cloned());
     let code = programs.start(Program::Run, &words)?;
@@ -174,14 +178,15 @@ impl Stages<'_> {
         let fits = |plan: &Plan| {
             [&plan.provenance.device_toml, &plan.provenance.model_toml] == [&hashes[0], &hashes[1]]
         };
+        let words = |output: &Path, more: &[OsString]| -> Vec<OsString> {
+            let [device, model] = inputs.each_ref().map(OsString::from);
+            let first =
+                ["--device".into(), device, "--model".into(), model, "--mem".into(), short(limit).into()];
+            first.iter().chain(&options).chain(more).chain(&["-o".into(), output.into()]).cloned().collect()
+        };
         let known = read::<Plan>(&file).ok().filter(|known| fits(&known.value));
         if known.is_none() {
-            let [device, model] = inputs.map(OsString::from);
-            let mut words =
-                vec!["--device".into(), device, "--model".into(), model, "--mem".into(), short(limit).into()];
-            words.extend(options);
-            words.extend(["-o".into(), file.clone().into()]);
-            let planned = self.stage(Program::Plan, &words);
+            let planned = self.stage(Program::Plan, &words(&file, &["--no-learn".into()]));
             if planned.is_err() && profile.has_priors() && !profile.architecture.always_fires() {
                 say(
                     "flashplan: many neurons of this model are zero, and an instant profile does not skip them: try --profile quick",
@@ -190,6 +195,9 @@ impl Stages<'_> {
             planned?;
         }
         let plan = known.map_or_else(|| read::<Plan>(&file), Ok)?.value;
+        let quality = ["--quality".into(), file.clone().into()];
+        let learned = self.learned(profile, &file, fits, |output| words(output, &quality));
+        let (file, plan) = learned.unwrap_or((file, plan));
         let speed = plan.expected.decode_tokens_per_second;
         let [least, most] = with_priors(speed);
         let between =
@@ -201,6 +209,31 @@ impl Stages<'_> {
             plan.quality.level
         ));
         Ok(file)
+    }
+
+    /// The plan beside `file` that has the counts of earlier runs, if it pays; made if there is none that `fits`.
+    fn learned(
+        &self,
+        profile: &ModelProfile,
+        file: &Path,
+        fits: impl Fn(&Plan) -> bool,
+        words: impl Fn(&Path) -> Vec<OsString>,
+    ) -> Option<(PathBuf, Plan)> {
+        let counted = learned::counted(&self.place.folder, profile).filter(|_| !self.arguments.no_learn)?;
+        let output = learned::beside(file);
+        let known = read::<Plan>(&output).ok().map(|known| known.value);
+        let plan = match known.filter(|known| fits(known) && !learned::is_stale(known, counted)) {
+            Some(known) => known,
+            None => {
+                self.stage(Program::Plan, &words(&output)).ok()?;
+                read::<Plan>(&output).ok()?.value
+            }
+        };
+        if !learned::pays(&plan) {
+            return None;
+        }
+        say(learned::gain(&plan));
+        Some((output, plan))
     }
 
     /// The options of `plan` besides files and the limit.

@@ -179,6 +179,7 @@ fn one_command_leads_from_a_file_to_its_text_and_the_next_one_starts_at_once() {
     let (doctor, _) = user.done(&["doctor"]);
     assert!(doctor.contains("measured: plans may use"), "{doctor}");
     served(&user);
+    learns(&user);
 
     // a plan that cannot be has the planner's code, and its words
     let said = user.refused(2, &["run", "model.gguf", "--mem", "40M", "--min-speed", "1e6", "--prompt", "x"]);
@@ -201,6 +202,64 @@ fn one_command_leads_from_a_file_to_its_text_and_the_next_one_starts_at_once() {
     assert!(!folder.exists() && user.path("model.gguf").exists(), "the profile alone goes");
     let said = user.refused(1, &["rm", "model.gguf"]);
     assert!(said.contains("is not prepared"), "{said}");
+}
+
+/// A mixture is planned again by the counts of its use. They predict its hits better, and change no bit.
+fn learns(user: &User) {
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/oxide-qwen.gguf");
+    fs::copy(fixture, user.path("mixture.gguf")).unwrap();
+    let start = |more: &[&str]| -> (Value, String) {
+        let own = ["run", "mixture.gguf", "--mem", "27M", "--prompt", "fn main() {", "-n", "150"];
+        let (figures, said) = user.done(&[&own, more, &["--", "--no-probe", "--json"]].concat());
+        (serde_json::from_str(&figures).unwrap(), said)
+    };
+    let (first, said) = start(&[]);
+    assert_eq!(called(&said), ["profile", "plan", "run"], "{said}");
+    let device = fs::read_dir(user.path("data/flashplan")).unwrap().next().unwrap().unwrap().path();
+    let mut folders = fs::read_dir(device).unwrap().map(|entry| entry.unwrap().path());
+    let folder = folders.find(|path| path.join("learned.toml").exists()).unwrap();
+    let file = folder.join("learned.toml");
+    let counted = || plans::file::read::<plans::Learned>(&file).unwrap().value.learned.tokens;
+    assert_eq!(counted(), first["decode_tokens"].as_u64().unwrap(), "tokens that were decoded");
+    let held = fs::read_to_string(&file).unwrap();
+    assert!(!held.contains("main"), "no text of the prompt: {held}");
+    while counted() < plans::learned::TOKENS_MIN {
+        let (_, said) = start(&[]);
+        assert_eq!(called(&said), ["run"], "too few tokens to learn from: {said}");
+    }
+
+    let (learned, said) = start(&[]);
+    assert_eq!(called(&said), ["plan", "run"], "{said}");
+    let plan = plans::file::read::<plans::Plan>(&folder.join("learned-plan-27M.toml")).unwrap().value;
+    let speed = plan.expected.decode_tokens_per_second;
+    let without = plan.provenance.unlearned_tokens_per_second.unwrap();
+    let pays = speed >= 1.05 * without;
+    assert_eq!(said.contains("tok/s planned instead of"), pays, "{speed} {without}: {said}");
+    let executed = if pays { "/learned-plan-27M.toml" } else { "/plan-27M.toml" };
+    let last = said.lines().rfind(|line| line.starts_with("$ ")).unwrap();
+    assert!(last.contains(executed), "{speed} {without}: {last}");
+    assert_eq!(learned["logits_hash"], first["logits_hash"], "equal quality keys, equal bits");
+
+    // predicted by the counts, and by the routes of another model
+    let error = |name: &str| {
+        let mut run = Command::new(Path::new(FLASHPLAN).with_file_name("run"));
+        run.arg("--plan").arg(folder.join(name)).args(["--prompt", "fn main() {", "-n", "150"]);
+        let output = run.args(["--no-probe", "--json", "--no-learn"]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(figures["logits_hash"], first["logits_hash"], "{name}");
+        let hits = |key: &str| figures[key].as_f64().unwrap();
+        (hits("hit_fraction_predicted") - hits("hit_fraction")).abs()
+    };
+    let before = counted();
+    let (by_counts, by_others) = (error("learned-plan-27M.toml"), error("plan-27M.toml"));
+    assert!(by_counts < 0.1 && by_counts < by_others / 2.0, "{by_counts} {by_others}");
+    let (_, said) = start(&["--no-learn"]);
+    assert!(called(&said) == ["run"] && said.contains("/plan-27M.toml"), "{said}");
+    assert_eq!(counted(), before, "nothing is counted");
+    let (_, said) = start(&[]);
+    assert_eq!(called(&said), ["run"], "the counts have hardly grown: {said}");
+    assert!(counted() > before, "more tokens are counted");
 }
 
 /// A server answers, and ends when this program is asked to.

@@ -16,7 +16,7 @@ use crate::check::{
 use crate::engine::{DRAFT_TOKENS_MAX, SEQUENCES_MAX};
 use crate::layout::PARTS;
 use crate::model::check::level_name;
-use crate::{Backend, PAGE_BYTES, SCHEMA, terms};
+use crate::{Backend, PAGE_BYTES, SCHEMA, learned, terms};
 use expected::{expected, filling, speculation, together};
 use memory::{cache, regions, regions_beside_counts};
 
@@ -132,6 +132,9 @@ fn provenance(provenance: &PlanProvenance, at: &At<'_>) -> Checked {
         model_toml,
         calibration_toml,
         calibration_date,
+        learned_toml,
+        learned_tokens,
+        unlearned_tokens_per_second,
         quality,
         priors,
         model_folder,
@@ -144,6 +147,15 @@ fn provenance(provenance: &PlanProvenance, at: &At<'_>) -> Checked {
     }
     if let Some(date) = calibration_date {
         at.key("calibration_date").plain(date)?;
+    }
+    if let Some(hash) = learned_toml {
+        at.key("learned_toml").plain(hash)?;
+    }
+    if let Some(tokens) = learned_tokens {
+        at.key("learned_tokens").count(*tokens, 1, learned::TOKENS_MAX)?;
+    }
+    if let Some(speed) = unlearned_tokens_per_second {
+        at.key("unlearned_tokens_per_second").above_zero(*speed, TOKENS_PER_SECOND_MAX)?;
     }
     at.key("priors").free(*priors);
     if let Some(folder) = model_folder {

@@ -30,7 +30,7 @@ use crate::transformer::{Counters, Transformer};
 mod internals;
 mod link;
 
-pub use internals::EngineExt;
+pub use internals::{EngineExt, Visited};
 pub(crate) use link::{Command, Failure, Link, Outputs, Reply, StepRows};
 
 /// A plan in execution: all memory of the plan, its threads and its reads.

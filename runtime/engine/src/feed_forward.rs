@@ -254,6 +254,7 @@ impl FeedForward {
             self.request_for_each(n, layer, neurons, x)
         };
         neurons.cache.look_up(&self.requested[..count], n.stamp, &mut self.places[..count]);
+        neurons.visit(&self.router[self.router.len() / 2..][..rows * neurons.experts_count()]);
         if n.shape.has_pieces() {
             out.fill(0.0);
         } else {

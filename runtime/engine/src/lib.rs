@@ -68,6 +68,7 @@ mod cache;
 mod fetch;
 mod level;
 mod neurons;
+mod visits;
 mod weights;
 
 mod arena;
@@ -128,7 +129,7 @@ pub mod internals {
     }
     pub mod engine {
         //! Views into a model, a plan, an engine and its sequences that embedders do not need.
-        pub use crate::engine::EngineExt;
+        pub use crate::engine::{EngineExt, Visited};
         pub use crate::open::container;
         pub use crate::plan::contract;
         pub use crate::probe::Probe;

@@ -28,6 +28,7 @@ use crate::container::{
     up_down_checksum,
 };
 use crate::flash::{FILE_BYTES_MAX, Files, LayerSlices};
+use crate::visits::Visits;
 
 mod shape;
 mod slots;
@@ -142,6 +143,8 @@ pub(crate) struct LayerNeurons {
     /// `[experts][ffn_width]`: each expert's ranks, ascending.
     lists: Box<[u32]>,
     ffn_width: usize,
+    /// Visits of experts, for mixtures whose slices have separate parts.
+    visits: Option<Visits>,
 }
 
 /// A layer's slices with separate parts.
@@ -211,6 +214,11 @@ impl LayerNeurons {
                     return Err(NeuronError::Slice { path: container.path.clone(), layer });
                 }
                 let slices = |neurons: u32| neurons / slice as u32;
+                let by_rank = experts.chunks_exact(d.config.ffn_width());
+                let is_counted = apart.is_some()
+                    && d.config.experts() > 1
+                    && by_rank.clone().all(|ranks| ranks.iter().all(|&expert| expert == ranks[0]));
+                let visits = is_counted.then(|| Visits::new(by_rank.map(|ranks| ranks[0]).collect()));
                 Ok(Self {
                     cache: LayerCache::new(
                         plan.policy,
@@ -226,6 +234,7 @@ impl LayerNeurons {
                     experts,
                     lists,
                     ffn_width: d.config.ffn_width(),
+                    visits,
                 })
             })
             .collect()
@@ -276,10 +285,29 @@ impl LayerNeurons {
         self.list(expert).iter().step_by(self.slice).map(|rank| rank / self.slice as u32)
     }
 
+    /// Lets the tokens of a decoding step pass the counts of visits. A step of one token is counted; a batch or a draft shares reads,
+    /// and is priced from single tokens.
+    ///
+    /// *Shapes*: `weights: [tokens, experts]`.
+    pub(crate) fn visit(&mut self, weights: &[f32]) {
+        let experts = self.experts_count();
+        let Some(visits) = &mut self.visits else { return };
+        weights.chunks_exact(experts).for_each(|of| visits.pass(of, weights.len() == experts));
+    }
+
+    /// The counts of visits, if they are kept.
+    pub(crate) fn visits(&self) -> Option<&Visits> {
+        self.visits.as_ref()
+    }
+
     /// Counts the requests of a prompt's tokens, one after another: the slices of each token's experts.
     ///
     /// *Shapes*: `weights: [tokens, experts]`.
     pub(crate) fn count_uses(&mut self, weights: &[f32]) {
+        let experts = self.experts_count();
+        if let Some(visits) = &mut self.visits {
+            weights.chunks_exact(experts).for_each(|of| visits.pass(of, false));
+        }
         let Self { cache, lists, ffn_width, slice, .. } = self;
         let (width, slice) = (*ffn_width, *slice);
         for weights in weights.chunks_exact(lists.len() / width) {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use flashplan::internals::container::{
-    Container, Contents, LevelSource, PredictorSource, SetSource, stored_down_format, write,
+    Container, Contents, LevelSource, PredictorSource, SetSource, stored_down_format, write, write_index,
 };
 use flashplan::internals::engine::{BatchExt as _, EngineExt as _};
 use flashplan::internals::machine::Machine;
@@ -122,6 +122,37 @@ fn container(folder: &Path, model: &str) -> Container {
     Container::open(&path).unwrap()
 }
 
+/// The index of a fixture model in its own order, with the level `dense`; the model is copied beside it.
+fn index(folder: &Path, model: &str) -> Container {
+    let file = format!("{}/../../fixtures/models/{model}.gguf", env!("CARGO_MANIFEST_DIR"));
+    let copy = folder.join("test.gguf");
+    std::fs::copy(file, &copy).unwrap();
+    let source = SourceModel::open(&copy).unwrap();
+    let c = source.config();
+    let orders: Vec<Vec<u32>> = vec![(0..(c.experts() * c.ffn_width()) as u32).collect(); c.layers()];
+    let level = LevelSource {
+        name: "dense".to_owned(),
+        kind: LevelKind::Dense,
+        set: None,
+        thresholds: None,
+        always_on: vec![0; c.layers()],
+    };
+    let contents = Contents {
+        slice_neurons: c.ffn_width(),
+        name: "test",
+        source_fingerprint: "source",
+        source: &source,
+        tokenizer: source.tokenizer_data().unwrap(),
+        down_format: None,
+        orders: &orders,
+        sets: &[],
+        levels: &[level],
+    };
+    let path = folder.join("test.index");
+    write_index(&path, &path.with_extension("part"), contents, &mut |_| true).unwrap();
+    Container::open(&path).unwrap()
+}
+
 /// The choices of a plan of this test.
 #[derive(Debug, Clone, Copy)]
 struct Choice {
@@ -149,7 +180,9 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
     kernels::best().instruction_set().name().clone_into(&mut plan.quality.instruction_set);
     choice.activations.clone_into(&mut plan.quality.activations);
     let neurons = container.neurons() as u32;
-    let (hot, cold) = (neurons / 8, neurons / 4);
+    let slice = d.bundle.slice_neurons as u32;
+    let (hot, cold) = if slice > 1 { (neurons / 4, neurons / 2) } else { (neurons / 8, neurons / 4) };
+    (plan.cache.slice_neurons, plan.read.parts) = (slice, d.bundle.reads_of_slice() as u32);
     (plan.cache.hot_neurons, plan.cache.cold_slots) = (vec![hot; layers], vec![cold; layers]);
     plan.cache.policy = choice.policy;
     plan.decode.compute_cores = cores.to_vec();
@@ -159,7 +192,8 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
         plan.decode.io_cores.clear();
     }
     (plan.read.look_ahead, plan.read.blocking) = (choice.look_ahead, choice.blocking);
-    (plan.read.buffers, plan.read.buffer_bytes, plan.read.depth) = (64, 16384, 8);
+    (plan.read.buffers, plan.read.buffer_bytes, plan.read.depth) =
+        (64, d.bundle.read_bytes_max().max(16384), 8);
     let embedding = container.tensor("token_embd.weight").unwrap();
     let row_bytes = embedding.format.row_bytes(embedding.columns) as u64;
     // an embedding that is the head, too, stays in memory
@@ -254,9 +288,15 @@ fn nothing_is_allocated_after_start() {
     let (_, [on_another, _]) = counted(|| std::thread::scope(|s| s.spawn(|| black_box(Box::new(1))).join()));
     assert!(on_another > 1, "a thread and its box are counted: {on_another}");
 
-    for (model, choices) in [("oxide-dense", choices()), ("oxide-moe", choices().split_off(4))] {
+    // visits of experts are counted where they are read from the model's file
+    let whole = || choices().into_iter().filter(|choice| choice.level == "dense").collect();
+    for (model, is_index, choices) in [
+        ("oxide-dense", false, choices()),
+        ("oxide-moe", false, choices().split_off(4)),
+        ("oxide-moe", true, whole()),
+    ] {
         let folder = tempfile::tempdir().unwrap();
-        let container = container(folder.path(), model);
+        let container = if is_index { index(folder.path(), model) } else { container(folder.path(), model) };
         let opened = Model::open(&container.path).unwrap();
         let tokens: Vec<u32> = (0..24).map(|i| 5 + i * 37 % 900).collect();
         for choice in choices {
@@ -294,6 +334,8 @@ fn nothing_is_allocated_after_start() {
             decode(&mut session, &tokens[20..]);
             assert!(engine.counters().missing > 0, "{model} {choice:?}: neurons are read");
             drop(session);
+            let counted = engine.visits().map(|visited| visited.tokens);
+            assert_eq!(counted, is_index.then_some(10), "{model} {choice:?}: all decoded tokens");
             if choice.sequences > 1 {
                 together(&engine, &tokens, &format!("{model} {choice:?}"));
             }

@@ -18,7 +18,7 @@ use super::input::{self, Inputs, Source};
 use super::session::RunningPlan;
 use super::sessions::Sessions;
 use super::tokenize::{self, TokenizeRequest};
-use super::{Failure, bench, calibration, chat, failure, generate, logits, score, serve, tokens};
+use super::{Failure, bench, calibration, chat, failure, generate, learn, logits, score, serve, tokens};
 
 /// The plan that is executed where none is named.
 pub(super) const PLAN: &str = "plan.toml";
@@ -110,6 +110,11 @@ pub(crate) struct Cli {
     /// Refuse requests that name another model; without this any name means the one that is served
     #[arg(long, requires = "serve", help_heading = "Server")]
     pub(super) strict_model: bool,
+
+    /// Do not count how a mixture's experts are used, in learned.toml beside model.toml, for the next plan. The file has counts, and
+    /// nothing of a prompt
+    #[arg(long, help_heading = "Report")]
+    pub(super) no_learn: bool,
 
     /// Print the perplexity of a text, under the plan and dense; - reads standard input
     #[arg(long, value_name = "FILE", help_heading = "Instead of generating",
@@ -266,10 +271,12 @@ impl Cli {
         let open = |folder: &PathBuf| Sessions::open(folder, self.sessions_size, &session);
         let sessions = self.sessions.as_ref().map(open).transpose()?;
         if let Some(template) = template {
-            return chat::chat(&mut session, &template, sessions, self, stop);
+            let done = chat::chat(&mut session, &template, sessions, self, stop);
+            return self.learn(done, engine, session, contract(plan));
         }
         if let Some(template) = answers {
-            return serve::serve(&mut session, template, sessions, self, stop);
+            let done = serve::serve(&mut session, template, sessions, self, stop);
+            return self.learn(done, engine, session, contract(plan));
         }
         if let Some(text) = scored {
             return score::score(&mut session, text, self.source.as_deref(), self.json, stop);
@@ -286,7 +293,25 @@ impl Cli {
                 _ => Ok(()),
             };
         }
-        generate::generate(&mut session, &tokens, sampler, self)
+        let done = generate::generate(&mut session, &tokens, sampler, self);
+        self.learn(done, engine, session, contract(plan))
+    }
+
+    /// Keeps the counts of a run that ended or was stopped. The engine's memory is freed first, so the plan's limit holds.
+    fn learn(
+        &self,
+        done: Result<(), Failure>,
+        engine: Engine,
+        session: RunningPlan<'_>,
+        plan: &plans::Plan,
+    ) -> Result<(), Failure> {
+        if !self.no_learn && matches!(done, Ok(()) | Err(Failure::Stopped)) {
+            let visited = engine.visits();
+            drop((session, engine));
+            let path = self.plan.as_deref().unwrap_or(Path::new(PLAN));
+            visited.into_iter().for_each(|visited| learn::add(visited, plan, path));
+        }
+        done
     }
 
     /// The template of a chat.

@@ -8,6 +8,7 @@
 //! * `chat` and `serve` hold conversations. A `turn` is one answer, `held` the tokens that a sequence already has,
 //!   `sessions` their keys and values on disk; `reasoning` separates thinking from the answer, `steering`
 //!   says how much of it there is.
+//! * `learn` adds the experts that were visited to `learned.toml`, for the next plan.
 //! * `score`, `logits`, `bench` (with `calibration`) and `tokenize` do other things than generate.
 //! * `figures` sums up a run, with the lower bound in `floor`; `report` prints it, `tokens` and `picture` write it as CSV and SVG.
 
@@ -22,6 +23,7 @@ mod floor;
 mod generate;
 mod held;
 mod input;
+mod learn;
 mod logits;
 mod output;
 mod picture;

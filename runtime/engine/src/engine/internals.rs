@@ -1,11 +1,22 @@
 //! Measurements and facts of an engine for flashplan's own programs, exported through [`crate::internals`].
 
+use plans::learned::LayerVisits;
+
 use super::{Command, Engine, Reply};
 use crate::error::Error;
 use crate::fetch::Replay;
 use crate::pooling::Pooling;
 use crate::probe::Probe;
 use crate::routes::{Routes, RoutesError};
+
+/// Visits of experts since the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Visited {
+    /// Counted tokens.
+    pub tokens: u64,
+    /// Counts of each layer.
+    pub layers: Vec<LayerVisits>,
+}
 
 /// Measurements of an engine, and facts for reports and servers.
 pub trait EngineExt {
@@ -37,6 +48,10 @@ pub trait EngineExt {
     /// # Errors
     /// If the routes are of a model with other experts.
     fn replay_routes(&self, routes: Option<Routes>) -> Result<(), RoutesError>;
+
+    /// Visits of experts by all tokens that were decoded one at a time. `None` for models without experts, and for containers: only
+    /// mixtures that are read from their own file are counted.
+    fn visits(&self) -> Option<Visited>;
 
     /// The read method, for people.
     fn reads(&self) -> &str;
@@ -94,6 +109,13 @@ impl EngineExt for Engine {
         }
         self.ask(Command::Routes(routes));
         Ok(())
+    }
+
+    fn visits(&self) -> Option<Visited> {
+        match self.ask(Command::Visits) {
+            Reply::Visited(visited) => visited.map(|visited| *visited),
+            _ => panic!("the engine reports visits when it is told to"),
+        }
     }
 
     fn reads(&self) -> &str {

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use plans::engine::ROWS_MAX;
 
-use super::Facts;
+use super::{Facts, Visited};
 use crate::container::Container;
 use crate::error::Error;
 use crate::fetch::Replay;
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     RecordReads,
     /// Repeat the recorded reads without compute.
     ReplayReads { depth: usize },
+    /// Report the visits of experts.
+    Visits,
     /// Measure current rates.
     Probe { points: Box<Points> },
 }
@@ -85,6 +87,7 @@ pub(crate) enum Reply {
     Acknowledged,
     Replayed(Result<Option<Replay>, Error>),
     Probed(Box<Probe>),
+    Visited(Option<Box<Visited>>),
 }
 
 /// Why work was not done.
@@ -210,6 +213,7 @@ impl Link {
                 | Reply::Acknowledged
                 | Reply::Copied(_)
                 | Reply::Replayed(_)
+                | Reply::Visited(_)
                 | Reply::Probed(_) => {}
             }
         }
@@ -294,6 +298,9 @@ fn serve(mut transformer: Transformer, commands: &Receiver<Command>, replies: &S
             Command::ReplayReads { depth } => {
                 let replay = transformer.replay_reads(depth).map_err(Error::from);
                 let _ = replies.send(Reply::Replayed(replay));
+            }
+            Command::Visits => {
+                let _ = replies.send(Reply::Visited(transformer.visits().map(Box::new)));
             }
             Command::Probe { points } => {
                 let _ = replies.send(Reply::Probed(Box::new(transformer.probe(&points))));

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::Transformer;
-use crate::neurons::Activity;
+use crate::engine::Visited;
+use crate::neurons::{Activity, LayerNeurons};
 use crate::stage::{StageTimes, Traffic};
+use crate::visits::Visits;
 
 /// Totals since start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -112,6 +114,14 @@ impl Counters {
 }
 
 impl Transformer {
+    /// Visits of experts since start; `None` where they are not counted.
+    pub(crate) fn visits(&self) -> Option<Visited> {
+        let layers = || self.layers.neurons.iter().map(LayerNeurons::visits);
+        let tokens = layers().next()??.tokens();
+        let layers = layers().map(|of| of.map(Visits::counts)).collect::<Option<_>>()?;
+        Some(Visited { tokens, layers })
+    }
+
     /// Totals since start.
     pub(crate) fn counters(&self) -> Counters {
         let activity = self.layers.feed_forward.activity;

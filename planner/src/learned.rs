@@ -1,0 +1,260 @@
+//! `learned.toml` in place of a profile's miss rates: a mixture's visits of experts, as `run` counted them.
+//!
+//! An LRU cache misses the visits whose stack distance is at least the number of slots. The file has distances for four pinned
+//! prefixes; other prefixes are interpolated. The misses of the policy `frequency` are counted with nothing pinned; beside pinned experts
+//! they keep that ratio to LRU. The policy `clock` is not counted, and not planned. *Assumed*: percentiles over the mean, and the
+//! look-ahead, stay the profile's.
+
+use std::path::Path;
+
+use plans::file::{Loaded, read, significant};
+use plans::learned::{FILE, LayerVisits, Learned, PREFIXES, SIZES, TOKENS_MIN, after_prefix, slots_of};
+use plans::model::{LevelKind, LevelLayer, ReuseAxes};
+use plans::plan::{Plan, Request};
+use plans::{ContractError, Model};
+
+use crate::error::PlanError;
+use crate::question::Inputs;
+use crate::request::{as_requested, resolve};
+use crate::{Answer, cost, plan};
+
+/// Profiles with the counts of a `learned.toml`.
+#[derive(Debug, Clone)]
+pub struct Learning {
+    /// The profiles, with learned miss rates.
+    pub inputs: Inputs,
+    /// Counted tokens.
+    pub tokens: u64,
+    /// BLAKE3 of the file.
+    pub hash: String,
+}
+
+impl Learning {
+    /// Applies the file beside `model`; `None` where there is none.
+    ///
+    /// # Errors
+    /// A sentence on why the file is not used.
+    pub fn beside(model: &Path, inputs: &Inputs) -> Result<Option<Self>, String> {
+        let path = model.parent().unwrap_or(Path::new("")).join(FILE);
+        let Loaded { value, hash, .. } = match read::<Learned>(&path) {
+            Ok(loaded) => loaded,
+            Err(ContractError::Missing { .. }) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        Self::of(&value, hash, inputs).map(Some).map_err(|why| format!("{}: {why}", path.display()))
+    }
+
+    /// Profiles with these counts.
+    ///
+    /// # Errors
+    /// As [`Learning::beside`].
+    pub fn of(learned: &Learned, hash: String, inputs: &Inputs) -> Result<Self, String> {
+        let (counted, model) = (&learned.learned, &inputs.model);
+        let tokens = counted.tokens;
+        if counted.model_fingerprint != model.fingerprint
+            || counted.container_fingerprint != model.container.fingerprint
+        {
+            return Err("it counts another model or container".to_owned());
+        }
+        let experts = model.architecture.experts as usize;
+        let fits = learned.layers.iter().all(|layer| layer.visits.len() == experts);
+        if !fits || learned.layers.len() != model.layers.len() || !model.has_slots(LevelKind::Dense) {
+            return Err("it counts experts that model.toml does not have".to_owned());
+        }
+        if tokens < TOKENS_MIN {
+            return Err(format!("it counts {tokens} tokens, and plans learn from {TOKENS_MIN} on"));
+        }
+        let mut inputs = inputs.clone();
+        apply(&mut inputs.model, learned);
+        Ok(Self { inputs, tokens, hash })
+    }
+
+    /// Decoding speed in tokens per second, by the counts, of the plan that is best without them; `None` where there is no such plan.
+    ///
+    /// # Errors
+    /// As [`plan`].
+    pub fn unlearned_speed(&self, profiled: &Inputs, request: &Request) -> Result<Option<f64>, PlanError> {
+        let Answer::Plan(other) = plan(profiled, request)? else { return Ok(None) };
+        let inputs = &*as_requested(&self.inputs, request);
+        let question = resolve(inputs, request)?;
+        let Some(level) = inputs.model.level(&other.plan.quality.level) else { return Ok(None) };
+        let price = cost::decode(&question, &other.decided.decision(level));
+        Ok(Some(significant(1.0 / price.mean_seconds(question.limits.context))))
+    }
+
+    /// Notes in a plan of [`Learning::inputs`] what it learned from. Its misses are no priors.
+    pub fn note_in(&self, plan: &mut Plan, unlearned_speed: Option<f64>) {
+        let provenance = &mut plan.provenance;
+        provenance.priors = false;
+        provenance.learned_toml = Some(self.hash.clone());
+        provenance.learned_tokens = Some(self.tokens);
+        provenance.unlearned_tokens_per_second = unlearned_speed;
+    }
+}
+
+/// The gain of a plan by what it learned, as a line for people; `None` for a plan that did not learn.
+pub fn gain(plan: &Plan) -> Option<String> {
+    let (tokens, speed) = (plan.provenance.learned_tokens?, plan.expected.decode_tokens_per_second);
+    let without = match plan.provenance.unlearned_tokens_per_second {
+        Some(without) => format!("{without:.1} without it"),
+        None => "no plan without it".to_owned(),
+    };
+    Some(format!("learned from {tokens} tokens: planned {speed:.1} tok/s, {without}"))
+}
+
+/// Replaces the miss rates of every level that requests whole experts.
+fn apply(model: &mut Model, learned: &Learned) {
+    let Model { levels, reuse, .. } = model;
+    for level in levels.iter_mut().filter(|level| level.kind == LevelKind::Dense) {
+        level
+            .layers
+            .iter_mut()
+            .zip(&learned.layers)
+            .for_each(|(layer, visits)| replace(layer, visits, reuse));
+    }
+}
+
+/// Replaces a layer's surfaces `[share][cached]`.
+fn replace(layer: &mut LevelLayer, visits: &LayerVisits, axes: &ReuseAxes) {
+    let experts = visits.visits.len() as f64;
+    let surface = |of: &dyn Fn(f64, f64) -> f64| -> Vec<Vec<f64>> {
+        let row = |&share: &f64| {
+            // a larger cache misses no more, whatever noise says
+            let mut least = 1.0_f64;
+            let cells = axes.cached_fraction.iter().map(|cached| {
+                least = least.min(of(share * cached * experts, (1.0 - share) * cached * experts));
+                significant(least)
+            });
+            cells.collect()
+        };
+        axes.pinned_share_fraction.iter().map(row).collect()
+    };
+    layer.miss_fraction = surface(&|pinned, slots| miss_fraction(visits, pinned, slots));
+    layer.frequency_miss_fraction = surface(&|pinned, slots| {
+        let over_lru = if slots > 0.0 { frequency_over_lru(visits, slots / (experts - pinned)) } else { 1.0 };
+        miss_fraction(visits, pinned, slots) * over_lru
+    });
+    layer.clock_miss_fraction.clear();
+}
+
+/// Misses of the policy `frequency` over LRU's, in a cache of a share of the experts, none pinned. 1 where LRU misses nothing.
+fn frequency_over_lru(layer: &LayerVisits, share: f64) -> f64 {
+    let (experts, all) = (layer.visits.len(), layer.visits.iter().sum::<u64>() as f64);
+    let slots = share * experts as f64;
+    let counted = SIZES.iter().zip(&layer.frequency_misses);
+    let counted = counted.map(|(&size, &misses)| (slots_of(experts, size) as f64, misses as f64 / all));
+    let points: Vec<(f64, f64)> =
+        [(0.0, 1.0)].into_iter().chain(counted).chain([(experts as f64, 0.0)]).collect();
+    let at = points.partition_point(|&(of, _)| of <= slots).clamp(1, points.len() - 1);
+    let [(low, before), (high, after)] = [points[at - 1], points[at]];
+    let misses = before + (after - before) * ((slots - low) / (high - low)).clamp(0.0, 1.0);
+    let lru = miss_fraction(layer, 0.0, slots);
+    if lru > 0.0 { misses / lru } else { 1.0 }
+}
+
+/// Share of visits that miss in an LRU cache of `slots` experts beside the first `pinned` ones; either may be a fraction.
+fn miss_fraction(layer: &LayerVisits, pinned: f64, slots: f64) -> f64 {
+    let experts = layer.visits.len();
+    if pinned + slots >= experts as f64 {
+        return 0.0;
+    }
+    let prefix =
+        (0..PREFIXES).rev().find(|&prefix| after_prefix(experts, prefix) as f64 <= pinned).unwrap_or(0);
+    let [here, next] = [prefix, prefix + 1].map(|prefix| after_prefix(experts, prefix) as f64);
+    let weight = (pinned - here) / (next - here);
+    // of the visits beyond a prefix
+    let of_prefix = |prefix: usize| match layer.distances.get(prefix) {
+        Some(distances) => share_from(distances, slots),
+        None => share_from(&[1], slots),
+    };
+    let missed = of_prefix(prefix) + weight * (of_prefix(prefix + 1) - of_prefix(prefix));
+    share_from(&layer.visits, pinned) * missed
+}
+
+/// Share of the counts from a place on; the count at a fraction of a place is counted in part.
+fn share_from(counts: &[u64], place: f64) -> f64 {
+    let all: u64 = counts.iter().sum();
+    let first = (place as usize).min(counts.len());
+    let after: u64 = counts[first..].iter().sum();
+    let part = counts.get(first).map_or(0.0, |&count| count as f64 * place.fract());
+    if all == 0 { 0.0 } else { ((after as f64 - part) / all as f64).clamp(0.0, 1.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight experts: half of all visits are of the last one, most of them at once again.
+    fn layer() -> LayerVisits {
+        LayerVisits {
+            visits: vec![10, 0, 5, 5, 10, 10, 10, 50],
+            distances: vec![
+                vec![40, 20, 10, 10, 10, 5, 5, 0],
+                vec![50, 20, 10, 5, 5, 0],
+                vec![60, 10, 10, 0],
+                vec![50, 10],
+            ],
+            // no slot at first, then 1, 1, 2, 2, 3, 4, 5, 6 and 7
+            frequency_misses: vec![100, 50, 50, 35, 35, 30, 20, 10, 5, 0],
+        }
+    }
+
+    #[test]
+    fn misses_are_the_visits_beyond_the_slots() {
+        let of = |pinned, slots| miss_fraction(&layer(), pinned, slots);
+        let near =
+            |found: f64, expected: f64| assert!((found - expected).abs() < 1e-12, "{found} {expected}");
+        near(of(0.0, 0.0), 1.0);
+        near(of(0.0, 1.0), 0.6);
+        near(of(0.0, 1.5), 0.5);
+        near(of(0.0, 7.0), 0.0);
+        // pinned alone: the visits of the others
+        near(of(1.0, 0.0), 0.9);
+        near(of(2.5, 0.0), 0.875);
+        near(of(6.0, 0.0), 0.6);
+        // a prefix that was counted, and one between two
+        near(of(4.0, 1.0), 0.2);
+        near(of(3.0, 1.0), 0.85 * (40.0 / 90.0 + 20.0 / 80.0) / 2.0);
+        near(of(5.0, 3.0), 0.0);
+        // everything misses less in a larger cache
+        for tenths in 0..80 {
+            let slots = f64::from(tenths) / 10.0;
+            for pinned in [0.0, 0.7, 3.3, 5.1] {
+                assert!(of(pinned, slots + 0.1) <= of(pinned, slots) + 1e-12, "{pinned} {slots}");
+                assert!(of(pinned + 0.1, 0.0) <= of(pinned, 0.0) + 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn surfaces_are_those_of_both_counted_policies_and_never_rise() {
+        let axes = ReuseAxes {
+            cached_fraction: vec![0.0, 0.5, 0.75, 1.0],
+            pinned_share_fraction: vec![0.0, 0.5, 1.0],
+            wide_gap_ranks: None,
+        };
+        let unknown = || vec![vec![0.5; 4]; 3];
+        let mut level = LevelLayer {
+            active_predicted_fraction: 1.0,
+            beta_fraction: 1.0,
+            predicted_neurons_mean: 1.0,
+            predicted_neurons_p99: 1.0,
+            always_on_neurons: 0,
+            miss_fraction: unknown(),
+            clock_miss_fraction: unknown(),
+            frequency_miss_fraction: unknown(),
+            runs_fraction: Vec::new(),
+            runs_over_gaps_fraction: Vec::new(),
+            runs_over_wide_gaps_fraction: Vec::new(),
+        };
+        replace(&mut level, &layer(), &axes);
+        let [lru, frequency] = [&level.miss_fraction, &level.frequency_miss_fraction];
+        assert_eq!((&lru[0], &lru[2]), (&vec![1.0, 0.2, 0.05, 0.0], &vec![1.0, 0.8, 0.6, 0.0]));
+        assert_eq!((&frequency[0], &frequency[2]), (&vec![1.0, 0.2, 0.05, 0.0], &lru[2]), "as counted");
+        // two experts pinned, two of the other six in slots: a third of a cache without pinned ones
+        let of_third = 0.35 + (2.0 / 3.0) * (0.30 - 0.35);
+        let lru_of_third = 0.4 - 0.1 * (2.0 / 3.0);
+        assert_eq!(frequency[1][1], significant(lru[1][1] * of_third / lru_of_third));
+        assert_eq!(level.clock_miss_fraction, Vec::<Vec<f64>>::new(), "not counted, and not planned");
+    }
+}
