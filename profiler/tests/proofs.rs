@@ -518,9 +518,6 @@ fn the_page_of_proofs_is_what_code_and_goldens_say() {
     expect_file!["../../docs/proofs.md"].assert_eq(&page);
 }
 
-/// Conversations that templates render otherwise than Jinja, without a reason: they may only become fewer.
-const UNEXPLAINED_MAX: usize = 7;
-
 #[test]
 fn no_answer_violates_its_schema() {
     let told = json("golden/schemas.json");
@@ -530,9 +527,9 @@ fn no_answer_violates_its_schema() {
 }
 
 #[test]
-fn templates_differ_from_jinja_only_where_that_is_known() {
+fn templates_differ_from_jinja_only_for_a_reason() {
     let open = unexplained();
-    assert!(open.len() <= UNEXPLAINED_MAX, "{open:#?}");
+    assert!(open.is_empty(), "{open:#?}");
 }
 
 #[test]
