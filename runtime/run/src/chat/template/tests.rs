@@ -461,9 +461,9 @@ fn lines_are_indented_as_jinja_does() {
         ("(width='-')", "a\r\nb\u{b}c", "a\n-b\n-c"),
     ] {
         let source = format!("{{{{ text | indent{options} }}}}");
-        let environment = filters::environment(&source, jiff::Zoned::now()).unwrap();
-        let template = environment.get_template(filters::NAME).unwrap();
-        assert_eq!(template.render(json!({ "text": text })).unwrap(), expected, "{options} {text:?}");
+        let environment = filters::environment(&source, Zoned::now()).unwrap();
+        let template = environment.get_template(NAME).unwrap();
+        assert_eq!(template.render(minijinja::context! { text }).unwrap(), expected, "{options} {text:?}");
     }
 }
 
