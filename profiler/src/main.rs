@@ -282,7 +282,7 @@ fn levels_line(levels: &[model::LevelSummary]) -> String {
     match (fewest, levels) {
         (Some(one), [_]) => format!("one, `{}`: every neuron is computed, {}", one.name, loss(one)),
         (Some(fewest), _) => format!(
-            "{} levels, from all neurons down to {} of them at {:+.2} % of perplexity (`{}`)",
+            "{} levels of quality, from all neurons down to {} of them ({:+.2} % of perplexity, `{}`)",
             levels.len(),
             percent(fewest.active_fraction),
             fewest.change_fraction * 100.0,
@@ -517,7 +517,7 @@ mod tests {
             ),
             (
                 vec![level("dense", true, [0.0, 1.0]), level("sign", false, [0.0021, 0.123])],
-                "2 levels, from all neurons down to 12.3 % of them at +0.21 % of perplexity (`sign`)",
+                "2 levels of quality, from all neurons down to 12.3 % of them (+0.21 % of perplexity, `sign`)",
             ),
         ] {
             assert_eq!(levels_line(&levels), said);

@@ -36,8 +36,8 @@ impl Watch {
         let others = self.others()?;
         (others > OTHERS_MAX).then(|| {
             format!(
-                "other work took {:.0} % of the machine's processor time during the measurement; measure again when it \
-                 is quiet",
+                "other work took {:.0} % of the machine's processor time during the measurement; when it is quiet, \
+                 measure again: `profile --out FOLDER` with the folder of device.toml",
                 others * 100.0
             )
         })
