@@ -139,6 +139,14 @@ fn loaded(here: &Profiled) {
         saved["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
     assert_eq!((said.len(), said[0], said[1], said[5]), (7, "Be kind.", FIRST, "And?"), "{saved}");
     // draws are those of the seed
+    // another answer takes the place of the last
+    let typed = "/regenerate\nfn\n/regenerate\n/save again.json\n";
+    let again = talk(here, &["-n", "4", "--temp", "1.5"], typed);
+    again.tells("there is no answer yet");
+    assert_eq!(again.sums().len(), 2, "{:#?}", again.told);
+    let saved: Value = serde_json::from_slice(&std::fs::read(here.path("again.json")).unwrap()).unwrap();
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 2, "{saved}");
+    assert!(again.said.trim_end().ends_with(saved["messages"][1]["content"].as_str().unwrap().trim()));
     // a chat that is told nothing samples
     let mut run = here.run("chat.toml");
     run.args(["--chat", "--template", "template.jinja"]).stdin(Stdio::piped()).stderr(Stdio::piped());

@@ -82,6 +82,7 @@ pub(super) fn chat(
             Line::Text(text) => match commands::parse(&text) {
                 Ok(Entry::Message(said)) => chat.turn(said)?,
                 Ok(Entry::Command(Command::Exit)) => break,
+                Ok(Entry::Command(Command::Regenerate)) => chat.regenerate()?,
                 Ok(Entry::Command(command)) => match chat.obey(command)? {
                     Ok(said) => terminal::say(said),
                     Err(refusal) => say_error(refusal),
@@ -195,6 +196,25 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         let reasoning = Some(answer.reasoning).filter(|text| !text.is_empty());
         let message = Message { reasoning, ..Message::new(Role::Assistant, answer.content) };
         self.conversation.messages.push(message);
+        Ok(())
+    }
+
+    /// Replaces the last answer by another one, which goes on with the sampler's draws. It stays where there is no other.
+    fn regenerate(&mut self) -> Result<(), Failure> {
+        let before = self.conversation.messages.clone();
+        let [earlier @ .., said, answer] = &before[..] else {
+            say_error("there is no answer yet; say something first");
+            return Ok(());
+        };
+        if (said.role, answer.role) != (Role::User, Role::Assistant) {
+            say_error("the last message is no answer to you; say something first");
+            return Ok(());
+        }
+        self.conversation.messages = earlier.to_vec();
+        self.turn(said.content.clone())?;
+        if self.conversation.messages.len() < before.len() {
+            self.conversation.messages = before;
+        }
         Ok(())
     }
 
@@ -313,7 +333,8 @@ impl<'c, 'engine> Chat<'c, 'engine> {
                 self.change(self.conversation.with_system(text.as_deref())).map(|()| said.to_owned())
             }
             Command::Think(steering) => self.think(steering),
-            Command::Exit => Ok(String::new()),
+            // the chat's loop does these
+            Command::Exit | Command::Regenerate => Ok(String::new()),
         })
     }
 

@@ -20,6 +20,8 @@ pub(super) enum Entry {
 pub(super) enum Command {
     Help,
     Reset,
+    /// Another answer to the last message.
+    Regenerate,
     Save(PathBuf),
     Load(PathBuf),
     Stats,
@@ -32,9 +34,10 @@ pub(super) enum Command {
 }
 
 /// Every command and what it does.
-const COMMANDS: [(&str, &str); 9] = [
+const COMMANDS: [(&str, &str); 10] = [
     ("/help", "this list"),
     ("/reset", "begin anew, with the same system message"),
+    ("/regenerate", "replace the last answer by another; with --temp 0 it is the same"),
     ("/save FILE", "write the conversation"),
     ("/load FILE", "go on with one that was written"),
     ("/stats", "what there was so far, and of the last answer what was planned beside what happened"),
@@ -82,6 +85,7 @@ pub(super) fn parse(line: &str) -> Result<Entry, String> {
     let command = match name {
         "help" => Command::Help,
         "reset" => Command::Reset,
+        "regenerate" => Command::Regenerate,
         "save" => Command::Save(file()?),
         "load" => Command::Load(file()?),
         "stats" => Command::Stats,
