@@ -314,25 +314,30 @@ fn a_full_disk_is_told_in_a_sentence_and_nothing_is_left() {
     assert_eq!(files_in(out.path()), [""; 0]);
 }
 
-#[test]
-fn a_file_system_in_memory_is_read_buffered() {
-    let folder = Path::new("/dev/shm");
-    let in_memory = rustix::fs::statfs(folder).is_ok_and(|kind| kind.f_type as u64 == 0x0102_1994);
-    let room = rustix::fs::statvfs(folder).is_ok_and(|space| space.f_bavail * space.f_frsize >= 1 << 30);
-    if !(in_memory && room) {
-        skipped::skipped("/dev/shm", "it is no file system in memory with 1 GiB of room");
-        return;
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "minutes: make test-slow"]
+    fn a_file_system_in_memory_is_read_buffered() {
+        let folder = Path::new("/dev/shm");
+        let in_memory = rustix::fs::statfs(folder).is_ok_and(|kind| kind.f_type as u64 == 0x0102_1994);
+        let room = rustix::fs::statvfs(folder).is_ok_and(|space| space.f_bavail * space.f_frsize >= 1 << 30);
+        if !(in_memory && room) {
+            skipped::skipped("/dev/shm", "it is no file system in memory with 1 GiB of room");
+            return;
+        }
+        let out = tempfile::tempdir().unwrap();
+        let output = profile_of("measured")
+            .args(["--quick", "--storage", "/dev/shm", "--out"])
+            .arg(out.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let device = plans::file::read::<Device>(&out.path().join("device.toml")).unwrap().value;
+        assert_eq!((device.storage.direct, device.storage.file_system.as_str()), (false, "tmpfs"));
+        assert!(device.storage.reads.iter().all(|read| !read.direct));
+        assert!(device.provenance.notes.iter().any(|note| note.contains("reads are buffered")));
+        assert!(String::from_utf8(output.stdout).unwrap().contains("through the page cache"));
     }
-    let out = tempfile::tempdir().unwrap();
-    let output = profile_of("measured")
-        .args(["--quick", "--storage", "/dev/shm", "--out"])
-        .arg(out.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    let device = plans::file::read::<Device>(&out.path().join("device.toml")).unwrap().value;
-    assert_eq!((device.storage.direct, device.storage.file_system.as_str()), (false, "tmpfs"));
-    assert!(device.storage.reads.iter().all(|read| !read.direct));
-    assert!(device.provenance.notes.iter().any(|note| note.contains("reads are buffered")));
-    assert!(String::from_utf8(output.stdout).unwrap().contains("through the page cache"));
 }

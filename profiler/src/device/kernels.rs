@@ -106,7 +106,14 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
         sets = vec![sets[0], sets[sets.len() - 1]];
     }
     let counts = thread_counts(cores.len());
-    let rounds = if context.quick { 3 } else { 5 };
+    // a build with assertions is slow, and its speeds are nobody's
+    let rounds = if cfg!(debug_assertions) {
+        1
+    } else if context.quick {
+        3
+    } else {
+        5
+    };
     let timed = timed(&sets);
     let points = timed.len() * counts.len();
     // in rounds, so that a busy moment disturbs all equally
