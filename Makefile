@@ -103,7 +103,7 @@ say() { printf '\n# %s\n$$ %s\n' "$$1" "$$2"; }; \
 say 'Measure this machine, and a small model that was trained for this demo.' 'profile --quick --model $(notdir $(MODEL))'; \
 $(BIN)/profile --quick --model $(MODEL) --out $(DEMO); \
 model=$$(stat -Lc %s $(DEMO)/*.bundle 2>/dev/null || stat -Lc %s $(MODEL)); \
-say "The model has $$((model >> 20)) MiB. Find the fastest plan that takes $(DEMO_MEM:M=) MiB with the program, and reads the rest from disk." 'plan --mem $(DEMO_MEM)'; \
+say "The model has $$((model >> 20)) MiB, and the program some more. Find the fastest plan for $(DEMO_MEM:M=) MiB in all; the rest is read from disk." 'plan --mem $(DEMO_MEM)'; \
 $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem $(DEMO_MEM) -o $(DEMO)/plan.toml; \
 say 'Continue a text by that plan (the small model knows little), and compare its speed with the plan.' 'run --plan plan.toml --prompt-file demo.txt'; \
 $(BIN)/run --plan $(DEMO)/plan.toml $(1) -n $(DEMO_TOKENS) --temp 0.6 --seed 4
