@@ -445,13 +445,18 @@ mod tests {
     /// Whatever a model wants to write, in every format: calls of tools that there are, with arguments that their schemas allow.
     #[test]
     fn calls_are_ones_and_their_arguments_are_what_the_schemas_say() {
+        in_every_format(6, 0);
+    }
+
+    /// Answers of so many seeds in each format, more than `least` of them calls with arguments.
+    fn in_every_format(seeds: u64, least: usize) {
         let tokenizer = tokenizer();
         let nothing = json!({ "type": "object", "properties": {}, "additionalProperties": false });
         let tools = [journey(), tool("now", &nothing)];
         for format in FORMATS {
             let grammar = of(format, &tools).unwrap_or_else(|error| panic!("{format:?}: {error}"));
             let mut journeys = 0;
-            for seed in 0..6 {
+            for seed in 0..seeds {
                 let Some((text, _)) = written(&grammar, &tokenizer, seed, false) else { continue };
                 let mut calls = Calls::new(format, tools.clone().into(), true);
                 let mut pieces = calls.read(Channel::Answer, &text);
@@ -480,7 +485,15 @@ mod tests {
                     }
                 }
             }
-            assert!(journeys > 0, "{format:?}");
+            assert!(journeys > least, "{format:?}");
+        }
+    }
+
+    mod slow {
+        #[test]
+        #[ignore = "minutes: make test-slow"]
+        fn calls_of_more_seeds_are_ones_and_their_arguments_are_what_the_schemas_say() {
+            super::in_every_format(16, 2);
         }
     }
 
