@@ -105,7 +105,7 @@ $(BIN)/profile --quick --model $(MODEL) --out $(DEMO); \
 model=$$(stat -Lc %s $(DEMO)/*.bundle 2>/dev/null || stat -Lc %s $(MODEL)); \
 say "The model has $$((model >> 20)) MiB, and the program some more. Find the fastest plan for $(DEMO_MEM:M=) MiB in all; the rest is read from disk." 'plan --mem $(DEMO_MEM)'; \
 $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem $(DEMO_MEM) -o $(DEMO)/plan.toml; \
-say 'Continue a text by that plan (the small model knows little), and compare its speed with the plan.' 'run --plan plan.toml --prompt-file demo.txt'; \
+say 'Continue a text by that plan, and compare its speed with the plan. The given text is printed first; the small model knows little.' 'run --plan plan.toml --prompt-file demo.txt'; \
 $(BIN)/run --plan $(DEMO)/plan.toml $(1) -n $(DEMO_TOKENS) --temp 0.6 --seed 4
 endef
 

@@ -84,7 +84,7 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     row(names::PEAK, format!("{} of {}", show(e.memory_peak_bytes), show(plan.memory.limit_bytes)));
     let level = inputs.model.level(&plan.quality.level);
     row(names::CHANGE, level.map_or_else(String::new, loss));
-    row("level", plan.quality.level.clone());
+    row("quality level", plan.quality.level.clone());
     if let Some(loss) = inputs.model.kv_loss(plan.quality.kv()) {
         row("keys and values", kv_loss(&inputs.model, loss));
     }

@@ -13,11 +13,11 @@ pub const PREFILL: &str = "prefill";
 /// Time of a prompt, without the start.
 pub const FIRST_TOKEN: &str = "time to first token";
 /// Time until the engine accepts a prompt.
-pub const START: &str = "start";
+pub const START: &str = "startup";
 /// Bytes read from flash per decoded token.
-pub const READ: &str = "read per token";
+pub const READ: &str = "disk read per token";
 /// Fraction of the requested neurons that were in memory.
-pub const FOUND: &str = "hit rate";
+pub const FOUND: &str = "cache hit rate";
 /// Peak memory of the whole process.
 pub const PEAK: &str = "peak memory";
 /// Change of perplexity at the quality level.

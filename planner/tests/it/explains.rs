@@ -178,7 +178,7 @@ fn percentiles_of_a_token_are_planned_where_the_profile_has_them_and_else_missed
     let told = figures["latency_seconds_predicted"]["p90"].as_f64().unwrap();
     assert_eq!(Some(plans::file::significant(told)), e.decode_seconds_p90);
     let summary = planner::report::summary(&inputs, &spread);
-    for name in ["latency P99", "time to first token", "start"] {
+    for name in ["latency P99", "time to first token", "startup"] {
         assert!(summary.lines().any(|line| line.starts_with(name)), "{name}: {summary}");
     }
     // a start reads what is always in memory, once, no faster than the device reads

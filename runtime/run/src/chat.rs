@@ -162,7 +162,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
     fn greeting(&self) -> String {
         let plan = self.session.plan;
         format!(
-            "{} on {}: level `{}`, a context of {} tokens, {:.1} tok/s planned\n/help lists what there is beside talking; Ctrl-C stops an answer, Ctrl-D ends.",
+            "{} on {}: quality level `{}`, a context of {} tokens, {:.1} tok/s planned\n/help lists what there is beside talking; Ctrl-C stops an answer, Ctrl-D ends.",
             self.session.model.name(),
             plan.target.device,
             plan.quality.level,
@@ -436,7 +436,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             ("model", container(self.session.model).path.display().to_string()),
             ("device", plan.target.device.clone()),
             (
-                "level",
+                "quality level",
                 format!("{}, perplexity {:+.2} %", plan.quality.level, e.perplexity_change_fraction * 100.0),
             ),
             ("keys and values", plan.quality.kv_format.clone()),
@@ -444,7 +444,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
             ("context", format!("{} tokens", plan.context.tokens)),
             ("decode", format!("{:.1} tok/s", e.decode_tokens_per_second)),
             ("prefill", format!("{:.1} tok/s", e.prefill_tokens_per_second)),
-            ("read per token", show(e.bytes_read_per_token.round() as u64)),
+            ("disk read per token", show(e.bytes_read_per_token.round() as u64)),
             (names::FOUND, format!("{:.1} %", e.hit_fraction * 100.0)),
         ] {
             rows.row([name.to_owned(), value]);

@@ -54,7 +54,7 @@ struct Row {
 pub(super) fn text(about: &About<'_>, f: &Figures) -> String {
     let in_blocks = format!(", keys and values in {}", about.kv.name());
     let mut text = format!(
-        "{} on {}: level `{}`{}, at most {} of memory\n\n{}\n",
+        "{} on {}: quality level `{}`{}, at most {} of memory\n\n{}\n",
         about.model,
         about.device,
         about.level,
@@ -206,7 +206,7 @@ fn compared(faster: f64, now: Option<f64>) -> String {
         format!("{:.0} % {than} than", faster.abs() * 100.0)
     };
     let now =
-        now.map_or_else(String::new, |faster| format!(", and {} expected at current rates", against(faster)));
+        now.map_or_else(String::new, |faster| format!(", and {} expected at current rates (`now`)", against(faster)));
     format!("Decoding was {} planned{now}.", against(faster))
 }
 
@@ -420,10 +420,10 @@ mod tests {
     #[test]
     fn keys_and_values_in_blocks_are_named_beside_the_level() {
         for (kv, begins) in [
-            (KvFormat::F32, "oxide-dense on amd-epyc-2c-24g: level `sign`, at most"),
+            (KvFormat::F32, "oxide-dense on amd-epyc-2c-24g: quality level `sign`, at most"),
             (
                 KvFormat::Q8_0,
-                "oxide-dense on amd-epyc-2c-24g: level `sign`, keys and values in Q8_0, at most",
+                "oxide-dense on amd-epyc-2c-24g: quality level `sign`, keys and values in Q8_0, at most",
             ),
         ] {
             assert!(text(&About { kv, ..ABOUT }, &figures()).starts_with(begins), "{kv:?}");
@@ -433,16 +433,16 @@ mod tests {
     #[test]
     fn a_run_that_the_plan_is_for() {
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory
+            oxide-dense on amd-epyc-2c-24g: quality level `sign`, at most 22.0 MiB of memory
 
                                       planned      measured
             decode                412.3 tok/s   398.1 tok/s
             latency P99               4.90 ms       5.20 ms
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
-            start                       71 ms         84 ms
-            read per token          117.2 KiB     120.6 KiB
-            hit rate                   87.9 %        88.1 %
+            startup                     71 ms         84 ms
+            disk read per token     117.2 KiB     120.6 KiB
+            cache hit rate             87.9 %        88.1 %
             peak memory              22.0 MiB      21.0 MiB
             perplexity change         +0.21 %             -
               at most (95 %)          +0.48 %             -
@@ -486,22 +486,22 @@ mod tests {
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory
+            oxide-dense on amd-epyc-2c-24g: quality level `sign`, at most 22.0 MiB of memory
 
                                       planned           now      measured
             decode                412.3 tok/s   390.0 tok/s   398.1 tok/s
             latency P99               4.90 ms             -       5.20 ms
             prefill              1204.0 tok/s  1100.0 tok/s  1003.2 tok/s
             time to first token         53 ms         58 ms         64 ms
-            start                       71 ms         80 ms         84 ms
-            read per token          117.2 KiB                   120.6 KiB
-            hit rate                   87.9 %                      88.1 %
+            startup                     71 ms         80 ms         84 ms
+            disk read per token     117.2 KiB                   120.6 KiB
+            cache hit rate             87.9 %                      88.1 %
             peak memory              22.0 MiB                    21.0 MiB
             perplexity change         +0.21 %                           -
               at most (95 %)          +0.48 %                           -
 
             The text ended after 100 tokens, as many as -n allows.
-            Decoding was 3 % slower than planned, and 2 % faster than expected at current rates.
+            Decoding was 3 % slower than planned, and 2 % faster than expected at current rates (`now`).
         "#]]
         .assert_eq(&format!("{}\n", text(&ABOUT, &figures)));
         // an older plan
@@ -520,9 +520,9 @@ mod tests {
             latency P99               4.90 ms       5.20 ms
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
-            start                       71 ms         84 ms
-            read per token          117.2 KiB     120.6 KiB
-            hit rate                   87.9 %        88.1 %
+            startup                     71 ms         84 ms
+            disk read per token     117.2 KiB     120.6 KiB
+            cache hit rate             87.9 %        88.1 %
             peak memory              22.0 MiB      21.0 MiB
             perplexity change         +0.21 %             -
               at most (95 %)          +0.48 %             -
@@ -552,16 +552,16 @@ mod tests {
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `dense`, at most 22.0 MiB of memory
+            oxide-dense on amd-epyc-2c-24g: quality level `dense`, at most 22.0 MiB of memory
 
                                      planned      measured
             decode               412.3 tok/s   500.0 tok/s
             latency P99              4.90 ms       5.20 ms
             prefill                        -  1003.2 tok/s
             time to first token            -         1.3 s
-            start                      71 ms         84 ms
-            read per token         117.2 KiB     120.6 KiB
-            hit rate                  87.9 %        88.1 %
+            startup                    71 ms         84 ms
+            disk read per token    117.2 KiB     120.6 KiB
+            cache hit rate            87.9 %        88.1 %
             peak memory             22.0 MiB      23.0 MiB
             perplexity change        +0.21 %             -
               at most (95 %)         +0.48 %             -
@@ -595,16 +595,16 @@ mod tests {
             ..figures()
         };
         expect![[r#"
-            oxide-dense on amd-epyc-2c-24g: level `sign`, at most 22.0 MiB of memory
+            oxide-dense on amd-epyc-2c-24g: quality level `sign`, at most 22.0 MiB of memory
 
                                       planned      measured
             decode                          -             -
             latency P99                     -             -
             prefill              1204.0 tok/s  1003.2 tok/s
             time to first token         53 ms         64 ms
-            start                       71 ms         84 ms
-            read per token                  -             -
-            hit rate                        -             -
+            startup                     71 ms         84 ms
+            disk read per token             -             -
+            cache hit rate                  -             -
             peak memory              22.0 MiB      21.0 MiB
             perplexity change         +0.21 %             -
               at most (95 %)          +0.48 %             -
@@ -654,7 +654,7 @@ mod tests {
         assert_eq!(compared(-0.034, None), "Decoding was 3 % slower than planned.");
         assert_eq!(
             compared(-0.25, Some(0.01)),
-            "Decoding was 25 % slower than planned, and as fast as expected at current rates."
+            "Decoding was 25 % slower than planned, and as fast as expected at current rates (`now`)."
         );
     }
 

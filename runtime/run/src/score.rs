@@ -243,7 +243,7 @@ mod tests {
             change by the profile              +0.100 %
             at most, with 95 % confidence      +0.420 %
             read from flash                     5.0 MiB
-            hit rate                            88.15 %
+            cache hit rate                      88.15 %
         "#]]
         .assert_eq(&format!("{}\n", text_of(&score, (0.001, Some(0.0042)))));
         let unread = Score { source_read: false, ..score };

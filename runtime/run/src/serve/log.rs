@@ -45,7 +45,7 @@ impl Log {
         let (context, sequences) = (session.context(), session.sequences());
         let page = page_url(address);
         terminal::say(format_args!(
-            "{model}: level `{level}`, {} of {context} tokens, {speed:.1} tok/s planned",
+            "{model}: quality level `{level}`, {} of {context} tokens, {speed:.1} tok/s planned",
             if sequences == 1 { "a context".to_owned() } else { format!("{sequences} contexts") },
         ));
         terminal::say(format_args!("open {page} in a browser; programs use {page}/v1; Ctrl-C ends"));
