@@ -155,7 +155,7 @@ test-slow: setup ## what `make test` leaves out for its time
 	$(CARGO) test --locked -- slow:: --ignored
 
 chain-all: setup ## the architectures that make test leaves out, from profile over plan to run: about ten minutes
-	$(CARGO) test --locked --test chain -- of_the_same_pieces --ignored --nocapture
+	$(CARGO) test --locked -p profiler --test it -- of_the_same_pieces --ignored --nocapture
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
 	$(CARGO) test --locked --release -p flashplan --lib -- --exact transformer::tests::soak::ten_thousand_tokens --ignored --nocapture
@@ -412,7 +412,7 @@ templates: $(BUILT) ## fixtures/golden/templates.json: llama.cpp's chat template
 	@$(call client_environment,proofs)
 	target/clients/proofs/bin/python fixtures/golden/templates.py --templates $(GOLDEN)/$(LLAMA_SDIST)/vendor/llama.cpp/models/templates \
 	  --run $(BIN)/run --plan $(SCRIPT)/client.toml --out fixtures/golden/templates.json
-	UPDATE_EXPECT=1 $(CARGO) test --locked -p profiler --test proofs
+	UPDATE_EXPECT=1 $(CARGO) test --locked -p profiler --test it proofs
 
 # the suite comes in jsonschema's source distribution
 SUITE := jsonschema-4.26.0
@@ -424,7 +424,7 @@ schemas: $(BUILT) ## fixtures/golden/schemas.json: JSON-Schema-Test-Suite's sche
 	  --no-binary :all: --dest target/clients $(subst -,==,$(SUITE)) && tar -C target/clients -xzf target/clients/$(SUITE).tar.gz; }
 	target/clients/proofs/bin/python $(CLIENTS)/schemas.py --suite target/clients/$(SUITE)/json --run $(BIN)/run --plan $(SCRIPT)/client.toml \
 	  --out fixtures/golden/schemas.json
-	UPDATE_EXPECT=1 $(CARGO) test --locked -p profiler --test proofs
+	UPDATE_EXPECT=1 $(CARGO) test --locked -p profiler --test it proofs
 
 # the page's sources, its bundler and its tests
 .PHONY: page page-check page-pictures

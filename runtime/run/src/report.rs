@@ -205,8 +205,9 @@ fn compared(faster: f64, now: Option<f64>) -> String {
         let than = if faster > 0.0 { "faster" } else { "slower" };
         format!("{:.0} % {than} than", faster.abs() * 100.0)
     };
-    let now =
-        now.map_or_else(String::new, |faster| format!(", and {} expected at current rates (`now`)", against(faster)));
+    let now = now.map_or_else(String::new, |faster| {
+        format!(", and {} expected at current rates (`now`)", against(faster))
+    });
     format!("Decoding was {} planned{now}.", against(faster))
 }
 

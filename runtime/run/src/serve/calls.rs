@@ -359,14 +359,15 @@ impl Calls {
             let tools = Arc::clone(&self.tools);
             let mut text = Cursor::new(&self.held[opened.to..], is_whole);
             match (self.format.openings[opened.which].read)(Known(&tools), &mut text) {
-                Ok(calls) => {
+                Ok(calls) if !calls.is_empty() => {
                     self.held = text.rest().to_owned();
                     pieces.extend(calls.into_iter().map(Piece::Call));
                     self.fence.read("\n");
                     (self.opened, self.begun, self.is_forced) = (None, true, false);
                 }
                 Err(Stop::More) => return,
-                Err(Stop::NoCall) => {
+                // a section without calls is text, too
+                Ok(_) | Err(Stop::NoCall) => {
                     self.opened = None;
                     let mut to = opened.to;
                     if std::mem::take(&mut self.is_forced) {

@@ -3,16 +3,16 @@
 use flashplan::Tokenizer;
 
 /// Logarithm that stands for an impossible token: JSON has no infinity.
-const LEAST: f32 = -9999.0;
+const LEAST: f64 = -9999.0;
 
 /// A token's bytes and log probability (natural logarithm), and the likeliest tokens at its position. The first token of a text has no
 /// probability: no token precedes it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Likelihood {
     pub(super) token: Vec<u8>,
-    pub(super) logprob: Option<f32>,
+    pub(super) logprob: Option<f64>,
     /// Likeliest first.
-    pub(super) top: Vec<(Vec<u8>, f32)>,
+    pub(super) top: Vec<(Vec<u8>, f64)>,
 }
 
 impl Likelihood {
@@ -34,10 +34,10 @@ impl Likelihood {
 }
 
 /// The logarithm of a token's probability, and the `top` highest, each with its token.
-fn among(logits: &[f32], token: u32, top: usize) -> (f32, Vec<(u32, f32)>) {
+fn among(logits: &[f32], token: u32, top: usize) -> (f64, Vec<(u32, f64)>) {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
-    let logprob = |logit: f32| ((f64::from(logit - max) - sum.ln()) as f32).max(LEAST);
+    let logprob = |logit: f32| (f64::from(logit - max) - sum.ln()).max(LEAST);
     let mut best: Vec<(u32, f32)> = Vec::with_capacity(top + 1);
     for (token, &logit) in (0..).zip(logits) {
         if best.len() < top || best.last().is_some_and(|&(_, least)| logit > least) {
@@ -46,7 +46,7 @@ fn among(logits: &[f32], token: u32, top: usize) -> (f32, Vec<(u32, f32)>) {
             best.truncate(top);
         }
     }
-    best.iter_mut().for_each(|(_, logit)| *logit = logprob(*logit));
+    let best = best.into_iter().map(|(token, logit)| (token, logprob(logit))).collect();
     (logits.get(token as usize).map_or(LEAST, |&logit| logprob(logit)), best)
 }
 
@@ -99,14 +99,14 @@ mod tests {
             let (chosen, best) = among(&logits, token as u32, top);
             let total: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
             let expected = |logit: f32| (f64::from(logit).exp() / total).ln();
-            prop_assert!((f64::from(chosen) - expected(logits[token])).abs() < 1e-4);
+            prop_assert!((chosen - expected(logits[token])).abs() < 1e-4);
             let mut sorted: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
             sorted.sort_by(|a, b| b.1.total_cmp(&a.1));
             sorted.truncate(top);
             prop_assert_eq!(best.len(), sorted.len());
             for (found, sorted) in best.iter().zip(sorted) {
                 prop_assert_eq!(found.0, sorted.0);
-                prop_assert!((f64::from(found.1) - expected(sorted.1)).abs() < 1e-4);
+                prop_assert!((found.1 - expected(sorted.1)).abs() < 1e-4);
             }
         }
     }

@@ -261,7 +261,7 @@ struct ChatLikelihoods<'a> {
 #[derive(Serialize)]
 struct ChatLikelihood<'a> {
     token: String,
-    logprob: f32,
+    logprob: f64,
     bytes: &'a [u8],
     #[serde(skip_serializing_if = "Option::is_none")]
     top_logprobs: Option<Vec<Self>>,
@@ -278,8 +278,8 @@ struct TextChoice<'a> {
 #[derive(Serialize)]
 struct TextLikelihoods {
     tokens: Vec<String>,
-    token_logprobs: Vec<Option<f32>>,
-    top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
+    token_logprobs: Vec<Option<f64>>,
+    top_logprobs: Vec<Option<BTreeMap<String, f64>>>,
     text_offset: Vec<usize>,
 }
 
@@ -324,7 +324,7 @@ impl OpenAi {
     }
 
     fn chat_likelihoods<'a>(&self, likelihoods: &'a [Likelihood]) -> Option<ChatLikelihoods<'a>> {
-        let one = |token: &'a [u8], logprob: f32, top| ChatLikelihood {
+        let one = |token: &'a [u8], logprob: f64, top| ChatLikelihood {
             token: lossy(token),
             logprob,
             bytes: token,

@@ -92,6 +92,20 @@ proptest! {
     }
 }
 
+#[test]
+fn a_section_without_calls_is_text() {
+    for (format, text) in [
+        (
+            &named::DEEPSEEK_FENCED,
+            "<\u{ff5c}tool\u{2581}calls\u{2581}begin\u{ff5c}><\u{ff5c}tool\u{2581}calls\u{2581}end\u{ff5c}>",
+        ),
+        (&named::KIMI_K2, "<|tool_calls_section_begin|><|tool_calls_section_end|>"),
+        (&json::MISTRAL, "[TOOL_CALLS][]"),
+    ] {
+        assert_eq!(read(format, false, &[text]).concat(), text, "{}", format.name);
+    }
+}
+
 /// The prompt's opening is not said, and the text after it is whole, wherever its characters begin.
 #[test]
 fn a_forced_call_that_is_none_is_text_to_the_last_character() {

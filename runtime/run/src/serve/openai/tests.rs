@@ -244,7 +244,7 @@ fn alternatives_of_the_same_text_do_not_hide_the_chosen_one() {
     let request = completion(br#"{"prompt": "a", "logprobs": 3}"#, &SERVED).unwrap();
     let head = Head { id: "1".to_owned(), created: 0, model: "m".to_owned() };
     let mut form = OpenAi::new(head, false, &request);
-    let byte = |byte: u8, logprob: f32| (vec![byte], logprob);
+    let byte = |byte: u8, logprob: f64| (vec![byte], logprob);
     let likelihoods = vec![
         Likelihood {
             token: vec![0xc3],

@@ -8,11 +8,7 @@ use std::process::{Command, Output};
 use plans::{Model, Policy};
 use tempfile::TempDir;
 
-#[expect(dead_code, reason = "the hub's own tests use the rest of it")]
-#[path = "../hub/tests/server/mod.rs"]
-mod server;
-
-use server::{NAME, Server};
+use crate::server::{NAME, Server};
 
 fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(path)

@@ -6,8 +6,6 @@
     reason = "helpers fail as the tests they are part of"
 )]
 
-mod tiny;
-
 use std::path::Path;
 
 use flashplan::internals::container::{
@@ -22,6 +20,8 @@ use plans::{KvFormat, Policy};
 use profiler::Context;
 use profiler::model::{ModelOptions, Profile, Summary, Weights, profile, taken};
 use tempfile::TempDir;
+
+use crate::tiny;
 
 /// A folder with a model and a text, and where to write.
 struct Place {

@@ -154,6 +154,6 @@ fn hit_rates_of_policies_beside_the_best_that_there_can_be() {
             writeln!(table, "| {name} | {slots} | {line} |").unwrap();
         }
     }
-    let page = include_str!("../../docs/internals.md");
+    let page = include_str!("../../../docs/internals.md");
     assert!(page.contains(&table), "docs/internals.md lacks this table:\n{table}");
 }

@@ -1,9 +1,6 @@
 //! The endpoint with a fixture model: what clients ask, what they get, and what they may not do.
 #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
 
-#[expect(dead_code, reason = "the other tests use the rest of it")]
-mod programs;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +13,8 @@ use flashplan::internals::pooling::{Pooled, Pooling};
 use flashplan::internals::reference::Reference;
 use serde_json::{Value, json};
 
-use programs::{Profiled, TEMPLATE, done, refused, text};
+use crate::programs;
+use crate::programs::{Profiled, TEMPLATE, done, refused, text};
 
 /// A server that listens.
 struct Server {

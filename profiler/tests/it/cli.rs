@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use plans::Device;
 
-#[expect(dead_code, reason = "the other tests use the rest of it")]
-mod tiny;
+use crate::tiny;
 
 /// The program with a folder for temporary files of this test's own: profiles of other tests need not be waited for.
 fn profile() -> Command {

@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers fail as the tests they are part of")]
 
-#[expect(dead_code, reason = "the other tests use the rest of it")]
-mod tiny;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use crate::tiny;
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()

@@ -3,9 +3,6 @@
 //! A control group measures the peak where one can be made, and the process's own figures everywhere.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-#[expect(dead_code, reason = "the other tests use the rest of it")]
-mod programs;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
@@ -18,7 +15,8 @@ use bench::page_cache;
 use serde_json::{Value, json};
 use skipped::skipped;
 
-use programs::{Profiled, TEMPLATE, text};
+use crate::programs;
+use crate::programs::{Profiled, TEMPLATE, text};
 
 /// More than any limit here: the group only counts then.
 const UNLIMITED: u64 = 4 << 30;

@@ -8,11 +8,7 @@ use std::process::{Command, Output};
 use flashplan::internals::container::Container;
 use tempfile::TempDir;
 
-#[expect(dead_code, reason = "the hub's own tests use the rest of it")]
-#[path = "../hub/tests/server/mod.rs"]
-mod server;
-
-use server::{COMMIT, NAME, Server};
+use crate::server::{COMMIT, NAME, Server};
 
 fn golden(path: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/golden").join(path)).unwrap()

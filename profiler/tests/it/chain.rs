@@ -1,12 +1,6 @@
 //! The three programs one after another on the fixture models, as a user would run them.
 #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
 
-mod goldens;
-#[expect(dead_code, reason = "the other tests use the rest of it")]
-mod programs;
-#[expect(dead_code, reason = "the other tests use the rest of it")]
-mod tiny;
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -19,7 +13,9 @@ use plans::model::LevelKind;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use programs::{Profiled, SHORT_TEXT, done, fixture, json, number, program, refused, text};
+use crate::goldens;
+use crate::programs::{Profiled, SHORT_TEXT, done, fixture, json, number, program, refused, text};
+use crate::tiny;
 
 /// The bounds of a quick profile on a short text may allow no lossy level.
 const ANY_LOSS: [&str; 2] = ["--max-loss", "1000"];

@@ -1,9 +1,6 @@
 //! A conversation with a fixture model: through pipes, and at a terminal.
 #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
 
-#[expect(dead_code, reason = "the other tests use the rest of it")]
-mod programs;
-
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -15,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use programs::{Profiled, TEMPLATE, done, program, refused, text};
+use crate::programs::{Profiled, TEMPLATE, done, program, refused, text};
 
 /// The output of a conversation.
 struct Talk {

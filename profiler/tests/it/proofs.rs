@@ -1,9 +1,7 @@
 //! `docs/proofs.md`: for each architecture, format and rule what proves that it is computed right, taken from the lists in the code
 //! and from the goldens on disk, so that what is missing shows.
-//! `UPDATE_EXPECT=1 cargo test -p profiler --test proofs` writes it anew.
+//! `UPDATE_EXPECT=1 cargo test -p profiler --test it proofs` writes it anew.
 #![expect(clippy::unwrap_used, reason = "a test")]
-
-mod goldens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,6 +13,8 @@ use flashplan::internals::model::gguf::Gguf;
 use flashplan::internals::model::tokenizer::rules;
 use kernels::{Format, InstructionSet};
 use serde_json::Value;
+
+use crate::goldens;
 
 /// What stands where there is no proof.
 const MISSING: &str = "**missing**";
@@ -293,7 +293,7 @@ fn missing(page: &mut String, goldens: &[Golden], of_formats: &[OfFormat]) {
 const HEAD: &str = "# Proofs
 
 Evidence that each architecture, format and rule is computed as in other implementations. This page is written by
-`profiler/tests/proofs.rs` from the lists in the code and the goldens in `fixtures/golden`; nobody edits it.
+`profiler/tests/it/proofs.rs` from the lists in the code and the goldens in `fixtures/golden`; nobody edits it.
 
 ";
 

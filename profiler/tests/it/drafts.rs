@@ -1,12 +1,9 @@
 //! Drafts from profile to text: what is said is what is said without them, and they are refused where nothing is known of them.
 #![expect(clippy::unwrap_used, reason = "a test, whose values say it")]
 
-#[expect(dead_code, reason = "the other tests use the rest of it")]
-mod programs;
-
 use serde_json::Value;
 
-use programs::{Profiled, done, json, number, program, refused, text};
+use crate::programs::{Profiled, done, json, number, program, refused, text};
 
 /// Text that goes round, and text that does not.
 const PROMPTS: [&str; 2] = ["let x = 1;\nlet x = 1;\nlet x = 1;\nlet", "fn main() {"];
