@@ -515,7 +515,7 @@ fn the_page_of_proofs_is_what_code_and_goldens_say() {
     of_schemas(&mut page);
     page.push_str("## What is missing\n\n");
     missing(&mut page, &goldens, &of_all_formats);
-    expect_file!["../../docs/proofs.md"].assert_eq(&page);
+    expect_file!["../../../docs/proofs.md"].assert_eq(&page);
 }
 
 #[test]
