@@ -588,7 +588,8 @@ fn same_logits_at_every_limit(experts: u32, format: tiny::Format, more: u64, sli
     let all = here.plan("all.toml", &["--max-loss", "0"]);
     let cached = |plan: &plans::Plan| plan.memory.hot_bytes + plan.memory.cold_bytes;
     let of_all = [&least, &some, &all].map(|plan| &plan.memory);
-    assert!(cached(&least) < cached(&some) && cached(&some) < cached(&all), "{of_all:?}");
+    // some hold everything where the measured rates ask for smaller buffers than the least has
+    assert!(cached(&least) < cached(&some) && cached(&some) <= cached(&all), "{of_all:?}");
     for plan in [&least, &some, &all] {
         assert_eq!(
             (plan.cache.slice_neurons, plan.read.parts, &*plan.target.container),
