@@ -113,7 +113,12 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
             }
             write(cli, calibration.as_ref(), &mut solved.plan)?;
             cut_limit(inputs, &request).iter().for_each(|note| say(format_args!("note: {note}")));
-            disturbed(inputs).for_each(|note| say(format_args!("note: device.toml: {note}")));
+            let folder = cli.device.parent().unwrap_or(Path::new("."));
+            inputs
+                .device
+                .provenance
+                .disturbed(folder)
+                .for_each(|note| say(format_args!("note: device.toml: {note}")));
             slow_prefill(inputs, &solved.plan).iter().for_each(|note| say(format_args!("warning: {note}")));
             if cli.json {
                 tell(json!({
@@ -278,17 +283,6 @@ fn compare(cli: &Cli) -> anyhow::Result<u8> {
         tell(json!({ "checked": rows }))?;
     }
     Ok(code)
-}
-
-/// Notes of a machine's profile that other work ran meanwhile: all that is planned is as much too slow.
-fn disturbed(inputs: &Inputs) -> impl Iterator<Item = &str> {
-    inputs
-        .device
-        .provenance
-        .notes
-        .iter()
-        .map(String::as_str)
-        .filter(|note| note.starts_with("other work took"))
 }
 
 /// That the limit requested is more than the machine can give, if it is.

@@ -32,7 +32,9 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     let simple = plan.simple_rule.decode_tokens_per_second;
     let simple = if simple > 0.0 {
         let times = e.decode_tokens_per_second / simple;
-        format!("{simple:.1} tok/s (pin the most frequent, all cores); the plan is {times:.2} times as fast")
+        format!(
+            "{simple:.1} tok/s with the most used neurons in memory, on all cores; the plan is {times:.2} times as fast"
+        )
     } else {
         "does not fit".to_owned()
     };
@@ -66,6 +68,12 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
         row(names::WITH_DRAFTS, no_drafts(inputs));
     }
     match of_run.and_then(|of| of.latency_seconds) {
+        Some(of) if of.p99 == of.p50 => {
+            row(
+                names::TOKEN[2],
+                format!("{}, as every token: misses are planned not to vary", duration(of.p99)),
+            );
+        }
         Some(of) => row(names::TOKEN[2], duration(of.p99)),
         None => row(names::TOKEN[2], NO_PERCENTILES.to_owned()),
     }

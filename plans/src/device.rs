@@ -2,6 +2,8 @@
 
 pub(crate) mod check;
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Backend;
@@ -72,6 +74,21 @@ pub struct Provenance {
     /// Sources, and each figure that is assumed rather than measured or published, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+impl Provenance {
+    /// Beginning of the note that other work disturbed the measurement.
+    pub const DISTURBED: &str = "other work took";
+
+    /// The notes that other work disturbed the measurement, each with the command that measures again into `folder`.
+    pub fn disturbed(&self, folder: &Path) -> impl Iterator<Item = String> {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let notes = self.notes.iter().filter(|note| note.starts_with(Self::DISTURBED));
+        notes.map(move |note| {
+            let fact = note.split(';').next().unwrap_or_default();
+            format!("{fact}; when it is quiet, measure again: `profile --out {}`", folder.display())
+        })
+    }
 }
 
 /// Memory that programs can take.

@@ -1,7 +1,8 @@
 //! `profile`: measures a machine and a model.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -131,7 +132,8 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
         let start = Instant::now();
         let name = if arguments.model.is_some() { None } else { arguments.name.as_deref() };
         let summary = device::profile(&context, name)?;
-        for warning in &summary.warnings {
+        let disturbed = summary.device.provenance.disturbed(&context.out);
+        for warning in summary.stand_in.iter().cloned().chain(disturbed) {
             say(format_args!("warning: {warning}"));
         }
         tracing::info!(seconds = start.elapsed().as_secs_f64(), "the device is measured");
@@ -209,8 +211,7 @@ fn summary(device: Option<&device::Summary>, model: Option<&model::Summary>) -> 
         table.row(["levels".to_owned(), levels_line(&summary.levels)]);
         files.extend([&summary.model_toml, &summary.container]);
     }
-    let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-    table.row(["wrote".to_owned(), files.join(", ")]);
+    table.row(["wrote".to_owned(), in_folders(&files)]);
     if let Some(summary) = model {
         let device_toml = summary.model_toml.with_file_name("device.toml");
         let next = format!(
@@ -221,6 +222,16 @@ fn summary(device: Option<&device::Summary>, model: Option<&model::Summary>) -> 
         table.row(["next".to_owned(), next]);
     }
     table.to_string()
+}
+
+/// Files by their folder, in order: `out: a, b; elsewhere: c`.
+fn in_folders(files: &[&PathBuf]) -> String {
+    let of = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let folders = files.chunk_by(|a, b| a.parent() == b.parent()).map(|files| {
+        let names: Vec<_> = files.iter().map(|file| of(file.file_name())).collect();
+        format!("{}: {}", of(files[0].parent().map(Path::as_os_str)), names.join(", "))
+    });
+    folders.collect::<Vec<_>>().join("; ")
 }
 
 /// Processor, memory and its bandwidth.
@@ -282,11 +293,10 @@ fn levels_line(levels: &[model::LevelSummary]) -> String {
     match (fewest, levels) {
         (Some(one), [_]) => format!("one, `{}`: every neuron is computed, {}", one.name, loss(one)),
         (Some(fewest), _) => format!(
-            "{} levels of quality, from all neurons down to {} of them ({:+.2} % of perplexity, `{}`)",
+            "{} levels of quality; the one of the fewest neurons computes {} of them, {:+.2} % of perplexity",
             levels.len(),
             percent(fewest.active_fraction),
-            fewest.change_fraction * 100.0,
-            fewest.name
+            fewest.change_fraction * 100.0
         ),
         (None, _) => "none".to_owned(),
     }
@@ -517,7 +527,7 @@ mod tests {
             ),
             (
                 vec![level("dense", true, [0.0, 1.0]), level("sign", false, [0.0021, 0.123])],
-                "2 levels of quality, from all neurons down to 12.3 % of them (+0.21 % of perplexity, `sign`)",
+                "2 levels of quality; the one of the fewest neurons computes 12.3 % of them, +0.21 % of perplexity",
             ),
         ] {
             assert_eq!(levels_line(&levels), said);

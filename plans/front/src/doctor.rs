@@ -24,13 +24,13 @@ pub(crate) fn doctor() -> anyhow::Result<u8> {
     let free =
         machine::free_bytes(home.path()).map_or_else(String::new, |free| format!(", {} free", show(free)));
     table.row(["files".to_owned(), format!("{}{free}", home.path().display())]);
-    let device = home.path().join(machine::name(home.path())).join("device.toml");
-    let measured = match read::<Device>(&device) {
+    let device_toml = home.path().join(machine::name(home.path())).join("device.toml");
+    let measured = match read::<Device>(&device_toml) {
         Ok(device) => {
             let most = device.value.capacity.plannable_bytes();
-            let notes = device.value.provenance.notes.iter();
-            let disturbed = notes.filter(|note| note.starts_with("other work took"));
-            let disturbed: String = disturbed.map(|note| format!("; {note}")).collect();
+            let folder = device_toml.parent().unwrap_or(home.path());
+            let notes = device.value.provenance.disturbed(folder);
+            let disturbed: String = notes.map(|note| format!("; {note}")).collect();
             format!("measured: plans may use {}{disturbed}", show(most))
         }
         Err(_) => "not measured yet; the first model that is started measures it in about 20 s".to_owned(),

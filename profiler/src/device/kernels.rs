@@ -118,7 +118,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     let points = timed.len() * counts.len();
     // in rounds, so that a busy moment disturbs all equally
     let mut budget = Budget::start(budget(context.quick), points * MEASURES * rounds, 1);
-    let bar = context.bar((points * rounds) as u64, "kernels");
+    let bar = context.bar((points * rounds) as u64, "matrix kernels");
 
     // by kernel and number of threads
     let mut windows: Vec<Vec<[Vec<f64>; MEASURES]>> =

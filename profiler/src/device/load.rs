@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use flashplan::internals::machine::{CpuTimes, OTHERS_MAX};
+use plans::device::Provenance;
 
 use crate::Context;
 
@@ -36,8 +37,8 @@ impl Watch {
         let others = self.others()?;
         (others > OTHERS_MAX).then(|| {
             format!(
-                "other work took {:.0} % of the machine's processor time during the measurement; when it is quiet, \
-                 measure again: `profile --out FOLDER` with the folder of device.toml",
+                "{} {:.0} % of the machine's processor time during the measurement",
+                Provenance::DISTURBED,
                 others * 100.0
             )
         })

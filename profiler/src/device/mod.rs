@@ -32,8 +32,8 @@ pub struct Summary {
     pub device: Device,
     /// The files written, `device.toml` last.
     pub files: Vec<PathBuf>,
-    /// Warnings: reasons to measure again.
-    pub warnings: Vec<String>,
+    /// That another figure stands for the measured size of `run`, if it does.
+    pub stand_in: Option<String>,
 }
 
 /// Time, memory and disk space that a measurement will take.
@@ -115,8 +115,8 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     }
     notes.extend(kernels.notes);
     notes.extend(storage.notes);
-    let warnings: Vec<String> = stand_in.into_iter().chain(others.verdict()).collect();
-    notes.extend(warnings.clone());
+    notes.extend(stand_in.clone());
+    notes.extend(others.verdict());
     let device = Device {
         schema: plans::SCHEMA,
         name: name.map_or_else(|| topology::slug(&machine), str::to_owned),
@@ -155,5 +155,5 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     }
     plans::file::write(&device, &path)?;
     files.push(path);
-    Ok(Summary { device, files, warnings })
+    Ok(Summary { device, files, stand_in })
 }

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use flashplan::internals::container::{
-    Checksums, Contents, LevelSource, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,
+    Checksums, Contents, LevelSource, PredictorSource, PredictorSources, SetSource, SliceSums, Written,
+    WrittenLayers,
 };
 use flashplan::internals::model::source::SourceModel;
 use flashplan::internals::model::tokenizer::TokenizerData;
@@ -36,6 +37,8 @@ pub struct Conversion<'a> {
     pub menu: &'a Menu,
     /// The order of each layer's neurons.
     pub orders: &'a [NeuronOrder],
+    /// Checksums of an index's slices, by layer, where a pass over the files has found them.
+    pub sums: Option<Vec<Vec<SliceSums>>>,
     /// Frees the source's bytes, layer after layer, with `--consume-model`.
     pub consumption: Option<&'a Consumption>,
 }
@@ -113,7 +116,7 @@ impl Conversion<'_> {
     /// # Errors
     /// [`Stopped`], and the system's, such as a full disk.
     pub fn write(&self, context: &Context, path: &Path, estimated_bytes: u64) -> anyhow::Result<Written> {
-        let &Self { name, fingerprint, source, tokenizer, work, menu, orders, consumption } = self;
+        let &Self { name, fingerprint, source, tokenizer, work, menu, orders, ref sums, consumption } = self;
         let levels = levels(work, source, menu, orders)?;
         let kept = |kind| Kept { kind, of: self };
         let predictors = [("sign", kept(LevelKind::Sign)), ("low-rank", kept(LevelKind::LowRank))];
@@ -152,7 +155,13 @@ impl Conversion<'_> {
             levels: &levels,
         };
         let written = if menu.index {
-            flashplan::internals::container::write_index(path, &part, contents, &mut progress)
+            flashplan::internals::container::write_index(
+                path,
+                &part,
+                contents,
+                sums.as_deref(),
+                &mut progress,
+            )
         } else {
             let mut layers = Layers { of: self, part: &part };
             flashplan::internals::container::write(path, &part, contents, &mut layers, &mut progress)

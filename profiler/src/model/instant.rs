@@ -183,7 +183,11 @@ pub fn profile(
     check_free(&context.storage, free_bytes(&context.storage)?, bytes)?;
     let container_file = container_file(&name, menu.index);
     let container_path = context.storage.join(&container_file);
-    let fingerprint = fingerprint::of(context, &source)?;
+    let (fingerprint, sums) = if menu.index {
+        fingerprint::with_sums(context, &source)?
+    } else {
+        (fingerprint::of(context, &source)?, None)
+    };
     replaced(context, options, &source, &container_path, &fingerprint)?
         .into_iter()
         .for_each(|remark| say(format!("warning: {remark}")));
@@ -214,6 +218,7 @@ pub fn profile(
         work: &work,
         menu: &menu,
         orders: &orders,
+        sums,
         consumption: None,
     };
     let written = conversion.write(context, &container_path, bytes)?;

@@ -42,6 +42,7 @@ pub mod missing;
 pub mod observe;
 mod opened;
 pub mod order;
+mod pass;
 pub mod reuse;
 mod space;
 pub mod start;
@@ -347,6 +348,7 @@ impl Profile {
             work,
             menu,
             orders: &swept.orders,
+            sums: None,
             consumption: consumption.as_ref(),
         };
         let written = conversion.write(context, &container_path, self.estimate.container_bytes)?;

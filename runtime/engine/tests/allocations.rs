@@ -149,7 +149,7 @@ fn index(folder: &Path, model: &str) -> Container {
         levels: &[level],
     };
     let path = folder.join("test.index");
-    write_index(&path, &path.with_extension("part"), contents, &mut |_| true).unwrap();
+    write_index(&path, &path.with_extension("part"), contents, None, &mut |_| true).unwrap();
     Container::open(&path).unwrap()
 }
 

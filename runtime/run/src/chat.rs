@@ -306,7 +306,7 @@ impl<'c, 'engine> Chat<'c, 'engine> {
         line += &format!("; context {} of {}]", self.held.len(), self.session.context());
         match answer.ended {
             Ended::EndOfText => {}
-            Ended::Length => line += " Cut off: as many as -n allows.",
+            Ended::Length => line += " Cut off: the limit of -n.",
             Ended::ContextFull => {
                 line += " Cut off: the context is full; /reset begins anew, a plan with a larger --context has room for more.";
             }

@@ -21,7 +21,7 @@ impl Ended {
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::EndOfText => ": the model ended it",
-            Self::Length => ", as many as -n allows",
+            Self::Length => ", the limit of -n",
             Self::ContextFull => ": the context is full; plan with a larger --context for more",
             Self::Interrupt => ": it was interrupted",
         }

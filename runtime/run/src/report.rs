@@ -448,7 +448,7 @@ mod tests {
             perplexity change         +0.21 %             -
               at most (95 %)          +0.48 %             -
 
-            The text ended after 100 tokens, as many as -n allows.
+            The text ended after 100 tokens, the limit of -n.
             Decoding was 3 % slower than planned.
         "#]]
         .assert_eq(&format!("{}\n", text(&ABOUT, &figures())));
@@ -501,7 +501,7 @@ mod tests {
             perplexity change         +0.21 %                           -
               at most (95 %)          +0.48 %                           -
 
-            The text ended after 100 tokens, as many as -n allows.
+            The text ended after 100 tokens, the limit of -n.
             Decoding was 3 % slower than planned, and 2 % faster than expected at current rates (`now`).
         "#]]
         .assert_eq(&format!("{}\n", text(&ABOUT, &figures)));
@@ -610,7 +610,7 @@ mod tests {
             perplexity change         +0.21 %             -
               at most (95 %)          +0.48 %             -
 
-            The text ended after 100 tokens, as many as -n allows.
+            The text ended after 100 tokens, the limit of -n.
                               planned  measured
             latency P50             -         -
             latency P90             -         -

@@ -14,13 +14,14 @@
 
 use std::fs;
 use std::io::{self, Read as _};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use plans::layout::{PARTS, Span};
 use plans::page_cache;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use super::read::ContainerError;
 use super::{TENSOR_ALIGN, TensorEntry};
@@ -208,8 +209,68 @@ impl SourceFile {
 
 /// The checksum of a part of a slice.
 pub(crate) fn part_checksum(layer: usize, slice: usize, part: usize, bytes: &[u8]) -> u32 {
+    xxh3_64_with_seed(bytes, seed(layer, slice, part)) as u32
+}
+
+fn seed(layer: usize, slice: usize, part: usize) -> u64 {
     let seed = (layer as u64) << 32 | slice as u64;
-    xxh3_64_with_seed(bytes, seed ^ (part as u64) << 62) as u32
+    seed ^ (part as u64) << 62
+}
+
+/// A part of an expert in the model's files: gate, up or down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Layer of the expert.
+    pub layer: usize,
+    /// The slice, which is the expert's number as stored.
+    pub slice: usize,
+    /// Which of gate, up and down.
+    pub part: usize,
+    /// Place over all files, as if they were one.
+    pub range: Range<u64>,
+}
+
+/// The checksum of a part whose bytes come in pieces.
+#[derive(Clone)]
+pub struct PartSum(Xxh3);
+
+impl std::fmt::Debug for PartSum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PartSum")
+    }
+}
+
+impl PartSum {
+    /// Of no bytes yet.
+    pub fn new(part: &Part) -> Self {
+        Self(Xxh3::with_seed(seed(part.layer, part.slice, part.part)))
+    }
+
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all bytes so far.
+    pub fn finish(&self) -> u32 {
+        self.0.digest() as u32
+    }
+}
+
+/// All parts of the experts in the order of the files, without empty ones. `None` if weights are in no file, or two parts share bytes.
+pub fn parts_in_files(source: &SourceModel<'_>) -> Option<Vec<Part>> {
+    let mut all = Vec::new();
+    for layer in 0..source.config().layers() {
+        for slice in 0..source.config().experts() {
+            let of_slice = parts(source, layer, slice)?.into_iter().enumerate();
+            for (part, bytes) in of_slice.filter(|(_, bytes)| !bytes.is_empty()) {
+                let start = source.gguf().place_of_bytes(bytes)?;
+                all.push(Part { layer, slice, part, range: start..start + bytes.len() as u64 });
+            }
+        }
+    }
+    all.sort_by_key(|part| part.range.start);
+    all.is_sorted_by(|a, b| a.range.end <= b.range.start).then_some(all)
 }
 
 /// Gate, up and down of an expert as the source has them; without gates: up, nothing, down. `None` where down

@@ -43,8 +43,8 @@ use crate::model::tokenizer::TokenizerData;
 use crate::predictor::Hidden;
 use kernels::Format;
 
+pub use index::{Part, PartSum, SliceSums, Source, SourceFile, parts_in_files};
 pub(crate) use index::{SLICE_WORDS, part_checksum};
-pub use index::{SliceSums, Source, SourceFile};
 pub use read::{Container, ContainerError};
 pub use write::{
     Contents, LevelSource, OUTPUT, PredictorSource, PredictorSources, SetSource, Written, WrittenLayers,

@@ -14,13 +14,14 @@ use super::fixed::{Fixed, fixed_tensors, plain_values, write_level};
 use super::layers::Converted;
 use super::sections::{Sections, hex};
 use super::{OUTPUT, check_orders, check_slices, finish, invalid};
-use crate::container::{Directory, Section, Source, Stored, TENSOR_ALIGN, TensorEntry, index};
+use crate::container::{Directory, Section, SliceSums, Source, Stored, TENSOR_ALIGN, TensorEntry, index};
 use crate::model::source::SourceModel;
 use kernels::Format;
 
 /// Writes an index to `part`, and renames it to `path` when it is complete.
 ///
-/// Every byte of the source is read once, layer after layer. `progress` gets the bytes read so far, and answers whether to go on.
+/// `sums` are the checksums of each layer's slices, in their order, where the files were read before; else every byte of the source is
+/// read once, layer after layer. `progress` gets the bytes read so far, and answers whether to go on.
 ///
 /// # Errors
 /// As [`write`](fn@super::write); also if slices are not whole experts with pieces of down, or there are predictors.
@@ -28,10 +29,11 @@ pub fn write_index(
     path: &Path,
     part: &Path,
     contents: Contents<'_>,
+    sums: Option<&[Vec<SliceSums>]>,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
     check_orders(contents.source, contents.orders)?;
-    let written = write_index_part(part, contents, progress)
+    let written = write_index_part(part, contents, sums, progress)
         .and_then(|written| deliver(part, path, OUTPUT).map(|()| written));
     if written.is_err() {
         // the first error is reported; a second one about a missing file would add nothing
@@ -43,6 +45,7 @@ pub fn write_index(
 fn write_index_part(
     part: &Path,
     contents: Contents<'_>,
+    known: Option<&[Vec<SliceSums>]>,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> io::Result<Written> {
     whole_experts(&contents)?;
@@ -99,7 +102,11 @@ fn write_index_part(
     for (layer, order) in orders.iter().enumerate() {
         let experts: Vec<usize> =
             order.iter().step_by(slice_neurons).map(|&i| i as usize / slice_neurons).collect();
-        let sums = index::sums(source, layer, &experts);
+        let sums = match known.map(|known| known.get(layer)) {
+            Some(Some(known)) if known.len() == experts.len() => known.clone(),
+            Some(_) => return Err(invalid("checksums of other layers than the model has".to_owned())),
+            None => index::sums(source, layer, &experts),
+        };
         let of_expert = |&expert: &usize| index::parts(source, layer, expert).unwrap_or_default();
         let bytes = experts.iter().flat_map(of_expert).map(|part| part.len() as u64).sum();
         found.slices.push(places(source, layer, order, slice_neurons)?);

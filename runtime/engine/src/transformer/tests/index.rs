@@ -110,7 +110,7 @@ pub(super) fn index(path: &Path) -> Container {
         seen.push(bytes);
         true
     };
-    write_index(&index, &index.with_extension("part"), contents, progress).unwrap();
+    write_index(&index, &index.with_extension("part"), contents, None, progress).unwrap();
     let files: u64 = source.gguf().files().map(|(.., bytes)| bytes.len() as u64).sum();
     assert!(seen.is_sorted() && *seen.last().unwrap() <= files, "{seen:?} of {files}");
     Container::open(&index).unwrap()
