@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use plans::{Model, Policy};
 use tempfile::TempDir;
 
+use crate::programs::{Profiled, done, json, number, program};
 use crate::server::{NAME, Server};
 
 fn fixture(path: &str) -> PathBuf {
@@ -92,6 +93,19 @@ fn a_relu_model_runs_dense_and_is_read_in_place() {
     assert!(here.path("oxide-dense.index").exists() && !here.path("oxide-dense.bundle").exists());
     let packed = here.done(&["--instant", "--pack", "--name", "packed", file.to_str().unwrap()]);
     assert!(here.path("packed.bundle").exists() && packed.has_priors());
+}
+
+/// The checksums come of the pass that checks the file; `run` compares them with what it reads.
+#[test]
+fn an_index_has_the_checksums_of_what_run_reads() {
+    for model in ["oxide-qwen", "oxide-dense"] {
+        let here = Profiled::measured();
+        let file = fixture(&format!("models/{model}.gguf")).canonicalize().unwrap();
+        done(program("profile").arg("--instant").arg(&file).arg("--out").arg(here.folder.path()));
+        here.plan("least.toml", &["--objective", "memory", "--max-loss", "1000"]);
+        let report = json(here.run("least.toml").args(["--prompt", "fn main() { let", "-n", "8", "--no-probe"]));
+        assert!(number(&report, "bytes_read_per_token") > 0.0, "{report}");
+    }
 }
 
 #[test]
