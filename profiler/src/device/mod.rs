@@ -32,7 +32,7 @@ pub struct Summary {
     pub device: Device,
     /// The files written, `device.toml` last.
     pub files: Vec<PathBuf>,
-    /// That another figure stands for the measured size of `run`, if it does.
+    /// A warning where another figure stands for the measured size of `run`.
     pub stand_in: Option<String>,
 }
 

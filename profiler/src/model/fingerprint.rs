@@ -22,7 +22,7 @@ pub(super) fn of(context: &Context, source: &SourceModel<'_>) -> anyhow::Result<
     pass_over(context, source, &[], &mut |_, _| {})
 }
 
-/// The same, and by layer the checksums of the experts as stored; `None` where these have no place of their own in the files.
+/// BLAKE3 as by [`of`], and by layer the checksums of the experts as stored. `None`: an expert has no place of its own in the files.
 ///
 /// # Errors
 /// As [`of`].

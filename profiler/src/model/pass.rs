@@ -1,7 +1,7 @@
 //! One pass over a file, past the page cache: pieces come in order while threads read the next ones.
 //!
-//! The page cache would evict what other programs use, for a file of which nothing is looked at twice. In a virtual machine its pages
-//! are often memory that the host has taken back, and then reading a mapping takes a multiple of the disk's time.
+//! The page cache would evict the files of other programs, and nothing of this file is read twice. In a virtual machine the page cache
+//! is often memory that the host has taken back. A mapping is then read several times slower than the disk.
 
 use std::fs::File;
 use std::io;
@@ -79,9 +79,9 @@ fn read(file: &File, piece: &Range<u64>, mut buffer: Slab<u8>) -> Filled {
     while done < at.end {
         match file.read_at(&mut buffer[done..pages], start + done as u64) {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter")),
-            // direct reads go on at a page
+            // a short direct read goes on at its last whole page
             Ok(bytes) if done + bytes < at.end => {
-                done = (done + bytes) / PAGE_BYTES as usize * PAGE_BYTES as usize
+                done = (done + bytes) / PAGE_BYTES as usize * PAGE_BYTES as usize;
             }
             Ok(bytes) => done += bytes,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

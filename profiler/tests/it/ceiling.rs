@@ -1,8 +1,6 @@
 //! The whole process stays below the plan's limit, whatever it reads.
 //!
 //! A control group measures the peak where one can be made, and the process's own figures everywhere.
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;

@@ -1,6 +1,4 @@
 //! The three programs one after another on the fixture models, as a user would run them.
-#![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;

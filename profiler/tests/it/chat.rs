@@ -1,6 +1,4 @@
 //! A conversation with a fixture model: through pipes, and at a terminal.
-#![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
-
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

@@ -1,6 +1,4 @@
 //! Drafts from profile to text: what is said is what is said without them, and they are refused where nothing is known of them.
-#![expect(clippy::unwrap_used, reason = "a test, whose values say it")]
-
 use serde_json::Value;
 
 use crate::programs::{Profiled, done, json, number, program, refused, text};

@@ -1,6 +1,4 @@
 //! `profile --model hf:OWNER/REPO` as a user runs it, with a hub on this machine.
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,6 +1,4 @@
 //! Folders from Hugging Face's hub become GGUF files that a profile begins with, once.
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,4 @@
 //! `profile --instant` and `profile --header`: profiles without calibration.
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -103,7 +101,8 @@ fn an_index_has_the_checksums_of_what_run_reads() {
         let file = fixture(&format!("models/{model}.gguf")).canonicalize().unwrap();
         done(program("profile").arg("--instant").arg(&file).arg("--out").arg(here.folder.path()));
         here.plan("least.toml", &["--objective", "memory", "--max-loss", "1000"]);
-        let report = json(here.run("least.toml").args(["--prompt", "fn main() { let", "-n", "8", "--no-probe"]));
+        let report =
+            json(here.run("least.toml").args(["--prompt", "fn main() { let", "-n", "8", "--no-probe"]));
         assert!(number(&report, "bytes_read_per_token") > 0.0, "{report}");
     }
 }

@@ -1,11 +1,5 @@
 //! The model half on small synthetic models: what is measured agrees with itself, and bad input is refused.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::missing_assert_message,
-    reason = "helpers fail as the tests they are part of"
-)]
-
 use std::path::Path;
 
 use flashplan::internals::container::{

@@ -1,7 +1,5 @@
 //! Profiles of a model that are killed or stopped in the middle, from outside.
 
-#![allow(clippy::unwrap_used, reason = "helpers fail as the tests they are part of")]
-
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;

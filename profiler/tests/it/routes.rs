@@ -1,6 +1,4 @@
 //! The cache that prices policies, against what a phone recorded of a real model's experts.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;

@@ -1,6 +1,4 @@
 //! The endpoint with a fixture model: what clients ask, what they get, and what they may not do.
-#![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "a test, whose values say it")]
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};

@@ -241,7 +241,7 @@ impl std::fmt::Debug for PartSum {
 }
 
 impl PartSum {
-    /// Of no bytes yet.
+    /// The checksum of no bytes.
     pub fn new(part: &Part) -> Self {
         Self(Xxh3::with_seed(seed(part.layer, part.slice, part.part)))
     }

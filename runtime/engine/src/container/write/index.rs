@@ -20,8 +20,8 @@ use kernels::Format;
 
 /// Writes an index to `part`, and renames it to `path` when it is complete.
 ///
-/// `sums` are the checksums of each layer's slices, in their order, where the files were read before; else every byte of the source is
-/// read once, layer after layer. `progress` gets the bytes read so far, and answers whether to go on.
+/// `sums` are the checksums of each layer's slices in their order, if the files were read before. Without them every byte of the source
+/// is read once, layer after layer. `progress` gets the bytes read so far, and answers whether to go on.
 ///
 /// # Errors
 /// As [`write`](fn@super::write); also if slices are not whole experts with pieces of down, or there are predictors.
