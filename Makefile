@@ -103,9 +103,9 @@ say() { printf '\n# %s\n$$ %s\n' "$$1" "$$2"; }; \
 say 'Measure this machine, and a small model that was trained for this demo.' 'profile --quick --model $(notdir $(MODEL))'; \
 $(BIN)/profile --quick --model $(MODEL) --out $(DEMO); \
 model=$$(stat -Lc %s $(DEMO)/*.bundle 2>/dev/null || stat -Lc %s $(MODEL)); \
-say "The model ($$((model >> 20)) MiB) and the program do not fit into $(DEMO_MEM:M=) MiB together. Find the fastest plan that does: it reads the rest from disk." 'plan --mem $(DEMO_MEM)'; \
+say "The model ($$((model >> 20)) MiB) and the program exceed $(DEMO_MEM:M=) MiB: find the fastest plan, which reads the rest from disk." 'plan --mem $(DEMO_MEM)'; \
 $(BIN)/plan --device $(DEMO)/device.toml --model $(DEMO)/model.toml --mem $(DEMO_MEM) -o $(DEMO)/plan.toml; \
-say 'Continue a text by that plan, and compare its speed with the plan. $(if $(PROMPT),The given text,The given text of nine lines) is printed first; the small model knows little.' \
+say 'Continue a text by that plan. $(if $(PROMPT),The given text comes first,Its first nine lines are given); the small model knows little.' \
   'run --plan plan.toml $(if $(PROMPT),--prompt ...,--prompt-file demo.txt) -n $(DEMO_TOKENS)'; \
 $(BIN)/run --plan $(DEMO)/plan.toml $(1) -n $(DEMO_TOKENS) --temp 0.6 --seed 4
 endef

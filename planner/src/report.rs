@@ -33,7 +33,7 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     let simple = if simple > 0.0 {
         let times = e.decode_tokens_per_second / simple;
         format!(
-            "{simple:.1} tok/s with the most used neurons in memory, on all cores; the plan is {times:.2} times as fast"
+            "{simple:.1} tok/s (most used neurons in memory, all cores); the plan is {times:.2} times as fast"
         )
     } else {
         "does not fit".to_owned()
