@@ -116,6 +116,7 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             phases: d.read.phases,
             blocking: d.read.blocking,
             embedding_rows: d.embedding_rows,
+            per_layer_rows: model.architecture.per_layer.is_some(),
         },
         decode: DecodePlan {
             compute_cores: d.cores.clone(),

@@ -222,7 +222,7 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
 /// Why keys and values of a model cannot be stored so, if they cannot.
 fn refused(kv: KvFormat, model: &Model) -> Option<String> {
     let (name, option) = (kv.name(), kv.name().to_lowercase());
-    let mut widths = model.architecture.all_heads().map(|heads| heads.head_width);
+    let mut widths = model.architecture.storing_heads().map(|heads| heads.head_width);
     if let Some(width) = widths.find(|&width| !kv.holds(width.into())) {
         return Some(format!(
             "--kv-format {option} stores keys and values in blocks of {}, and the heads of {} are {width} wide; take f16 or f32",

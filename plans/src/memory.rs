@@ -82,11 +82,25 @@ pub fn slot_part(kind: LevelKind) -> Part {
 
 /// Bytes of keys and values, or of the vectors in their place, that one token of context takes.
 pub fn kv_bytes_per_token(a: &Architecture, format: KvFormat) -> u64 {
+    kv_bytes_of(a, a.storing_heads(), format)
+}
+
+/// Bytes of keys and values that a token reads for each token of context: more than are stored where layers share them.
+pub fn kv_read_bytes_per_token(a: &Architecture, format: KvFormat) -> u64 {
+    kv_bytes_of(a, a.reading_heads(), format)
+}
+
+fn kv_bytes_of(a: &Architecture, heads: impl Iterator<Item = Heads>, format: KvFormat) -> u64 {
     let of_shape = |heads: Heads| {
         let rows = u64::from(heads.layers) * u64::from(a.kept_rows()) * u64::from(heads.kv_heads);
         rows.saturating_mul(format.row_bytes(heads.head_width.into()))
     };
-    a.all_heads().map(of_shape).fold(0, u64::saturating_add)
+    heads.map(of_shape).fold(0, u64::saturating_add)
+}
+
+/// Bytes of the buffer for a row of the per-layer embedding; 0 without one.
+pub fn per_layer_buffer_bytes(a: &Architecture) -> u64 {
+    a.per_layer.map_or(0, |per_layer| embedding_buffer_bytes(per_layer.row_bytes))
 }
 
 /// [`kv_bytes_per_token`] as a plan has it: 0 where all layers have the same heads.
@@ -143,7 +157,8 @@ pub struct Rows {
     /// A block's output, `[rows, width]`.
     pub block_output: u64,
     /// Projections of the token mixer: queries with their gates, keys and values; or `[rows, projected_values]` of a recurrent layer
-    /// or latent attention. A shared expert reuses the buffer: `[rows, width + 2 shared_neurons]`.
+    /// or latent attention. A shared expert reuses the buffer: `[rows, width + 2 shared_neurons]`. So do per-layer embeddings, two of
+    /// their widths a row.
     pub projections: u64,
     /// Result of the token mixer before its output matrix: `[rows, heads * head_width]` of the widest heads, or a recurrent layer's
     /// `[rows, mixed_values]`.
@@ -164,6 +179,8 @@ pub struct Rows {
     pub members: u64,
     /// A mixture's prompt, packed by expert, `[rows * experts used, width]`.
     pub gathered: u64,
+    /// Embeddings, `[rows, width]`, and per-layer embeddings, `[rows, row_values]`, where there are any.
+    pub own_inputs: u64,
 }
 
 /// Whether this many buffers hold [`TRANSPOSED`] neurons wherever a window of reads begins: one read may be used in part.
@@ -239,11 +256,14 @@ impl Rows {
         let recurrent = a.recurrent.map_or(0, |recurrent| recurrent.projected_values.into());
         let latent = a.latent.map_or(0, |latent| latent.projected_values.into());
         let shared = if a.shared_neurons == 0 { 0 } else { width + 2 * u64::from(a.shared_neurons) };
+        let (own, own_inputs) = a.per_layer.map_or((0, 0), |per_layer| {
+            (2 * u64::from(per_layer.width), width + u64::from(per_layer.row_values))
+        });
         Self {
             residual: rows * width,
             normed: rows * width,
             block_output: rows * width,
-            projections: rows * attended.max(recurrent).max(latent).max(shared),
+            projections: rows * attended.max(recurrent).max(latent).max(shared).max(own),
             attended: rows * mixed_values(a),
             rotations: rows * u64::from(a.rotary_embeddings) * widest(a, |heads| heads.head_width.into()),
             router: 2 * (rows + 1) * u64::from(a.experts),
@@ -251,11 +271,12 @@ impl Rows {
             sums: 0,
             members: 0,
             gathered: 0,
+            own_inputs: rows * own_inputs,
         }
     }
 
     /// Elements of each buffer, in memory order; each buffer starts on a cache line.
-    pub fn elements(&self) -> [u64; 11] {
+    pub fn elements(&self) -> [u64; 12] {
         let Self {
             residual,
             normed,
@@ -268,6 +289,7 @@ impl Rows {
             sums,
             members,
             gathered,
+            own_inputs,
         } = *self;
         [
             residual,
@@ -276,6 +298,7 @@ impl Rows {
             projections,
             attended,
             rotations,
+            own_inputs,
             router,
             neurons,
             sums,
@@ -299,7 +322,7 @@ fn mixed_values(a: &Architecture) -> u64 {
 
 /// The largest of a figure over the head shapes of all layers.
 fn widest(a: &Architecture, of: impl Fn(&Heads) -> u64) -> u64 {
-    a.all_heads().map(|heads| of(&heads)).max().unwrap_or(0)
+    a.reading_heads().map(|heads| of(&heads)).max().unwrap_or(0)
 }
 
 /// Bytes of buffers with these elements: each aligned to cache lines, the sum to pages.
@@ -318,7 +341,7 @@ const SLICE_TABLES_BYTES: u64 = 4;
 
 /// Bytes of the tables that say where each neuron is.
 ///
-/// They have an entry for each neuron and each slice, and the cache policy's own ([`slots_tables_bytes`]). Where rows of the embedding
+/// They have an entry for each neuron and each slice, and the cache policy's own ([`slots_tables_bytes`]). Where rows of an embedding
 /// are read, each has a checksum of four bytes.
 pub fn tables_bytes(a: &Architecture, c: &Choices<'_>) -> u64 {
     let of_layer = |(&hot, &cold): (&u32, &u32)| {
@@ -335,7 +358,8 @@ pub fn slots_tables_bytes(a: &Architecture, policy: Policy, slice_neurons: u64, 
 
 /// The part of [`tables_bytes`] that does not depend on the cache, not rounded up to pages.
 pub fn slotless_tables_bytes(a: &Architecture, slice_neurons: u64, embedding_rows: bool) -> u64 {
-    let rows = if embedding_rows { u64::from(a.vocabulary) } else { 0 };
+    let embeddings = u64::from(embedding_rows) + u64::from(a.per_layer.is_some());
+    let rows = embeddings * u64::from(a.vocabulary);
     let slices = a.neurons() / slice_neurons;
     u64::from(a.layers) * (a.neurons() * NEURON_TABLES_BYTES + slices * SLICE_TABLES_BYTES) + rows * 4
 }
@@ -374,7 +398,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         state_bytes: c.sequences.saturating_mul(state_bytes(a)).next_multiple_of(PAGE_BYTES),
         activations_bytes: activations.bytes(),
         prompt_bytes: activations.prompt.bytes(),
-        io_buffers_bytes: c.buffers * c.buffer_bytes + row_buffer,
+        io_buffers_bytes: c.buffers * c.buffer_bytes + row_buffer + per_layer_buffer_bytes(a),
         tables_bytes: tables_bytes(a, c),
         page_tables_bytes: 0,
         decode_total_bytes: 0,

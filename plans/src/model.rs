@@ -117,7 +117,7 @@ pub struct Architecture {
     /// Whether attention's output has a gate, which is projected beside the query; absent: `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gated_attention: bool,
-    /// Layers with keys and values; absent: all.
+    /// Layers that store keys and values; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_layers: Option<u32>,
     /// Neurons of the widest shared expert or dense layer, always in memory and used by every token; absent: 0.
@@ -142,6 +142,13 @@ pub struct Architecture {
     /// Layers whose heads have other shapes than `heads`, `kv_heads` and `head_width`; absent: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_heads: Vec<Heads>,
+    /// Heads of layers that read the keys and values of other layers and store none; absent: there are none. They do not count in
+    /// `kv_layers` and `other_heads`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sharing_heads: Vec<Heads>,
+    /// Sizes of per-layer embeddings; absent: there are none. Each token reads its row from flash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_layer: Option<PerLayer>,
     /// Sizes of the layers with a recurrent state instead of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,
@@ -187,6 +194,18 @@ pub struct Recurrent {
     pub projected_values: u32,
     /// Input width of the widest output matrix, layers with attention included.
     pub mixed_values: u32,
+}
+
+/// Per-layer embeddings: each block has an input of its own for each token. The table stays in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PerLayer {
+    /// Values of a block's input of a token.
+    pub width: u32,
+    /// Values of a token's row: its inputs of all blocks.
+    pub row_values: u32,
+    /// Bytes of a token's row in the file.
+    pub row_bytes: u64,
 }
 
 /// Latent attention: one stored vector for the keys and values of all heads of a token.
@@ -248,13 +267,18 @@ impl Architecture {
         u64::from(self.neurons_per_expert) * u64::from(self.experts_used)
     }
 
-    /// Layers with keys and values.
+    /// Layers that store keys and values.
     pub fn kv_layers(&self) -> u32 {
         self.kv_layers.unwrap_or(self.layers)
     }
 
-    /// The heads of all layers with keys and values, shape by shape.
-    pub fn all_heads(&self) -> impl Iterator<Item = Heads> + Clone + '_ {
+    /// The heads of all layers with attention, shape by shape: layers that store keys and values, then layers that share them.
+    pub fn reading_heads(&self) -> impl Iterator<Item = Heads> + Clone + '_ {
+        self.storing_heads().chain(self.sharing_heads.iter().copied())
+    }
+
+    /// The heads of all layers that store keys and values, shape by shape.
+    pub fn storing_heads(&self) -> impl Iterator<Item = Heads> + Clone + '_ {
         let others: u32 = self.other_heads.iter().map(|other| other.layers).fold(0, u32::saturating_add);
         let own = Heads {
             layers: self.kv_layers().saturating_sub(others),

@@ -260,9 +260,17 @@ pub struct ReadPlan {
     /// Whether a row of the token embedding is read when its token comes; absent: `false`, the embedding is in memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub embedding_rows: bool,
+    /// Whether a row of the per-layer embedding is read for each token; absent: `false`, the model has none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub per_layer_rows: bool,
 }
 
 impl ReadPlan {
+    /// Whether rows of an embedding are read.
+    pub fn reads_rows(&self) -> bool {
+        self.embedding_rows || self.per_layer_rows
+    }
+
     /// Reads that the buffers hold.
     pub fn held(&self) -> u32 {
         self.buffers.saturating_mul(self.parts)

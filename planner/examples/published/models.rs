@@ -170,6 +170,8 @@ pub(crate) fn model(which: Published, given: &Assumed) -> Model {
             gated_attention: false,
             kv_layers: None,
             other_heads: Vec::new(),
+            sharing_heads: Vec::new(),
+            per_layer: None,
             shared_neurons: 0,
             rotary_embeddings: 1,
             vocabulary: 32000,

@@ -7,7 +7,7 @@ use plans::engine::{
     SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES, run_neurons,
 };
 use plans::layout::Part;
-use plans::memory::{kv_bytes_per_token, slot_part};
+use plans::memory::{kv_read_bytes_per_token, slot_part};
 use plans::model::{Heads, Level, LevelKind, Model};
 use plans::overlap::{Stages, uneven};
 use plans::terms::Work;
@@ -79,8 +79,8 @@ pub fn context_seconds(model: &Model, kv: KvFormat, r: &Rates) -> f64 {
 pub fn context(model: &Model, kv: KvFormat, r: &Rates) -> Work {
     let a = &model.architecture;
     let of_shape = |heads: Heads| f64::from(heads.layers) * 2.0 * heads.query_width() as f64;
-    let values: f64 = a.all_heads().map(of_shape).sum();
-    let bytes = kv_bytes_per_token(a, kv) as f64;
+    let values: f64 = a.reading_heads().map(of_shape).sum();
+    let bytes = kv_read_bytes_per_token(a, kv) as f64;
     Work {
         compute_seconds: compute_seconds(values, r.attention),
         stream_seconds: memory_seconds(bytes, r.stream),

@@ -4,7 +4,7 @@ use plans::memory::embedding_buffer_bytes;
 use plans::model::Level;
 use plans::plan::{mean_position, measured_run};
 use plans::terms::Work;
-use plans::{Backend, Policy};
+use plans::{Backend, PAGE_BYTES, Policy};
 
 use super::misses;
 use super::rates::rates;
@@ -85,16 +85,34 @@ impl DecodePrice {
     }
 }
 
-/// Reading a row of the token embedding, if rows are read.
+/// Reading a token's rows of embeddings: of the token embedding if its `rows` are read, and of the per-layer embedding.
 pub fn embedding_seconds(question: &Question<'_>, rows: bool) -> f64 {
-    if rows { embedding_row_seconds(question).unwrap_or(0.0) } else { 0.0 }
+    let of_tokens = if rows { embedding_row_seconds(question).unwrap_or(0.0) } else { 0.0 };
+    let per_layer = question.model.architecture.per_layer.map_or(0.0, |per_layer| {
+        row_seconds(question, per_layer.row_bytes).unwrap_or_else(|| {
+            let curves = ReadCurves::of_one(&question.device.storage.reads[0]);
+            1.0 / curves.reads_per_second(embedding_buffer_bytes(per_layer.row_bytes) as f64, 1.0)
+        })
+    });
+    of_tokens + per_layer
+}
+
+/// Reads of a token's row of the per-layer embedding, and their bytes: a row begins anywhere in a page.
+fn per_layer_reads(question: &Question<'_>) -> (f64, f64) {
+    let per_layer = question.model.architecture.per_layer;
+    per_layer.map_or((0.0, 0.0), |per_layer| (1.0, (per_layer.row_bytes + PAGE_BYTES) as f64))
 }
 
 /// Reading a row of the token embedding, by itself; `None` where no such read was measured.
 pub fn embedding_row_seconds(question: &Question<'_>) -> Option<f64> {
+    let model = question.model;
+    row_seconds(question, model.parts.embedding_bytes / u64::from(model.architecture.vocabulary).max(1))
+}
+
+/// Reading so many bytes anywhere in the file, one read at a time; `None` where no such read was measured.
+fn row_seconds(question: &Question<'_>, row_bytes: u64) -> Option<f64> {
     let Question { device, model, .. } = question;
-    let row = model.parts.embedding_bytes / u64::from(model.architecture.vocabulary).max(1);
-    let block = embedding_buffer_bytes(row) as f64;
+    let block = embedding_buffer_bytes(row_bytes) as f64;
     let direct = device.storage.direct;
     let curves =
         ReadCurves::new(question.flash(), Backend::Pread, direct, "random", 1, model.container.bytes)?;
@@ -109,6 +127,7 @@ pub fn decode(question: &Question<'_>, d: &Decision<'_>) -> DecodePrice {
     let interference = reads.interference(d.shared, r.threads);
     let mut price = DecodePrice { rest: rest(model, &r), ..DecodePrice::default() };
     price.rest.read_seconds = embedding_seconds(question, d.embedding_rows);
+    (price.reads.0, price.bytes_read) = per_layer_reads(question);
     let mut serial = price.rest.seconds();
     let (_, generated) = measured_run(limits.context);
     for layer in 0..d.level.layers.len() {

@@ -12,6 +12,7 @@ mod kv_formats;
 mod learned;
 mod oracle;
 mod paper;
+mod per_layer;
 mod properties;
 mod rates;
 mod slices;

@@ -2,7 +2,8 @@
 
 use super::{
     Architecture, ContainerIdentity, DenseQuality, Drafts, GAP_RANKS, Heads, KvLoss, Latent, LayerActivity,
-    Level, LevelKind, LevelLayer, Model, ModelProvenance, PERPLEXITY_MAX, Parts, Recurrent, ReuseAxes,
+    Level, LevelKind, LevelLayer, Model, ModelProvenance, PERPLEXITY_MAX, Parts, PerLayer, Recurrent,
+    ReuseAxes,
 };
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, LOSSLESS_MAX,
@@ -160,6 +161,8 @@ fn architecture(architecture: &Architecture, whole: bool, at: &At<'_>) -> Checke
         down_format,
         down_transposed,
         other_heads,
+        sharing_heads,
+        per_layer,
         recurrent,
         latent,
     } = architecture;
@@ -181,15 +184,12 @@ fn architecture(architecture: &Architecture, whole: bool, at: &At<'_>) -> Checke
     }
     let others = at.key("other_heads");
     others.note("fewer layers in all than have keys and values");
-    others.each(other_heads, |at, other| {
-        let Heads { layers, heads, kv_heads, head_width } = *other;
-        at.key("layers").count(layers, 1, LAYERS_MAX.into())?;
-        heads_of(heads, kv_heads, head_width, at)
-    })?;
+    others.each(other_heads, heads_of_layers)?;
     let layers_of_others: u64 = other_heads.iter().map(|other| u64::from(other.layers)).sum();
     others.holds(layers_of_others < architecture.kv_layers().into(), || {
         format!("are of {layers_of_others} layers, and {} have keys and values", architecture.kv_layers())
     })?;
+    at.key("sharing_heads").each(sharing_heads, heads_of_layers)?;
     at.key("shared_neurons").count(*shared_neurons, 0, 1 << 22)?;
     at.key("rotary_embeddings").count(*rotary_embeddings, 1, LAYERS_MAX.into())?;
     at.key("vocabulary").count(*vocabulary, 1, 1 << 24)?;
@@ -202,6 +202,7 @@ fn architecture(architecture: &Architecture, whole: bool, at: &At<'_>) -> Checke
     at.key("down_transposed").holds(*down_transposed || architecture.always_fires() || whole, || {
         format!("is false, and neurons of {activation} are read one by one")
     })?;
+    per_layer.map_or(Ok(()), |per_layer| per_layer_embeddings(per_layer, &at.key("per_layer")))?;
     recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, &at.key("recurrent")))?;
     let Some(latent) = latent else { return Ok(()) };
     at.key("latent").holds(*kv_heads == 1, || {
@@ -214,6 +215,21 @@ fn latent_attention(latent: Latent, at: &At<'_>) -> Checked {
     let Latent { projected_values, mixed_values } = latent;
     at.key("projected_values").count(projected_values, 1, 1 << 28)?;
     at.key("mixed_values").count(mixed_values, 1, 1 << 28)
+}
+
+/// The head shape of some layers.
+fn heads_of_layers(at: &At<'_>, heads: &Heads) -> Checked {
+    let Heads { layers, heads, kv_heads, head_width } = *heads;
+    at.key("layers").count(layers, 1, LAYERS_MAX.into())?;
+    heads_of(heads, kv_heads, head_width, at)
+}
+
+fn per_layer_embeddings(per_layer: PerLayer, at: &At<'_>) -> Checked {
+    let PerLayer { width, row_values, row_bytes } = per_layer;
+    at.key("width").count(width, 1, 4096)?;
+    at.key("row_values").count(row_values, width.into(), 1 << 26)?;
+    at.key("row_values").note("`architecture.per_layer.width` to 2^26");
+    at.key("row_bytes").count(row_bytes, 1, ROW_BYTES_MAX)
 }
 
 /// A head shape: the number of key and value heads divides the number of query heads.

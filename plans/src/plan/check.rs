@@ -297,6 +297,7 @@ fn read(read: &ReadPlan, at: &At<'_>) -> Checked {
         phases,
         blocking,
         embedding_rows,
+        per_layer_rows,
     } = read;
     at.key("backend").one_of_its_names(*backend);
     at.key("direct").free(*direct);
@@ -326,6 +327,7 @@ fn read(read: &ReadPlan, at: &At<'_>) -> Checked {
     at.key("phases").one_of_its_names(*phases);
     at.key("blocking").free(*blocking);
     at.key("embedding_rows").free(*embedding_rows);
+    at.key("per_layer_rows").free(*per_layer_rows);
     Ok(())
 }
 

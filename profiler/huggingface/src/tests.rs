@@ -19,7 +19,7 @@ use crate::keys::Keys;
 mod families;
 
 /// The models of `fixtures/golden/folders`.
-const MODELS: [&str; 55] = [
+const MODELS: [&str; 57] = [
     "llama3",
     "llama-linear",
     "llama-yarn",
@@ -46,6 +46,8 @@ const MODELS: [&str; 55] = [
     "nemotron_h",
     "deepseek2",
     "gemma4",
+    "gemma4-e2b",
+    "gemma4-e4b",
     "gemma4moe",
     "smallthinker",
     "bamboo",

@@ -9,18 +9,21 @@
 
 mod mixers;
 mod products;
+mod shared;
 
 use flashplan::internals::model::config::{Mixer, Role, RouterInput};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
 use flashplan::internals::reference::negative_log_likelihood;
-use kernels::{Activation, Format, Matrix, dequantise, rms_norm};
+use kernels::{Activation, Format, Matrix, rms_norm};
 use rayon::prelude::*;
 
 use super::matrix::Use;
 use mixers::sigmoid;
 pub use products::{row_sizes, times, times_down, times_rounded};
 use products::{transposed, values_of};
+use shared::embedded;
+pub use shared::shared_width;
 
 /// Tokens that go through a layer together. Unpacking weights is then a small part, and a layer of 14,336 neurons makes 60 MB of values.
 const BATCH_TOKENS: usize = 1024;
@@ -34,6 +37,10 @@ pub struct Stream {
     pub x: Vec<f32>,
     /// Tokens of each window.
     pub windows: Vec<usize>,
+    /// The tokens, for their own inputs of each block.
+    pub tokens: Vec<u32>,
+    /// Keys and values that later blocks read, `[tokens, shared_width]`; mostly none.
+    pub shared: Vec<f32>,
     /// Each token's experts in the current layer, with their weights, if they are chosen before its attention; else empty.
     routed: Vec<Routed>,
 }
@@ -44,39 +51,43 @@ type Routed = Vec<(usize, f32)>;
 impl Stream {
     /// The embeddings of the tokens.
     pub fn new(source: &SourceModel<'_>, windows: &[&[u32]]) -> Self {
-        let embedding = source.token_embedding();
-        let (width, scale) = (source.config().width, source.config().embedding_scale);
         let tokens: Vec<u32> = windows.iter().flat_map(|window| window.iter().copied()).collect();
-        let mut x = vec![0.0; tokens.len() * width];
-        x.par_chunks_mut(width).zip(&tokens).for_each(|(x, &token)| {
-            dequantise(embedding.format, embedding.row(token as usize).bytes, x);
-            x.iter_mut().for_each(|x| *x *= scale);
-        });
-        Self { x, windows: windows.iter().map(|window| window.len()).collect(), routed: Vec::new() }
+        let (x, shared) =
+            (embedded(source, &tokens), vec![0.0; tokens.len() * shared_width(source.config())]);
+        let windows = windows.iter().map(|window| window.len()).collect();
+        Self { x, windows, tokens, shared, routed: Vec::new() }
     }
 
     /// The windows of part `at` of `parts` equal ones.
     #[must_use]
     pub fn part(&self, at: usize, parts: usize) -> Self {
-        let (values, windows) = (self.x.len() / parts, self.windows.len() / parts);
+        fn part<T: Copy>(all: &[T], at: usize, parts: usize) -> Vec<T> {
+            let count = all.len() / parts;
+            all[at * count..][..count].to_vec()
+        }
         Self {
-            x: self.x[at * values..][..values].to_vec(),
-            windows: self.windows[at * windows..][..windows].to_vec(),
+            x: part(&self.x, at, parts),
+            windows: part(&self.windows, at, parts),
+            tokens: part(&self.tokens, at, parts),
+            shared: part(&self.shared, at, parts),
             routed: Vec::new(),
         }
     }
 
     /// Puts back a part from [`Stream::part`].
     pub fn put(&mut self, at: usize, part: &Self) {
-        let values = part.x.len();
-        self.x[at * values..][..values].copy_from_slice(&part.x);
+        for (all, part) in [(&mut self.x, &part.x), (&mut self.shared, &part.shared)] {
+            all[at * part.len()..][..part.len()].copy_from_slice(part);
+        }
     }
 
-    /// The last `count` windows.
+    /// The last `count` windows after all layers.
     pub fn last(&self, count: usize, width: usize) -> Self {
         let windows = self.windows[self.windows.len() - count..].to_vec();
-        let values = windows.iter().sum::<usize>() * width;
-        Self { x: self.x[self.x.len() - values..].to_vec(), windows, routed: Vec::new() }
+        let tokens = windows.iter().sum::<usize>();
+        let x = self.x[self.x.len() - tokens * width..].to_vec();
+        let tokens = self.tokens[self.tokens.len() - tokens..].to_vec();
+        Self { x, windows, tokens, shared: Vec::new(), routed: Vec::new() }
     }
 }
 
@@ -167,12 +178,14 @@ impl<'a> Layer<'a> {
         let c = self.source.config();
         let block = &c.blocks[self.block];
         let Some(network) = block.resident() else { return Ok(()) };
-        for x in stream.x.chunks_mut(BATCH_TOKENS * c.width) {
+        let batches = stream.x.chunks_mut(BATCH_TOKENS * c.width);
+        for (x, tokens) in batches.zip(stream.tokens.chunks(BATCH_TOKENS)) {
             go_on()?;
             let roles = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
             let out = self.always(roles, network.activation, &self.normed(x));
             let out = self.normed_by(Role::FfnPostNorm, &out);
             x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+            self.own_inputs(x, tokens);
         }
         Ok(())
     }
@@ -204,8 +217,8 @@ impl<'a> Layer<'a> {
         if self.source.config().blocks[self.block].mixer.is_none() {
             return Ok(());
         }
-        let width = self.source.config().width;
-        let mut x = &mut *stream.x;
+        let (width, shared_width) = (self.source.config().width, shared_width(self.source.config()));
+        let (mut x, mut shared) = (&mut *stream.x, &mut *stream.shared);
         let mut windows = &*stream.windows;
         while !windows.is_empty() {
             go_on()?;
@@ -219,20 +232,22 @@ impl<'a> Layer<'a> {
                 .count()
                 .max(1);
             let (batch, rest) = windows.split_at(whole);
-            let (rows, later) = x.split_at_mut(batch.iter().sum::<usize>() * width);
-            self.mixer_batch(rows, batch);
-            (x, windows) = (later, rest);
+            let tokens = batch.iter().sum::<usize>();
+            let (rows, later) = x.split_at_mut(tokens * width);
+            let (shared_rows, shared_later) = shared.split_at_mut(tokens * shared_width);
+            self.mixer_batch(rows, batch, shared_rows);
+            (x, shared, windows) = (later, shared_later, rest);
         }
         Ok(())
     }
 
-    fn mixer_batch(&self, x: &mut [f32], windows: &[usize]) {
+    fn mixer_batch(&self, x: &mut [f32], windows: &[usize], shared: &mut [f32]) {
         let block = &self.source.config().blocks[self.block];
         let normed = self.normed_by(Role::AttentionNorm, x);
         let out = match &block.mixer {
             None => return,
             Some(Mixer::Attention(attention)) => match attention.latent {
-                None => self.attended(attention, &normed, windows),
+                None => self.attended(attention, &normed, windows, shared),
                 Some(latent) => self.latent(attention, latent, &normed, windows),
             },
             Some(Mixer::Convolution(convolution)) => self.convolved(*convolution, &normed, windows),
@@ -410,6 +425,7 @@ impl<'a> Layer<'a> {
             let (out, scale) =
                 (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.block].residual_scale);
             x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
+            self.own_inputs(x, &stream.tokens[first..first + tokens]);
             self.scale(x);
         }
         Ok(())
@@ -514,6 +530,8 @@ mod tests {
             "deepseek2",
             "gemma3",
             "gemma4",
+            "gemma4-e2b",
+            "gemma4-e4b",
             "gemma4moe",
             "gpt-oss",
             "granite",

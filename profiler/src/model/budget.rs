@@ -17,7 +17,7 @@ use plans::layout::BundleLayout;
 use plans::model::LevelKind;
 use serde::{Deserialize, Serialize};
 
-use super::batch::times;
+use super::batch::{shared_width, times};
 use super::evaluate::streams;
 use super::layers::kv_formats;
 use super::level::Menu;
@@ -304,7 +304,7 @@ impl Job {
             container_bytes: container_bytes(source, menu),
             // two states: the new one is complete before the old one goes
             work_bytes: predictor_bytes(c, menu)
-                + 2 * 4 * c.width as u64 * streams as u64
+                + 2 * 4 * (c.width + shared_width(c)) as u64 * streams as u64
                 + (c.layers() * menu.levels.len()) as u64 * LEVEL_BYTES
                 + (16 << 20),
         }
@@ -353,7 +353,8 @@ pub(super) fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     if menu.index {
         let parts = (0..c.blocks.len()).flat_map(|block| c.parts(block));
         let plain = parts.filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
-        return (4 * plain.sum::<usize>() + 64 * c.experts() * c.layers()) as u64 + (16 << 20);
+        let rows = source.per_layer_embedding().map_or(0, |rows| 4 * rows.rows);
+        return (4 * plain.sum::<usize>() + rows + 64 * c.experts() * c.layers()) as u64 + (16 << 20);
     }
     let (neurons, gated) = ((c.experts() * c.ffn_width()) as u64, c.activation().is_gated());
     let row = |w: Matrix<'_>| w.format.row_bytes(c.width) as u64;

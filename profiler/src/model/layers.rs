@@ -415,28 +415,34 @@ impl<'a> Texts<'a> {
 }
 
 impl State {
-    fn save(&self, work: &FinishedParts) -> anyhow::Result<()> {
+    /// All that the next layer reads.
+    fn values(&mut self) -> [&mut Vec<f32>; 7] {
+        let Self { layers: _, dense, levels, kv, ahead } = self;
+        [&mut dense.x, &mut dense.shared, &mut levels.x, &mut levels.shared, &mut kv.x, &mut kv.shared, ahead]
+    }
+
+    fn save(&mut self, work: &FinishedParts) -> anyhow::Result<()> {
         let layers = (self.layers as u64).to_le_bytes();
-        let streams: [&[u8]; 4] =
-            [&self.dense.x, &self.levels.x, &self.kv.x, &self.ahead].map(|x| bytemuck::cast_slice(x));
-        let [dense, levels, kv, ahead] = streams.map(|stream| stream.len() as u64);
-        let lengths = [5, 8, dense, levels, kv, ahead].map(u64::to_le_bytes);
-        let [dense, levels, kv, ahead] = streams;
-        work.save(STATE, &[lengths.as_flattened(), &layers, dense, levels, kv, ahead])
+        let values = self.values().map(|values| -> &[u8] { bytemuck::cast_slice(values) });
+        // as `joined`, without a copy
+        let pieces = [&layers[..]].into_iter().chain(values);
+        let lengths: Vec<u64> = pieces.clone().map(|piece| piece.len() as u64).collect();
+        let head = [&[lengths.len() as u64], &*lengths].concat();
+        let parts: Vec<&[u8]> = [bytemuck::cast_slice(&head)].into_iter().chain(pieces).collect();
+        work.save(STATE, &parts)
     }
 
     /// Replaces the streams by kept ones, unless these have another shape.
     fn restore(&mut self, kept: &[u8]) {
         let Some(pieces) = pieces(kept) else { return };
-        let [layers, dense, levels, kv, ahead] = &*pieces else { return };
+        let Some((layers, kept)) = pieces.split_first() else { return };
         let Ok(layers) = (*layers).try_into().map(u64::from_le_bytes) else { return };
-        let own = [&mut self.dense.x, &mut self.levels.x, &mut self.kv.x, &mut self.ahead];
-        let kept = [*dense, levels, kv, ahead];
-        if own.iter().zip(kept).all(|(own, kept)| kept.len() == 4 * own.len()) {
-            self.layers = layers as usize;
+        let own = self.values();
+        if own.len() == kept.len() && own.iter().zip(kept).all(|(own, kept)| kept.len() == 4 * own.len()) {
             own.into_iter()
                 .zip(kept)
                 .for_each(|(own, kept)| bytemuck::cast_slice_mut(own).copy_from_slice(kept));
+            self.layers = layers as usize;
         }
     }
 }

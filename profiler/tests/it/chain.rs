@@ -846,8 +846,18 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
             assert_eq!(model.architecture.other_heads, [other]);
             assert!(model.kv_loss(plans::KvFormat::Q8_0).is_some());
         }
+        if name == "gemma4-e2b" {
+            // six blocks with inputs of 32 values, in 16 bits; the last three read keys and values of others
+            let model = plans::file::read::<plans::Model>(&here.path("model.toml")).unwrap().value;
+            let per_layer = plans::model::PerLayer { width: 32, row_values: 192, row_bytes: 384 };
+            assert_eq!(model.architecture.per_layer, Some(per_layer));
+            let of = |layers, head_width| plans::model::Heads { layers, heads: 2, kv_heads: 1, head_width };
+            assert_eq!(model.architecture.sharing_heads, [of(2, 32), of(1, 64)]);
+            assert_eq!((model.architecture.layers, model.architecture.kv_layers()), (3, 3));
+        }
         for (plan, arguments) in &plans {
             let planned = here.plan(plan, arguments);
+            assert_eq!(planned.read.per_layer_rows, name == "gemma4-e2b", "{name} {plan}");
             assert_eq!(planned.memory.state_bytes > 0, recurrent.contains(&name), "{name} {plan}");
             if name == "deepseek2" {
                 // 32 values and a key of 16 of each of three layers, in 16 bits
@@ -858,6 +868,12 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
             let report = json(here.run(plan).args(["--prompt", "neuron gate", "-n", "8", "--no-probe"]));
             let [peak, limit] = ["memory_peak_bytes", "memory_limit_bytes"].map(|key| number(&report, key));
             assert!(peak <= limit, "{name} {plan}: {report}");
+            if planned.read.per_layer_rows && planned.expected.hit_fraction == 1.0 {
+                // all neurons are in memory: a token reads its row, in one page or two
+                let read = number(&report, "bytes_read_per_token");
+                assert_eq!(planned.expected.bytes_read_per_token, 384.0 + 4096.0);
+                assert!((4096.0..=8192.0).contains(&read), "{report}");
+            }
         }
     }
 }
@@ -868,7 +884,8 @@ fn every_other_architecture_from_profile_to_the_logits_of_transformers() {
 }
 
 /// Models with the pieces of other [`goldens`]: by two plans each, in `make chain-all`.
-const OF_THE_SAME_PIECES: [&str; 26] = [
+const OF_THE_SAME_PIECES: [&str; 27] = [
+    "gemma4-e4b",
     "qwen3next",
     "granitehybrid",
     "deepseek3",

@@ -11,7 +11,7 @@ use crate::model::config::{
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
-use kernels::{Format, Kernels, Matrix, Rotation, dequantise, quantise, rms_norm, softmax};
+use kernels::{Activation, Format, Kernels, Matrix, Rotation, dequantise, quantise, rms_norm, softmax};
 
 /// Observes each feed-forward network.
 pub trait Observer {
@@ -126,6 +126,7 @@ impl<'a> Reference<'a> {
         let embedding = self.model.token_embedding();
         dequantise(embedding.format, embedding.row(token as usize).bytes, &mut x);
         x.iter_mut().for_each(|x| *x *= c.embedding_scale);
+        let own_inputs = self.own_inputs(token, &x);
         for (at, block) in c.blocks.iter().enumerate() {
             let entering = x.clone();
             if let Some(mixer) = &block.mixer {
@@ -151,12 +152,40 @@ impl<'a> Reference<'a> {
                 };
                 add(&mut x, block.residual_scale, &self.normed(at, Role::FfnPostNorm, mixed));
             }
+            if let Some(input) = own_inputs.get(at) {
+                self.add_own_input(at, input, &mut x);
+            }
             if let Some(scale) = self.model.part(at, Role::OutputScale).map(values) {
                 x.iter_mut().for_each(|x| *x *= scale[0]);
             }
         }
         self.position += 1;
         norm(&x, &values(self.model.output_norm()), c.norm_epsilon)
+    }
+
+    /// Each block's own input of a token whose scaled embedding is `x`, as
+    /// [`Config::per_layer_width`](crate::model::config::Config::per_layer_width) has it; none without them.
+    fn own_inputs(&self, token: u32, x: &[f32]) -> Vec<Vec<f32>> {
+        let Some(embedding) = self.model.per_layer_embedding() else { return Vec::new() };
+        let mut embedded = vec![0.0; embedding.columns];
+        dequantise(embedding.format, embedding.row(token as usize).bytes, &mut embedded);
+        let own = embedding.columns / self.model.config().blocks.len();
+        let of_block = |(block, embedded): (usize, &[f32])| {
+            let mut projected = self.times(self.part(block, Role::PerLayerProjection), x);
+            projected.iter_mut().for_each(|value| *value /= (x.len() as f32).sqrt());
+            let projected = self.normed(block, Role::PerLayerNorm, projected);
+            let both = projected.iter().zip(embedded);
+            both.map(|(value, embedded)| (value + (own as f32).sqrt() * embedded) / 2_f32.sqrt()).collect()
+        };
+        embedded.chunks(own).enumerate().map(of_block).collect()
+    }
+
+    /// Adds what a block makes of its own input to the residual stream.
+    fn add_own_input(&self, block: usize, input: &[f32], x: &mut [f32]) {
+        let gates = self.times(self.part(block, Role::PerLayerGate), x).into_iter().zip(input);
+        let gated: Vec<f32> = gates.map(|(gate, &input)| Activation::Gelu.apply(gate, input)).collect();
+        let out = self.times(self.part(block, Role::PerLayerOutput), &gated);
+        add(x, 1.0, &self.normed(block, Role::PerLayerPostNorm, out));
     }
 
     /// Computes `softmax(scale q k^T) v` for each head, over the positions that this token sees.
@@ -198,20 +227,20 @@ impl<'a> Reference<'a> {
         }
 
         let sinks = self.model.part(block, Role::Sinks).map(values);
-        let first = a.first_seen(self.position);
+        let (first, owner) = (a.first_seen(self.position), a.shares.unwrap_or(block));
         let mut attended = vec![0.0; a.query_width()];
         for head in 0..a.heads {
             let q = &query[head * a.head_width..][..a.head_width];
             let at = head / (a.heads / a.kv_heads) * a.head_width;
             let of = |all: &[f32], p: usize| all[p * a.kv_width() + at..][..a.head_width].to_vec();
-            let score = |p| bounded(product(q, &of(&self.keys[block], p)) * a.scale, a.softcap);
+            let score = |p| bounded(product(q, &of(&self.keys[owner], p)) * a.scale, a.softcap);
             let mut scores: Vec<f32> = (first..=self.position).map(score).collect();
             // a sink adds to the sum and has no value
             scores.extend(sinks.as_ref().map(|sinks| sinks[head]));
             softmax(&mut scores);
             let out = &mut attended[head * a.head_width..][..a.head_width];
             for (p, score) in (first..=self.position).zip(scores) {
-                add(out, score, &of(&self.values[block], p));
+                add(out, score, &of(&self.values[owner], p));
             }
         }
         attended.iter_mut().zip(gate).for_each(|(attended, gate)| *attended *= sigmoid(gate));

@@ -34,6 +34,7 @@ mod latent;
 mod matrices;
 mod mixer;
 mod network;
+mod own_inputs;
 mod resident;
 mod rows;
 mod start;
@@ -130,9 +131,10 @@ impl Transformer {
         self.heads(0..rows.len());
         self.layers.feed_forward.clock.end(Stage::Head);
         self.traffic.weights += self.weights.bytes_per_token();
-        for (layer, a) in self.config.attentions().enumerate() {
+        for (block, &place) in self.config.blocks.iter().zip(&self.kept.at) {
+            let Some(a) = block.attention() else { continue };
             let seen = |row: &Token| row.position + 1 - a.first_seen(row.position);
-            self.traffic.kv += rows.iter().map(|row| self.kept.kv.bytes(layer, seen(row))).sum::<u64>();
+            self.traffic.kv += rows.iter().map(|row| self.kept.kv.bytes(place, seen(row))).sum::<u64>();
         }
         let state_bytes = self.kept.states.as_ref().map_or(0, States::bytes_per_token);
         self.traffic.kv += rows.len() as u64 * state_bytes;
@@ -371,6 +373,12 @@ impl Transformer {
             let embedded = self.weights.embed(row.token)?;
             dequantise(embedded.format, embedded.bytes, x);
             scale(x, c.embedding_scale);
+            if let Some(own) = self.weights.embed_per_layer(row.token)? {
+                let (embedded, inputs) = self.buffers.own_inputs.split_at_mut(count * c.width);
+                embedded[i * c.width..][..c.width].copy_from_slice(x);
+                let values = c.per_layer_values();
+                dequantise(own.format, own.bytes, &mut inputs[i * values..][..values]);
+            }
             for (rope, rotary) in self.turns.rotaries.iter().enumerate() {
                 let rotations = &mut rotations[(rope * count + i) * pairs..][..rotary.pairs()];
                 rotary.fill(row.position, rotations);
@@ -398,6 +406,9 @@ impl Transformer {
             }
             if let Some(layer) = layer {
                 self.feed_forward_block(block, layer, count)?;
+            }
+            if let Some(own) = self.config.per_layer_width {
+                self.own_input_block(block, own, count);
             }
             if let Some(factor) = self.weights.values(block, Role::OutputScale) {
                 scale(&mut self.buffers.residual[..count * self.config.width], factor[0]);

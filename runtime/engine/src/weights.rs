@@ -8,7 +8,7 @@
 
 use crate::arena::Slab;
 use crate::container::{Container, ContainerError, TensorEntry};
-use crate::embedding::{EmbeddingError, EmbeddingRows};
+use crate::embedding::{EmbeddingError, EmbeddingRows, RowTable};
 use crate::flash::{self, Files};
 use crate::model::config::{Role, TensorShape};
 use kernels::Format;
@@ -57,6 +57,8 @@ impl Tensor {
 pub(crate) struct Weights {
     region: Slab<u8>,
     embedding: Embedding,
+    /// Rows of the per-layer embedding, if the model has one.
+    per_layer: Option<RowTable>,
     output: Tensor,
     output_norm: Tensor,
     blocks: Vec<BlockTensors>,
@@ -83,7 +85,8 @@ impl Weights {
     }
 
     /// Reads the fixed section into `region`, which is as long as the section. Pages of the embedding that
-    /// `rows` leaves in the file pass through `scratch` instead. Matrices are rearranged for the kernels.
+    /// `rows` leaves in the file pass through `scratch` instead. Matrices are rearranged for the kernels. The
+    /// per-layer embedding stays in the file.
     ///
     /// # Errors
     /// If the section cannot be read, its hash does not match, or a tensor is missing.
@@ -92,6 +95,7 @@ impl Weights {
         kernels: &dyn Kernels,
         files: &Files,
         mut rows: Option<EmbeddingRows>,
+        per_layer: Option<RowTable>,
         scratch: &mut [u8],
         mut region: Slab<u8>,
     ) -> Result<Self, ContainerError> {
@@ -135,7 +139,7 @@ impl Weights {
             _ => tensor("output.weight")?,
         };
         let output_norm = tensor("output_norm.weight")?;
-        Ok(Self { embedding, output, output_norm, blocks, layers, region })
+        Ok(Self { embedding, per_layer, output, output_norm, blocks, layers, region })
     }
 
     /// The embedding of a token: `[width]`.
@@ -148,15 +152,32 @@ impl Weights {
     pub(crate) fn embed(&mut self, token: u32) -> Result<Row<'_>, EmbeddingError> {
         match &mut self.embedding {
             Embedding::Here(embedding) => Ok(embedding.of(&self.region).row(token as usize)),
-            Embedding::InFile(rows) => rows.read(token),
+            Embedding::InFile(rows) => rows.table().read(token),
         }
+    }
+
+    /// The per-layer embedding of a token: `[blocks, own width]`; `None` if the model has none.
+    ///
+    /// # Errors
+    /// If the read fails, or the bytes do not match their checksum.
+    ///
+    /// # Panics
+    /// If there is no such token.
+    pub(crate) fn embed_per_layer(&mut self, token: u32) -> Result<Option<Row<'_>>, EmbeddingError> {
+        self.per_layer.as_mut().map(|rows| rows.read(token)).transpose()
     }
 
     /// Counts of embedding rows read, and their pages.
     pub(crate) fn embedding_reads(&self) -> flash::FlashCounters {
-        match &self.embedding {
+        let of_tokens = match &self.embedding {
             Embedding::Here(_) => flash::FlashCounters::default(),
             Embedding::InFile(rows) => rows.counters(),
+        };
+        let per_layer = self.per_layer.as_ref().map(RowTable::counters).unwrap_or_default();
+        flash::FlashCounters {
+            reads: of_tokens.reads + per_layer.reads,
+            bytes: of_tokens.bytes + per_layer.bytes,
+            ..of_tokens
         }
     }
 

@@ -105,15 +105,16 @@ pub(super) fn regions_beside_counts(plan: &Plan, at: &At<'_>) -> Checked {
     let (m, r) = (&plan.memory, &plan.read);
     let buffers = u64::from(r.buffers) * r.buffer_bytes;
     let beyond = m.io_buffers_bytes.checked_sub(buffers);
-    let fits = if r.embedding_rows {
+    let fits = if r.reads_rows() {
         beyond.is_some_and(|row| row >= 2 * PAGE_BYTES && row.is_multiple_of(PAGE_BYTES))
     } else {
         beyond == Some(0)
     };
-    let and = if r.embedding_rows { " and the pages of an embedding's row" } else { "" };
+    let and = if r.reads_rows() { " and the pages of an embedding's row" } else { "" };
     let io_buffers = at.key("io_buffers_bytes");
-    io_buffers
-        .note("`read.buffers` times `read.buffer_bytes`, and with `read.embedding_rows` two pages or more");
+    io_buffers.note(
+        "`read.buffers` times `read.buffer_bytes`, and with `read.embedding_rows` or `read.per_layer_rows` two pages or more",
+    );
     io_buffers.holds(fits, || {
         format!("is {}; read.buffers * read.buffer_bytes is {buffers}{and}", m.io_buffers_bytes)
     })?;

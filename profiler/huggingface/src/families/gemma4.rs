@@ -1,5 +1,5 @@
-//! Gemma 4, dense and with experts beside the dense network: windows and narrow heads on most layers, wide heads on the others. Of
-//! models that see pictures, the part for text.
+//! Gemma 4, dense and with experts beside the dense network: windows and narrow heads on most layers, wide heads on the others. The
+//! smallest models have per-layer embeddings, and last layers without keys and values. Of models that see pictures, the part for text.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,19 @@ use crate::keys::Keys;
 use super::common::{HEAD_MAX, layers};
 use super::{Computed, Family, PLAIN, Rule, Usual, same};
 
+const OUTSIDE: &[Rule] = &[
+    same("embed_tokens.weight", &["token_embd.weight"]),
+    same("norm.weight", &["output_norm.weight"]),
+    same("lm_head.weight", &["output.weight"]),
+    same("embed_tokens_per_layer.weight", &["per_layer_token_embd.weight"]),
+    same("per_layer_model_projection.weight", &["per_layer_model_proj.weight"]),
+    same("per_layer_projection_norm.weight", &["per_layer_proj_norm.weight"]),
+];
+
 const LAYER: &[Rule] = &[
+    same("per_layer_input_gate.weight", &["inp_gate.weight"]),
+    same("per_layer_projection.weight", &["proj.weight"]),
+    same("post_per_layer_input_norm.weight", &["post_norm.weight"]),
     same("post_attention_layernorm.weight", &["post_attention_norm.weight"]),
     same("pre_feedforward_layernorm.weight", &["ffn_norm.weight"]),
     same("post_feedforward_layernorm.weight", &["post_ffw_norm.weight"]),
@@ -45,6 +57,7 @@ pub(super) const GEMMA4: Family = Family {
     ],
     rope,
     keys,
+    outside: OUTSIDE,
     layer: &[LAYER, EXPERTS],
     computed: divisors,
     spaced: true,
@@ -129,16 +142,21 @@ fn global_width(config: &Config) -> Result<u64, FolderError> {
 }
 
 fn keys(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
-    for key in ["hidden_size_per_layer_input", "num_kv_shared_layers"] {
-        config.neutral(key, &json!(0))?;
-    }
-    config.neutral("use_double_wide_mlp", &json!(false))?;
     config.neutral("attn_logit_softcapping", &json!(null))?;
     let (windows, width) = (windows(config)?, global_width(config)?);
     let narrow = config.size("head_dim")?;
+    let shared = config.whole("num_kv_shared_layers")?.unwrap_or(0);
+    if config.flag("use_double_wide_mlp")? == Some(true) {
+        // layers without keys and values have twice the neurons
+        let neurons = i32::try_from(config.size("intermediate_size")?).unwrap_or(i32::MAX);
+        let own = windows.len().saturating_sub(shared as usize);
+        let of_layer = |layer: usize| if layer < own { neurons } else { neurons.saturating_mul(2) };
+        let of_layers: Vec<i32> = (0..windows.len()).map(of_layer).collect();
+        keys.wholes("gemma4.feed_forward_length", &of_layers);
+    }
     for (key, value) in [
-        ("attention.shared_kv_layers", 0),
-        ("embedding_length_per_layer_input", 0),
+        ("attention.shared_kv_layers", shared),
+        ("embedding_length_per_layer_input", config.whole("hidden_size_per_layer_input")?.unwrap_or(0)),
         ("attention.sliding_window", config.size("sliding_window")?),
         ("attention.key_length", width),
         ("attention.value_length", width),

@@ -172,7 +172,7 @@ fn keys_of_published_files_say_the_same() {
     });
     assert_same(&folder, "lfm2");
     // Gemma 4: sizes of layers without a window by keys of their own
-    for (name, heads) in [("gemma4", json!(null)), ("gemma4moe", json!(1))] {
+    for (name, heads) in [("gemma4", json!(null)), ("gemma4-e2b", json!(null)), ("gemma4moe", json!(1))] {
         let folder = Folder::of(name);
         folder.edit("config.json", |it| {
             let it = it.as_object_mut().unwrap();
@@ -305,8 +305,10 @@ fn what_later_architectures_have_no_key_for_is_refused_by_name() {
         (of("nemotron_h_moe", |it| it["moe_latent_size"] = json!(8)), "moe_latent_size"),
         (of("nemotron_h_moe", |it| it["n_groups"] = json!(3)), "which does not fit its groups"),
         (of("nemotron_h_moe", |it| it["time_step_limit"] = json!([0.0, 0.1])), "time_step_limit"),
-        (of("gemma4", |it| it["hidden_size_per_layer_input"] = json!(256)), "hidden_size_per_layer_input"),
-        (of("gemma4", |it| it["num_kv_shared_layers"] = json!(1)), "num_kv_shared_layers"),
+        (of("gemma4", |it| it["hidden_size_per_layer_input"] = json!(256)), "per_layer_token_embd.weight"),
+        (of("gemma4", |it| it["num_kv_shared_layers"] = json!(1)), "gemma4.attention.shared_kv_layers"),
+        (of("gemma4-e2b", |it| it["num_kv_shared_layers"] = json!(2)), "ffn_down.weight"),
+        (of("gemma4-e2b", |it| it["use_double_wide_mlp"] = json!(false)), "ffn_down.weight"),
         (
             of("gemma4", |it| it["layer_types"][2] = json!("sliding_attention")),
             "a last layer that does not see everything",

@@ -151,18 +151,18 @@ impl Layer<'_> {
         transposed(&self.times(self.part(Role::StateOutput), None, &normed), tokens)
     }
 
-    /// Output of attention, window after window: `[tokens, width]`.
-    pub(super) fn attended(&self, a: &Attention, normed: &[f32], windows: &[usize]) -> Vec<f32> {
-        let (c, head_width) = (self.source.config(), a.head_width);
-        let tokens = normed.len() / c.width;
-        let [query, key, value, output] = self.source.projections(self.block);
-        let value = if a.values_are_keys { key } else { value };
-        let rows = |w: Matrix<'_>, bias: Role| {
-            let mut rows = transposed(&self.times(w, None, normed), tokens);
-            self.add_bias(bias, &mut rows);
-            rows
-        };
-        let mut query = rows(query, Role::QueryBias);
+    /// Output of attention, window after window: `[tokens, width]`. Keys and values that other blocks read are in `shared`.
+    pub(super) fn attended(
+        &self,
+        a: &Attention,
+        normed: &[f32],
+        windows: &[usize],
+        shared: &mut [f32],
+    ) -> Vec<f32> {
+        let head_width = a.head_width;
+        let tokens = normed.len() / self.source.config().width;
+        let [query, .., output] = self.source.projections(self.block);
+        let mut query = self.projected(query, Role::QueryBias, normed);
         let mut gate = Vec::new();
         if a.gate {
             // each head's query, and then its gate
@@ -170,48 +170,74 @@ impl Layer<'_> {
             let (queries, gates): (Vec<&[f32]>, Vec<&[f32]>) = both.unzip();
             (query, gate) = (queries.concat(), gates.concat());
         }
-        let mut key = rows(key, Role::KeyBias);
-        let mut value = rows(value, Role::ValueBias);
-        let (q_width, kv_width) = (a.query_width(), a.kv_width());
-        if let Some(norm) = a.norm {
-            let head = norm == HeadNorm::Head;
-            for (role, rows, width) in
-                [(Role::QueryNorm, &mut query, q_width), (Role::KeyNorm, &mut key, kv_width)]
-            {
-                if let Some(weight) = self.source.part(self.block, role) {
-                    *rows = normed_rows(rows, weight, if head { head_width } else { width }, c.norm_epsilon);
-                }
+        self.norm_heads(a, Role::QueryNorm, a.query_width(), &mut query);
+        self.rotate(a, windows, a.query_width(), &mut query);
+        if let Some(temperature) = a.temperature {
+            let positions = windows.iter().flat_map(|&window| 0..window);
+            for (query, position) in query.chunks_mut(a.query_width()).zip(positions) {
+                query.iter_mut().for_each(|query| *query *= temperature.factor(position));
             }
         }
-        if a.value_norm {
-            value.par_chunks_mut(head_width).for_each(|head| rms_norm_in_place(head, c.norm_epsilon));
-        }
-        let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
-        let longest = windows.iter().copied().max().unwrap_or(0);
-        let rotary = a.rope.map(|rope| Rotary::new(&c.ropes[rope], longest));
-        (query.par_chunks_mut(q_width).zip(key.par_chunks_mut(kv_width)).zip(&positions)).for_each(
-            |((query, key), &position)| {
-                if let Some(rotary) = &rotary {
-                    let mut rotations = vec![Rotation::default(); rotary.pairs()];
-                    rotary.fill(position, &mut rotations);
-                    rotary.rotate(query, head_width, &rotations);
-                    rotary.rotate(key, head_width, &rotations);
-                }
-                let factor = a.temperature.map_or(1.0, |temperature| temperature.factor(position));
-                query.iter_mut().for_each(|query| *query *= factor);
-            },
-        );
-        if let Some(format) = self.kv {
-            for rows in [&mut key, &mut value] {
-                let heads = rows.par_chunks_mut(head_width);
-                heads.for_each(|head| head.copy_from_slice(&rounded(format, head)));
-            }
-        }
+        let (key, value) = match a.shares {
+            Some(owner) => self.of_owner(owner, shared),
+            None => self.keys_and_values(a, normed, windows),
+        };
+        self.share(&key, &value, shared);
         let mut query = self.softmaxed(a, query, &key, &value, windows);
         query.iter_mut().zip(gate).for_each(|(value, gate)| *value *= sigmoid(gate));
         let mut out = transposed(&self.times(output, None, &query), tokens);
         self.add_bias(Role::AttentionOutputBias, &mut out);
         out
+    }
+
+    /// The block's own keys and values, `[tokens, kv_width]`, rounded to their format.
+    fn keys_and_values(&self, a: &Attention, normed: &[f32], windows: &[usize]) -> (Vec<f32>, Vec<f32>) {
+        let [_, key, value, _] = self.source.projections(self.block);
+        let value = if a.values_are_keys { key } else { value };
+        let mut key = self.projected(key, Role::KeyBias, normed);
+        let mut value = self.projected(value, Role::ValueBias, normed);
+        self.norm_heads(a, Role::KeyNorm, a.kv_width(), &mut key);
+        if a.value_norm {
+            let epsilon = self.source.config().norm_epsilon;
+            value.par_chunks_mut(a.head_width).for_each(|head| rms_norm_in_place(head, epsilon));
+        }
+        self.rotate(a, windows, a.kv_width(), &mut key);
+        if let Some(format) = self.kv {
+            for rows in [&mut key, &mut value] {
+                let heads = rows.par_chunks_mut(a.head_width);
+                heads.for_each(|head| head.copy_from_slice(&rounded(format, head)));
+            }
+        }
+        (key, value)
+    }
+
+    /// Rows of queries, keys or values, with their bias.
+    fn projected(&self, w: Matrix<'_>, bias: Role, normed: &[f32]) -> Vec<f32> {
+        let tokens = normed.len() / self.source.config().width;
+        let mut rows = transposed(&self.times(w, None, normed), tokens);
+        self.add_bias(bias, &mut rows);
+        rows
+    }
+
+    /// Applies the norm of queries or keys, rows of `width`, if the model has it.
+    fn norm_heads(&self, a: &Attention, role: Role, width: usize, rows: &mut Vec<f32>) {
+        if let Some((norm, weight)) = a.norm.zip(self.source.part(self.block, role)) {
+            let together = if norm == HeadNorm::Head { a.head_width } else { width };
+            *rows = normed_rows(rows, weight, together, self.source.config().norm_epsilon);
+        }
+    }
+
+    /// Rotates heads by their positions, rows of `width`.
+    fn rotate(&self, a: &Attention, windows: &[usize], width: usize, rows: &mut [f32]) {
+        let Some(rope) = a.rope else { return };
+        let longest = windows.iter().copied().max().unwrap_or(0);
+        let rotary = Rotary::new(&self.source.config().ropes[rope], longest);
+        let positions: Vec<usize> = windows.iter().flat_map(|&window| 0..window).collect();
+        rows.par_chunks_mut(width).zip(&positions).for_each(|(row, &position)| {
+            let mut rotations = vec![Rotation::default(); rotary.pairs()];
+            rotary.fill(position, &mut rotations);
+            rotary.rotate(row, a.head_width, &rotations);
+        });
     }
 
     /// `softmax(scale q k^T) v` of each head, window after window, over what each token sees: `[tokens, query_width]`.

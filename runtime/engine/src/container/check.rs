@@ -7,7 +7,7 @@ use plans::PAGE_BYTES;
 use plans::model::LevelKind;
 
 use super::index::{Piece, SLICE_WORDS, Source};
-use super::{Container, Directory, Section, Stored, TABLE_WORDS};
+use super::{Container, Directory, RowsEntry, Section, Stored, TABLE_WORDS};
 use crate::flash;
 use crate::model::config::TensorShape;
 
@@ -40,6 +40,7 @@ impl Container {
             }
         }
         self.check_shapes()?;
+        self.check_per_layer_rows(&section)?;
         let (layers, experts, neurons) = (d.config.layers(), d.config.experts(), self.neurons() as u64);
         let slice = d.bundle.slice_neurons;
         if slice == 0 || !(d.config.ffn_width() as u64).is_multiple_of(slice) {
@@ -103,6 +104,30 @@ impl Container {
             if let Some(thresholds) = &level.thresholds {
                 section("thresholds", thresholds)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Checks the per-layer embedding's shape and place, and that each row has a checksum.
+    fn check_per_layer_rows(
+        &self,
+        section: &dyn Fn(&str, &Section) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let d = &self.directory;
+        let values = d.config.per_layer_values();
+        let Some(RowsEntry { table, checksums }) = &d.per_layer_rows else {
+            return if values == 0 { Ok(()) } else { Err("its per-layer embedding is missing".to_owned()) };
+        };
+        if (table.rows, table.columns) != (d.config.vocabulary, values) || values == 0 {
+            return Err(format!("its per-layer embedding is {} x {}", table.rows, table.columns));
+        }
+        section("checksums of the per-layer embedding", checksums)?;
+        let in_file = |bytes: u64| match &d.source {
+            None => table.offset.checked_add(bytes).is_some_and(|end| end <= self.bytes),
+            Some(source) => source.span(table.offset, bytes).is_some(),
+        };
+        if !table.bytes().is_some_and(in_file) || checksums.bytes < 4 * table.rows as u64 {
+            return Err("its per-layer embedding is not where it says".to_owned());
         }
         Ok(())
     }

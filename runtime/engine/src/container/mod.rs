@@ -10,6 +10,7 @@
 //! |                     | u32     | 0x01020304  | offset u64 | bytes u64 | bytes | of dir | 0-71 | byte 4096 |
 //! +---------------------+---------+-------------+------------+-----------+-------+--------+------+-----------+
 //! page 1  fixed part      tensors in load order, each on 64 bytes: one sequential read
+//!         per-layer rows  a row for each token, if the model has per-layer embeddings; then checksums u32[tokens]
 //!         predictor sets  one section each: matrices of every layer and expert
 //!         thresholds      one section for each level that has them
 //!         neuron tables   per layer: source index of each rank u32[neurons], checksums of each bundle u32[neurons][2]
@@ -34,11 +35,11 @@ mod read;
 mod write;
 
 use plans::layout::BundleLayout;
-use plans::model::{Architecture, Heads, LevelKind};
+use plans::model::{Architecture, Heads, LevelKind, PerLayer};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::model::config::Config;
+use crate::model::config::{Attention, Config};
 use crate::model::tokenizer::TokenizerData;
 use crate::predictor::Hidden;
 use kernels::Format;
@@ -93,6 +94,9 @@ pub struct Directory {
     pub fixed: Section,
     /// Tensors of the fixed part; offsets count from its start.
     pub tensors: Vec<TensorEntry>,
+    /// The per-layer embedding; absent if the model has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_layer_rows: Option<RowsEntry>,
     /// Predictor sets.
     pub sets: Vec<SetEntry>,
     /// Quality levels.
@@ -187,7 +191,9 @@ impl Directory {
     /// The shapes, as in `model.toml`.
     pub fn architecture(&self) -> Architecture {
         let c = &self.config;
-        let (heads, other_heads) = heads_of(c);
+        let mut other_heads = head_shapes(c.storing());
+        // a model without attention is refused elsewhere
+        let heads = if other_heads.is_empty() { Heads::default() } else { other_heads.remove(0) };
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Architecture {
             family: c.architecture.clone(),
@@ -201,7 +207,7 @@ impl Directory {
             kv_heads: heads.kv_heads,
             head_width: heads.head_width,
             gated_attention: c.attentions().any(|attention| attention.gate),
-            kv_layers: Some(count(c.kv_layers())).filter(|&layers| layers as usize != c.layers()),
+            kv_layers: Some(count(c.storing().count())).filter(|&layers| layers as usize != c.layers()),
             shared_neurons: count(c.resident_neurons()),
             rotary_embeddings: count(c.ropes.len().max(1)),
             vocabulary: count(c.vocabulary),
@@ -210,18 +216,23 @@ impl Directory {
             down_format: self.most(|stored| stored.down_format).to_string(),
             down_transposed: self.down_transposed,
             other_heads,
+            sharing_heads: head_shapes(c.attentions().filter(|attention| attention.shares.is_some())),
+            per_layer: self.per_layer_rows.as_ref().map(|rows| PerLayer {
+                width: count(c.per_layer_width.unwrap_or(0)),
+                row_values: count(rows.table.columns),
+                row_bytes: rows.table.format.row_bytes(rows.table.columns) as u64,
+            }),
             recurrent: c.recurrent(),
             latent: c.latent(),
         }
     }
 }
 
-/// The head shape of the first layer with keys and values, then the other shapes, each with its number of
-/// layers.
-fn heads_of(config: &Config) -> (Heads, Vec<Heads>) {
+/// The head shapes of these layers in order of their first layer, each with its number of layers.
+fn head_shapes<'a>(attentions: impl Iterator<Item = &'a Attention>) -> Vec<Heads> {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut shapes: Vec<Heads> = Vec::new();
-    for a in config.attentions() {
+    for a in attentions {
         let [heads, kv_heads, head_width] = [a.heads, a.kv_heads, a.head_width].map(count);
         let own = |other: &&mut Heads| {
             (other.heads, other.kv_heads, other.head_width) == (heads, kv_heads, head_width)
@@ -231,9 +242,7 @@ fn heads_of(config: &Config) -> (Heads, Vec<Heads>) {
             None => shapes.push(Heads { layers: 1, heads, kv_heads, head_width }),
         }
     }
-    // a model without attention is refused elsewhere
-    let first = if shapes.is_empty() { Heads::default() } else { shapes.remove(0) };
-    (first, shapes)
+    shapes
 }
 
 /// A part of the file.
@@ -246,6 +255,16 @@ pub struct Section {
     pub bytes: u64,
     /// BLAKE3 of the section's bytes, hexadecimal.
     pub hash: String,
+}
+
+/// A table of rows that stay in the file until they are used, with a checksum for each.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RowsEntry {
+    /// The table; its offset counts from the start of the file, or for an index over the model's own files.
+    pub table: TensorEntry,
+    /// Low halves of XXH3 of each row, `u32[rows]`.
+    pub checksums: Section,
 }
 
 /// A matrix (or a vector, of one row) inside a section.

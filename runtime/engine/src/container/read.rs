@@ -11,7 +11,9 @@ use plans::{PAGE_BYTES, page_cache};
 use crate::model::tokenizer::TokenizerData;
 
 use super::index::{Piece, Source};
-use super::{BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, Section, TensorEntry, VERSION, write};
+use super::{
+    BYTE_ORDER, Directory, HEADER_CHECKED, LevelEntry, MAGIC, RowsEntry, Section, TensorEntry, VERSION, write,
+};
 use crate::arena::LINE_BYTES;
 use crate::flash::{self, Files, LayerSlices};
 
@@ -314,7 +316,8 @@ impl Container {
         };
         let Ok(mut container) = Self::read(Path::new("file"), length, &read_at) else { return };
         let d = &container.directory;
-        drop((d.architecture(), d.mean_bundle(), container.embedding_address(), container.groups()));
+        let addresses = (container.embedding_address(), container.per_layer_address());
+        drop((d.architecture(), d.mean_bundle(), addresses, container.groups()));
         for level in &d.levels {
             let most = length.saturating_mul(2).saturating_add(LINE_BYTES as u64);
             assert!(container.level_resident_bytes(level) <= most, "gates and thresholds are in the file");
@@ -506,6 +509,16 @@ impl Container {
         let place =
             self.directory.source.as_ref().and_then(|source| source.address((*source.tensors.first()?)?));
         place.unwrap_or(self.directory.fixed.offset)
+    }
+
+    /// The address of the per-layer embedding's first row; 0 without one.
+    pub(crate) fn per_layer_address(&self) -> u64 {
+        let Some(RowsEntry { table, .. }) = &self.directory.per_layer_rows else { return 0 };
+        match &self.directory.source {
+            None => table.offset,
+            // `open` checked it
+            Some(source) => source.address(table.offset).unwrap_or(0),
+        }
     }
 
     /// The level of that name.

@@ -26,7 +26,7 @@ pub use contents::{
 };
 pub use describe::describe_index;
 pub use down::{down_formats, has_down_rows, requantised_down, stored_down_format};
-use fixed::{write_fixed, write_level, write_set};
+use fixed::{write_fixed, write_level, write_per_layer, write_set};
 pub use index::write_index;
 use layers::{Converted, holds_layer, write_layer};
 use sections::Sections;
@@ -111,6 +111,7 @@ fn write_part(
     out.write(&[0; PAGE_BYTES as usize])?;
 
     let (fixed, tensors) = write_fixed(&mut out, source, orders)?;
+    let per_layer_rows = write_per_layer(&mut out, source, None)?;
     let sets = sets.iter().map(|set| write_set(&mut out, config, set)).collect::<io::Result<Vec<_>>>()?;
     let levels = levels.iter().map(|level| write_level(&mut out, level)).collect::<io::Result<Vec<_>>>()?;
 
@@ -146,6 +147,7 @@ fn write_part(
         layers: if stored.iter().all(|other| *other == first) { Vec::new() } else { stored },
         fixed,
         tensors,
+        per_layer_rows,
         sets,
         levels,
         tables: Section { offset: tables_offset, bytes: tables_bytes, hash: String::new() },

@@ -8,6 +8,7 @@
 //! x = embedding_scale * embedding[token]
 //! for each block:   x += residual_scale * post_norm( mixer( norm(x) ) )
 //!                   x += residual_scale * post_norm( feed_forward( norm(x) ) )
+//!                   x += post_norm( output( gelu(gate x) * input[token, block] ) )     with per-layer embeddings
 //!                   x *= output_scale
 //! hidden = norm(x)
 //! logits = softcap( logit_scale * head( hidden ) )
@@ -56,6 +57,16 @@ pub struct Config {
     /// How hidden states become a text's embedding, if the file says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pooling: Option<Pooling>,
+    /// Width of a block's own input of each token, if the model has per-layer embeddings.
+    ///
+    /// ```text
+    /// input[token, block] = (norm(projection[block] x / sqrt(width)) + sqrt(own) * embedding[token, block]) / sqrt(2)
+    /// ```
+    ///
+    /// `x` is the token's scaled embedding, `own` this width. A row of the per-layer embedding has the values
+    /// of all blocks, and stays in the file until its token comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_layer_width: Option<usize>,
     /// Rotary embeddings; attention refers to them by index.
     pub ropes: Vec<Rope>,
     /// The blocks, first to last.
@@ -85,6 +96,11 @@ impl Block {
     /// The attention, if the mixer is one.
     pub fn attention(&self) -> Option<&Attention> {
         self.mixer.as_ref().and_then(Mixer::attention)
+    }
+
+    /// Whether the block stores keys and values of its own.
+    fn stores_keys(&self) -> bool {
+        self.attention().is_some_and(|attention| attention.shares.is_none())
     }
 
     /// The mixer, if it has a recurrent state instead of keys and values.
@@ -273,18 +289,25 @@ impl Config {
         self.attentions().map(|attention| attention.head_width).max().unwrap_or(0)
     }
 
-    /// Number of earlier blocks of the same kind: with keys and values, or with a recurrent state.
-    pub fn alike_before(&self, block: usize) -> usize {
-        let before = &self.blocks[..block];
+    /// The index of the block's keys and values among all stored ones, or of its state among all recurrent states.
+    pub fn state_place(&self, block: usize) -> usize {
         match self.blocks[block].attention() {
-            Some(_) => before.iter().filter_map(Block::attention).count(),
-            None => before.iter().filter_map(Block::recurrent).count(),
+            Some(attention) => {
+                let owner = attention.shares.unwrap_or(block);
+                self.blocks[..owner].iter().filter(|block| block.stores_keys()).count()
+            }
+            None => self.blocks[..block].iter().filter_map(Block::recurrent).count(),
         }
     }
 
-    /// Number of blocks with keys and values.
-    pub fn kv_layers(&self) -> usize {
-        self.attentions().count()
+    /// The attention of each block that stores keys and values of its own.
+    pub fn storing(&self) -> impl Iterator<Item = &Attention> + Clone {
+        self.attentions().filter(|attention| attention.shares.is_none())
+    }
+
+    /// Values of a token's per-layer embedding, all blocks together; 0 without one.
+    pub fn per_layer_values(&self) -> usize {
+        self.per_layer_width.map_or(0, |width| width * self.blocks.len())
     }
 
     /// Sizes of the recurrent layers; `None` if there are none.

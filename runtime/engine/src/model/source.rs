@@ -114,6 +114,7 @@ pub struct SourceModel<'a> {
     token_embedding: TensorSpan,
     output_norm: TensorSpan,
     output: Option<TensorSpan>,
+    per_layer_embedding: Option<TensorSpan>,
     blocks: Vec<Block>,
     /// The block of each layer.
     layers: Vec<usize>,
@@ -211,6 +212,9 @@ impl<'a> SourceModel<'a> {
         let token_embedding = roles.matrix("token_embd.weight", vocabulary, width);
         let output_norm = roles.matrix(names.output_norm.unwrap_or("output_norm.weight"), 1, width);
         let output = roles.optional("output.weight", vocabulary, width);
+        let per_layer_embedding = config
+            .per_layer_width
+            .map(|_| roles.matrix("per_layer_token_embd.weight", vocabulary, config.per_layer_values()));
         let blocks = (0..config.blocks.len()).map(|block| roles.block(block, &config)).collect();
         let layers = (0..config.layers()).map(|layer| config.block_of(layer)).collect();
         if config.ropes.iter().any(|rope| !rope.divisors.is_empty()) {
@@ -225,7 +229,7 @@ impl<'a> SourceModel<'a> {
             problems.extend(tokenizer());
             return Err(SourceError::of(problems));
         }
-        Ok(Self { config, token_embedding, output_norm, output, blocks, layers, gguf })
+        Ok(Self { config, token_embedding, output_norm, output, per_layer_embedding, blocks, layers, gguf })
     }
 
     /// Replaces the activation that the file says or implies.
@@ -266,6 +270,11 @@ impl<'a> SourceModel<'a> {
     /// `[vocabulary, width]`; `None` if the token embedding is the head, too.
     pub fn output(&self) -> Option<Matrix<'_>> {
         self.output.map(|place| self.view(place))
+    }
+
+    /// `[vocabulary, blocks * own]`: each block's own embedding of a token, if the model has them.
+    pub fn per_layer_embedding(&self) -> Option<Matrix<'_>> {
+        self.per_layer_embedding.map(|place| self.view(place))
     }
 
     /// A tensor of a block that every token uses, if the model has it.
@@ -407,6 +416,14 @@ impl<'g> Roles<'g> {
     fn part(&mut self, layer: usize, part: TensorShape, config: &Config) -> TensorSpan {
         let TensorShape { role, rows, columns } = part;
         let own = self.names.of(role);
+        match role {
+            Role::PerLayerProjection => {
+                let all = self.matrix(own, rows * config.blocks.len(), columns);
+                return if all.rows == 0 { all } else { all.rows(layer * rows..(layer + 1) * rows) };
+            }
+            Role::PerLayerNorm => return self.matrix(own, rows, columns),
+            _ => {}
+        }
         let own = match (own.split_once('.'), role) {
             (Some((name, kind)), Role::GateBias | Role::UpBias | Role::DownBias) if config.experts() > 1 => {
                 format!("blk.{layer}.{name}_exps.{kind}")
@@ -573,7 +590,8 @@ impl<'g> Roles<'g> {
         for (place, tensor) in self.gguf.tensors().iter().enumerate() {
             let layer = role_of(&tensor.name).0.parse().unwrap_or(0);
             let left_out = (layers..layers + self.names.left_out).contains(&layer);
-            if !self.used[place] && !left_out && !is_harmless(tensor) {
+            let unused = || self.names.unused.contains(&tensor.name);
+            if !self.used[place] && !left_out && !is_harmless(tensor) && !unused() {
                 let (name, what) = (tensor.name.clone(), guess(&tensor.name, layers));
                 self.note("unexpected", &tensor.name, SourceError::Unexpected { name, what });
             }

@@ -22,7 +22,7 @@ pub(super) struct Heads<'a> {
 
 impl Heads<'_> {
     /// Prepares one row, `[queries | keys | values]`, at a position, and moves its gates to the end. `spare`
-    /// is as long as all queries.
+    /// is as long as all queries. A block that reads another's keys has only queries.
     pub(super) fn prepare(
         &self,
         row: &mut [f32],
@@ -30,9 +30,9 @@ impl Heads<'_> {
         rotations: &[Rotation],
         spare: &mut [f32],
     ) {
-        let (a, query) = (self.attention, self.attention.query_width());
+        let (a, query, kv) = (self.attention, self.attention.query_width(), self.attention.own_kv_width());
         let (queries, keys_and_values) = row.split_at_mut(a.query_rows());
-        let (keys, values) = keys_and_values.split_at_mut(a.kv_width());
+        let (keys, values) = keys_and_values.split_at_mut(kv);
         self.bias(Role::QueryBias, queries);
         self.bias(Role::KeyBias, keys);
         self.bias(Role::ValueBias, values);
@@ -40,16 +40,16 @@ impl Heads<'_> {
             gates_behind(row, query, a.head_width, &mut spare[..query]);
         }
         let (queries, rest) = row.split_at_mut(query);
-        let (keys, values) = rest.split_at_mut(a.kv_width());
+        let (keys, values) = rest.split_at_mut(kv);
         self.norm(Role::QueryNorm, queries, spare);
         self.norm(Role::KeyNorm, keys, spare);
         if a.value_norm {
-            let heads = values[..a.kv_width()].chunks_exact_mut(a.head_width);
+            let heads = values[..kv].chunks_exact_mut(a.head_width);
             heads.for_each(|head| rms_norm_in_place(head, self.epsilon));
         }
         if let Some(rotary) = self.rotary {
             // queries and keys are adjacent: heads of one width
-            rotary.rotate(&mut row[..query + a.kv_width()], a.head_width, &rotations[..rotary.pairs()]);
+            rotary.rotate(&mut row[..query + kv], a.head_width, &rotations[..rotary.pairs()]);
         }
         if let Some(temperature) = a.temperature {
             let factor = temperature.factor(position);

@@ -12,7 +12,7 @@ pub(super) struct Kept {
     pub(super) kv: KeyValues,
     /// States of layers without keys and values.
     pub(super) states: Option<States>,
-    /// The index of each block among the blocks of its kind.
+    /// The place of each block's keys and values, or of its state.
     pub(super) at: Box<[usize]>,
     /// The plan's sequences, and rows of a step.
     pub(super) sequences: usize,

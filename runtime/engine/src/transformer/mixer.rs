@@ -33,7 +33,9 @@ impl Transformer {
                 let value = if attention.values_are_keys { Role::Key } else { Role::Value };
                 match latent {
                     None => {
-                        self.project(block, &[Role::Query, Role::Key, value], rows);
+                        let parts = [Role::Query, Role::Key, value];
+                        let own = if attention.shares.is_some() { &parts[..1] } else { &parts };
+                        self.project(block, own, rows);
                         self.attention(block, rows);
                     }
                     Some(latent) => self.latent_attention(block, latent, rows),
@@ -99,12 +101,12 @@ impl Transformer {
         }
     }
 
-    /// Stores the rows' keys and values, and computes `softmax(scale q k^T) v` of their heads over their
+    /// Stores the rows' keys and values, unless the block reads another's, and computes `softmax(scale q k^T) v` of their heads over their
     /// sequences.
     fn attention(&mut self, block: usize, rows: usize) {
         let (c, w) = (&self.config, &self.weights);
         let (a, place) = (c.attention(block), self.kept.at[block]);
-        let (query, kv) = (a.query_width(), a.kv_width());
+        let (query, kv) = (a.query_width(), a.own_kv_width());
         let stride = a.projected_width();
         let projections = &mut self.buffers.projections[..rows * stride];
         let rotations: &[Rotation] = as_rotations(&mut self.buffers.rotations);
@@ -115,6 +117,9 @@ impl Transformer {
             let (At { sequence, position }, rotations) =
                 (self.kept.rows[row], &rotations[(first + row) * pairs..][..pairs]);
             heads.prepare(values, position, rotations, &mut self.buffers.attended);
+            if a.shares.is_some() {
+                continue;
+            }
             let (key, value) = values[query..query + 2 * kv].split_at(kv);
             self.kept.kv.store(sequence, place, Half::Key, position, key);
             self.kept.kv.store(sequence, place, Half::Value, position, value);

@@ -24,6 +24,8 @@ pub(super) struct Buffers {
     pub(super) attended: Slab<f32>,
     /// Cosines and sines of the rows' positions.
     pub(super) rotations: Slab<f32>,
+    /// Embeddings, `[rows, width]`, then per-layer embeddings, `[rows, blocks, own width]`; empty without them.
+    pub(super) own_inputs: Slab<f32>,
 }
 
 /// All buffers of the engine for some rows.
@@ -66,6 +68,7 @@ impl Rows {
             projections,
             attended,
             rotations,
+            own_inputs,
             router,
             values,
             sums,
@@ -74,7 +77,7 @@ impl Rows {
         ] = sizes.elements().map(next);
         let gathered = gathered.join(rest);
         Self {
-            buffers: Buffers { residual, normed, block_output, projections, attended, rotations },
+            buffers: Buffers { residual, normed, block_output, projections, attended, rotations, own_inputs },
             of_neurons: NeuronRows { router, values, sums, members: members.cast(), gathered },
         }
     }
@@ -82,7 +85,8 @@ impl Rows {
     /// The memory that the buffers were cut from.
     pub(super) fn whole(self) -> Slab<f32> {
         let Self { buffers, of_neurons } = self;
-        let Buffers { residual, normed, block_output, projections, attended, rotations } = buffers;
+        let Buffers { residual, normed, block_output, projections, attended, rotations, own_inputs } =
+            buffers;
         let NeuronRows { router, values, sums, members, gathered } = of_neurons;
         [
             normed,
@@ -90,6 +94,7 @@ impl Rows {
             projections,
             attended,
             rotations,
+            own_inputs,
             router,
             values,
             sums,

@@ -13,7 +13,7 @@ use super::rows::{PromptRoom, Rows};
 use super::{Transformer, TransformerError, Turns};
 use crate::arena::{Align, Arena, Slab};
 use crate::container::{Container, ContainerError, LevelEntry};
-use crate::embedding::EmbeddingRows;
+use crate::embedding::{EmbeddingRows, RowTable};
 use crate::feed_forward::FeedForward;
 use crate::fetch::Fetcher;
 use crate::flash::{self, Files, Flash, Gather};
@@ -97,7 +97,7 @@ impl Transformer {
         let kv = KeyValues::new(
             kv_region,
             stored_in(plan.quality.kv()),
-            config.attentions().map(|attention| (attention.kv_heads, attention.head_width)),
+            config.storing().map(|attention| (attention.kv_heads, attention.head_width)),
             plan.context.tokens as usize,
         );
         let kv = if config.latent().is_some() { kv.of_keys() } else { kv };
@@ -121,7 +121,7 @@ impl Transformer {
             transposes_down,
         };
         let kept = Kept {
-            at: (0..config.blocks.len()).map(|block| config.alike_before(block)).collect(),
+            at: (0..config.blocks.len()).map(|block| config.state_place(block)).collect(),
             sequences: plan.context.sequences as usize,
             step_rows: plan.decode_rows() as usize,
             rows: Vec::with_capacity(plan.prefill.chunk_tokens.max(plan.decode_rows()) as usize),
@@ -191,6 +191,8 @@ struct Regions {
     io_buffers: Vec<Slab<u8>>,
     /// Buffer for an embedding row, if rows are read.
     embedding_row: Option<Slab<u8>>,
+    /// Buffer for a row of the per-layer embedding; empty without one.
+    per_layer_row: Slab<u8>,
 }
 
 impl Regions {
@@ -218,7 +220,8 @@ impl Regions {
             0 => None,
             bytes => Some(arena.take(bytes, Align::Page)?),
         };
-        Ok(Self { fixed, level, slots, kv, state, io_buffers, embedding_row })
+        let per_layer_row = arena.take(sizes.per_layer_buffer_bytes, Align::Page)?;
+        Ok(Self { fixed, level, slots, kv, state, io_buffers, embedding_row, per_layer_row })
     }
 
     /// Reads the fixed weights, the level and the pinned neurons.
@@ -231,11 +234,13 @@ impl Regions {
         neurons: &mut [LayerNeurons],
         stop: &StopHandle,
     ) -> Result<Filled, TransformerError> {
-        let Self { fixed, level, mut slots, mut kv, state, mut io_buffers, embedding_row } = self;
+        let Self { fixed, level, mut slots, mut kv, state, mut io_buffers, embedding_row, per_layer_row } =
+            self;
+        let per_layer = RowTable::per_layer(container, files, per_layer_row)?;
         let rows = embedding_row.and_then(|buffer| EmbeddingRows::new(container, files.clone(), buffer));
         // the region of keys and values is still unused
         let scratch = scratch_of(&mut kv, &mut io_buffers[0]);
-        let weights = Weights::load(container, how.kernels, files, rows, scratch, fixed)?;
+        let weights = Weights::load(container, how.kernels, files, rows, per_layer, scratch, fixed)?;
         let mut level = Level::load(container, how.kernels, planned_level(container, plan)?, files, level)?;
         fill(container, files, &how.shapes, neurons, &mut level, &mut slots, scratch, stop)?;
         if !plan.read.direct {
@@ -271,6 +276,8 @@ pub(super) struct Sizes {
     pub(super) weights_bytes: usize,
     /// The buffer of embedding rows, if they are read.
     pub(super) embedding_buffer_bytes: usize,
+    /// The buffer of a row of the per-layer embedding.
+    pub(super) per_layer_buffer_bytes: usize,
     pub(super) hot_bytes: usize,
     /// The slots; a prompt's rows overlap them.
     pub(super) cold_bytes: usize,
@@ -421,6 +428,15 @@ impl Sizes {
                 ));
             }
         };
+        let problem = match (plan.read.per_layer_rows, architecture.per_layer) {
+            (true, None) => Some("is true, and this model has no per-layer embeddings"),
+            (false, Some(_)) => Some("is false, and this model has per-layer embeddings"),
+            (true, Some(_)) | (false, None) => None,
+        };
+        if let Some(problem) = problem {
+            return Err(plan_error("read.per_layer_rows", problem.to_owned()));
+        }
+        let per_layer_buffer = memory::per_layer_buffer_bytes(&architecture);
         let weights_bytes = d.fixed.bytes.saturating_sub(left);
         let fixed = weights_bytes + level_bytes;
         let kv = choices
@@ -448,7 +464,8 @@ impl Sizes {
                 m.io_buffers_bytes,
                 u64::from(plan.read.buffers)
                     .saturating_mul(plan.read.buffer_bytes)
-                    .saturating_add(row_buffer),
+                    .saturating_add(row_buffer)
+                    .saturating_add(per_layer_buffer),
             ),
         ] {
             let needed = needed.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
@@ -460,6 +477,7 @@ impl Sizes {
             fixed_bytes: fixed as usize,
             weights_bytes: weights_bytes as usize,
             embedding_buffer_bytes: row_buffer as usize,
+            per_layer_buffer_bytes: per_layer_buffer as usize,
             hot_bytes: m.hot_bytes as usize,
             cold_bytes: m.slots_or_prompt_bytes() as usize,
             kv_bytes: m.kv_bytes as usize,

@@ -1,14 +1,15 @@
 //! Plans with the same quality keys give the same bits, and dense ones the reference's numbers.
 
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use compare::largest_difference;
 use plans::file::parse;
 use plans::layout::{Part, Phases, Span};
 use plans::memory::{
-    Activations, choices_of, kv_bytes_per_token, kv_token_bytes, slot_part, state_bytes, tables_bytes,
+    Activations, choices_of, kv_bytes_per_token, kv_token_bytes, per_layer_buffer_bytes, slot_part,
+    state_bytes, tables_bytes,
 };
 use plans::model::LevelKind;
 use plans::plan::Speculation;
@@ -44,6 +45,7 @@ mod index;
 mod kv_formats;
 mod latent;
 mod look_ahead;
+mod own_inputs;
 mod pieces;
 mod quantised;
 mod recurrent;
@@ -414,6 +416,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     // an embedding that is the head, too, stays in memory
     let needs = EmbeddingRows::needs(container).filter(|_| k.embedding_rows);
     plan.read.embedding_rows = needs.is_some();
+    plan.read.per_layer_rows = a.per_layer.is_some();
     let (left, row_buffer) = needs.unwrap_or_default();
     let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
     let slot = |layer| d.stored(layer).bundle.part_bytes(slot_part(entry.kind));
@@ -426,7 +429,7 @@ pub(crate) fn plan(container: &Container, level: &str, k: &Knobs) -> Plan {
     m.kv_bytes = pages(u64::from(k.sequences) * u64::from(k.context) * kv_bytes_per_token(&a, k.kv));
     m.kv_token_bytes = kv_token_bytes(&a, k.kv);
     m.state_bytes = pages(u64::from(k.sequences) * state_bytes(&a));
-    m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer;
+    m.io_buffers_bytes = u64::from(k.buffers) * k.buffer_bytes + row_buffer + per_layer_buffer_bytes(&a);
     let choices = choices_of(&plan, level_bytes);
     let (activations, tables) = (Activations::new(&a, &choices), tables_bytes(&a, &choices));
     let m = &mut plan.memory;

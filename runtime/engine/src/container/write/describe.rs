@@ -7,10 +7,12 @@ use std::io;
 use plans::PAGE_BYTES;
 
 use super::contents::{Contents, LevelSource, Written};
-use super::fixed::{Fixed, fixed_tensors};
+use super::fixed::{Fixed, fixed_tensors, per_layer_table};
 use super::index::{apart, places, whole_experts};
 use super::{fingerprint, invalid};
-use crate::container::{Directory, LevelEntry, SLICE_WORDS, Section, Source, TENSOR_ALIGN, TensorEntry};
+use crate::container::{
+    Directory, LevelEntry, RowsEntry, SLICE_WORDS, Section, Source, TENSOR_ALIGN, TensorEntry,
+};
 use kernels::Format;
 
 /// Describes the index that [`super::write_index`] would write, without checksums.
@@ -38,6 +40,14 @@ pub fn describe_index(contents: Contents<'_>) -> io::Result<Written> {
         found.tensors.push(if is_plain { None } else { source.gguf().place_of_bytes(matrix.bytes) });
         tensors.push(TensorEntry { name, format, rows, columns, offset });
     }
+    let unhashed = |offset, bytes| Section { offset, bytes, hash: "0".repeat(64) };
+    let per_layer_rows = source.per_layer_embedding().map(|rows| {
+        let in_file = source.gguf().place_of_bytes(rows.bytes).unwrap_or(0);
+        let checksums = (rows.rows as u64 * 4).next_multiple_of(PAGE_BYTES);
+        let offset = PAGE_BYTES + own_bytes.next_multiple_of(PAGE_BYTES);
+        RowsEntry { table: per_layer_table(rows, in_file), checksums: unhashed(offset, checksums) }
+    });
+    let checksums_bytes = per_layer_rows.as_ref().map_or(0, |rows| rows.checksums.bytes);
     let mut tables_bytes = 0;
     for (layer, order) in orders.iter().enumerate() {
         let places = places(source, layer, order, slice_neurons)?;
@@ -45,8 +55,7 @@ pub fn describe_index(contents: Contents<'_>) -> io::Result<Written> {
         found.slices.push(places);
     }
     let tables_bytes = tables_bytes.next_multiple_of(PAGE_BYTES);
-    let unhashed = |offset, bytes| Section { offset, bytes, hash: "0".repeat(64) };
-    let tables_offset = PAGE_BYTES + own_bytes.next_multiple_of(PAGE_BYTES);
+    let tables_offset = PAGE_BYTES + own_bytes.next_multiple_of(PAGE_BYTES) + checksums_bytes;
     let of_level = |level: &LevelSource| LevelEntry {
         name: level.name.clone(),
         kind: level.kind,
@@ -67,6 +76,7 @@ pub fn describe_index(contents: Contents<'_>) -> io::Result<Written> {
         layers: if stored.iter().all(|other| *other == first) { Vec::new() } else { stored },
         fixed: unhashed(PAGE_BYTES, end.next_multiple_of(PAGE_BYTES)),
         tensors,
+        per_layer_rows,
         sets: Vec::new(),
         levels: levels.iter().map(of_level).collect(),
         tables: unhashed(tables_offset, tables_bytes),

@@ -7,10 +7,14 @@ use plans::model::LevelKind;
 use super::contents::{LevelSource, PredictorSource, SetSource};
 use super::invalid;
 use super::sections::Sections;
-use crate::container::{LevelEntry, Section, SetEntry, TensorEntry};
+use crate::container::{LevelEntry, RowsEntry, Section, SetEntry, TensorEntry};
+use crate::embedding::row_checksum;
 use crate::model::config::{Config, TensorShape};
 use crate::model::source::SourceModel;
 use kernels::{Format, Matrix, dequantise};
+
+/// Bytes of the per-layer embedding that are written together.
+const PIECE_BYTES: usize = 1 << 22;
 
 /// Writes the fixed part, each tensor on a cache line.
 pub(super) fn write_fixed(
@@ -62,6 +66,35 @@ pub(super) fn fixed_tensors<'a>(source: &'a SourceModel<'_>, orders: &'a [Vec<u3
     tensors.push(of("output_norm.weight", source.output_norm(), true));
     tensors.extend(source.output().map(|output| of("output.weight", output, false)));
     tensors
+}
+
+/// Writes the per-layer embedding, if the model has one: its rows, then their checksums.
+///
+/// The rows are outside any section's hash. With `in_file`, they stay at this place of the source's files.
+pub(super) fn write_per_layer(
+    out: &mut Sections<'_>,
+    source: &SourceModel<'_>,
+    in_file: Option<u64>,
+) -> io::Result<Option<RowsEntry>> {
+    let Some(matrix) = source.per_layer_embedding() else { return Ok(None) };
+    let table = per_layer_table(matrix, in_file.unwrap_or(out.position));
+    if in_file.is_none() {
+        for rows in matrix.bytes.chunks(PIECE_BYTES) {
+            out.write_unhashed(rows)?;
+        }
+        out.pad()?;
+    }
+    out.begin();
+    for row in matrix.bytes.chunks_exact(matrix.format.row_bytes(matrix.columns)) {
+        out.write(&row_checksum(row).to_le_bytes())?;
+    }
+    Ok(Some(RowsEntry { table, checksums: out.end()? }))
+}
+
+/// The entry of the per-layer embedding.
+pub(super) fn per_layer_table(matrix: Matrix<'_>, offset: u64) -> TensorEntry {
+    let Matrix { format, rows, columns, .. } = matrix;
+    TensorEntry { name: "per_layer_token_embd.weight".to_owned(), format, rows, columns, offset }
 }
 
 /// The values of a tensor, in `order` where there is one.

@@ -10,7 +10,7 @@ use plans::output_file::deliver;
 
 use super::contents::{Contents, Written};
 use super::down::has_down_rows;
-use super::fixed::{Fixed, fixed_tensors, plain_values, write_level};
+use super::fixed::{Fixed, fixed_tensors, plain_values, write_level, write_per_layer};
 use super::layers::Converted;
 use super::sections::{Sections, hex};
 use super::{OUTPUT, check_orders, check_slices, finish, invalid};
@@ -97,6 +97,9 @@ fn write_index_part(
     hasher.update(&[0; PAGE_BYTES as usize][..(bytes - end) as usize]);
     let fixed = Section { offset: own_offset, bytes, hash: hex(hasher.finalize()) };
     out.pad()?;
+    let in_file = source.per_layer_embedding().map(|rows| place(rows.bytes)).transpose()?;
+    let per_layer_rows = write_per_layer(&mut out, source, in_file)?;
+    see(source.per_layer_embedding().map_or(0, |rows| rows.bytes.len() as u64))?;
 
     let mut tables: Vec<u32> = Vec::new();
     for (layer, order) in orders.iter().enumerate() {
@@ -135,6 +138,7 @@ fn write_index_part(
         layers: if stored.iter().all(|other| *other == first) { Vec::new() } else { stored },
         fixed,
         tensors,
+        per_layer_rows,
         sets: Vec::new(),
         levels,
         tables: tables_section,

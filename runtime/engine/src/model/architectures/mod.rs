@@ -108,6 +108,8 @@ pub(super) struct Names {
     pub(super) down_rows: bool,
     /// The norm before the head, if that is not `output_norm.weight`.
     pub(super) output_norm: Option<&'static str>,
+    /// Tensors that files may have and the model does not use, such as keys of blocks that read another's.
+    pub(super) unused: Vec<String>,
     /// Layers after the last that are no part of the model itself, such as layers that predict further
     /// tokens.
     pub(super) left_out: usize,

@@ -111,6 +111,7 @@ impl Shapes {
             logit_scale: 1.0,
             logit_softcap: None,
             pooling: pooling(k),
+            per_layer_width: None,
             ropes,
             blocks,
         }
@@ -196,8 +197,12 @@ impl Shapes {
 
     /// The gated network of every layer, or experts with a softmax router.
     pub(super) fn feed_forward(&self, k: &Keys<'_>, activation: Activation) -> FeedForward {
+        self.feed_forward_of(k, activation, k.whole("feed_forward_length").unwrap_or(0))
+    }
+
+    /// [`Shapes::feed_forward`] with known neurons of a layer without experts.
+    pub(super) fn feed_forward_of(&self, k: &Keys<'_>, activation: Activation, dense: usize) -> FeedForward {
         let experts = k.whole("expert_count").unwrap_or(0);
-        let dense = k.whole("feed_forward_length").unwrap_or(0);
         let of_expert = k.whole("expert_feed_forward_length").filter(|_| experts > 1);
         let neurons = match of_expert.unwrap_or(dense) {
             0 => k.size("feed_forward_length"), // missing, unless it is zero

@@ -28,6 +28,9 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Whether each head adds a learned score without a value to its softmax (an attention sink).
     pub sinks: bool,
+    /// The earlier block whose keys and values the heads read; absent if the block stores its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<usize>,
     /// Whether values are the unrotated keys, without a value matrix of their own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub values_are_keys: bool,
@@ -199,6 +202,7 @@ impl Attention {
             softcap: None,
             window: None,
             sinks: false,
+            shares: None,
             values_are_keys: false,
             value_norm: false,
             gate: false,
@@ -209,6 +213,11 @@ impl Attention {
     /// Width of all key heads of a token; also of all value heads.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_width
+    }
+
+    /// Width of the keys that the block makes of a token: none where it reads another block's.
+    pub fn own_kv_width(&self) -> usize {
+        if self.shares.is_some() { 0 } else { self.kv_width() }
     }
 
     /// Width of all query heads of a token.
@@ -225,7 +234,7 @@ impl Attention {
     /// vectors.
     pub fn projected_width(&self) -> usize {
         match &self.latent {
-            None => self.query_rows() + 2 * self.kv_width(),
+            None => self.query_rows() + 2 * self.own_kv_width(),
             Some(latent) => latent.query_rank.unwrap_or(self.heads * latent.query_width()) + self.head_width,
         }
     }

@@ -1,8 +1,8 @@
 //! Checks that a description's numbers are usable and consistent.
 
 use super::{
-    Attention, Config, ConfigError, DeltaNet, Gating, Latent, Mixer, Rope, RopeScaling, Router, RouterInput,
-    StateSpace,
+    Attention, Block, Config, ConfigError, DeltaNet, Gating, Latent, Mixer, Rope, RopeScaling, Router,
+    RouterInput, StateSpace,
 };
 
 /// The most experts of a token; more than any model uses.
@@ -10,6 +10,9 @@ pub(crate) const EXPERTS_USED_MAX: usize = 64;
 
 /// The most groups of experts; more than any model has.
 pub(crate) const GROUPS_MAX: usize = 64;
+
+/// The widest per-layer embedding; buffers of rounded vectors hold it.
+const PER_LAYER_WIDTH_MAX: usize = 4096;
 
 /// The most positions of a convolution; more than any model has.
 const TAPS_MAX: usize = 64;
@@ -52,11 +55,15 @@ impl Config {
             return problems.0;
         }
         let network = self.network();
+        if let Some(own) = self.per_layer_width {
+            problems.sizes(&[("the width of per-layer embeddings", own, PER_LAYER_WIDTH_MAX)]);
+        }
         for (layer, block) in self.blocks.iter().enumerate() {
             match &block.mixer {
                 None => {}
                 Some(Mixer::Attention(attention)) => {
                     problems.attention(attention, &self.ropes);
+                    problems.shared(layer, attention, &self.blocks);
                     problems.latent(attention, self.width, &self.ropes);
                     if self.attentions().any(|other| other.latent != attention.latent) {
                         problems.0.push(ConfigError::Differs { what: "latent attention", layer });
@@ -182,6 +189,23 @@ impl Problems {
                 self.contradiction("the rotary embedding", rope, format!("there are {}", ropes.len()));
             }
             None => {}
+        }
+    }
+
+    /// Checks that a block whose keys and values are another's finds the same heads there.
+    fn shared(&mut self, block: usize, a: &Attention, blocks: &[Block]) {
+        let Some(owner) = a.shares else { return };
+        let of_owner = blocks[..block].get(owner).and_then(Block::attention);
+        let alike = of_owner.is_some_and(|own| {
+            let heads = (own.kv_heads, own.head_width) == (a.kv_heads, a.head_width);
+            heads && own.shares.is_none() && own.latent.is_none() && a.latent.is_none()
+        });
+        let plain = !a.biases.key && !a.biases.value && !a.values_are_keys && !a.value_norm;
+        if !alike || !plain {
+            let rule = format!(
+                "block {block} reads its keys, which must be of an earlier block with the same heads"
+            );
+            self.contradiction("a block with shared keys and values", owner, rule);
         }
     }
 

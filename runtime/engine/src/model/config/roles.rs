@@ -122,6 +122,16 @@ pub enum Role {
     SharedPostNorm,
     /// The norm of the feed-forward network's output.
     FfnPostNorm,
+    /// The projection of a token's embedding to the block's own input: the block's rows of one matrix.
+    PerLayerProjection,
+    /// The norm of that projection, the same for all blocks.
+    PerLayerNorm,
+    /// The gate of the block's own input.
+    PerLayerGate,
+    /// The output projection of the gated input.
+    PerLayerOutput,
+    /// The norm of that output.
+    PerLayerPostNorm,
     /// The factor of the residual stream at the end of the block.
     OutputScale,
 }
@@ -200,6 +210,11 @@ impl Role {
             Self::ExpertsPostNorm => "post_ffw_norm_2.weight",
             Self::SharedPostNorm => "post_ffw_norm_1.weight",
             Self::FfnPostNorm => "post_ffw_norm.weight",
+            Self::PerLayerProjection => "per_layer_model_proj.weight",
+            Self::PerLayerNorm => "per_layer_proj_norm.weight",
+            Self::PerLayerGate => "inp_gate.weight",
+            Self::PerLayerOutput => "proj.weight",
+            Self::PerLayerPostNorm => "post_norm.weight",
             Self::OutputScale => "layer_output_scale.weight",
         }
     }
@@ -233,6 +248,9 @@ impl Role {
                 | Self::SharedGate
                 | Self::SharedUp
                 | Self::SharedDown
+                | Self::PerLayerProjection
+                | Self::PerLayerGate
+                | Self::PerLayerOutput
         );
         !is_matrix
     }
@@ -265,8 +283,9 @@ impl Config {
         let first = [(before && mixes, Role::AttentionNorm, 1, width)];
         let last = [(after && mixes, Role::AttentionPostNorm, 1, width)];
         let network = block.feed_forward.iter().flat_map(|network| of_network(network, block.norms, width));
+        let own_input = self.per_layer_width.into_iter().flat_map(|own| of_own_input(own, width));
         let scale = [(block.output_scale, Role::OutputScale, 1, 1)];
-        let all = first.into_iter().chain(mixer).chain(last).chain(network).chain(scale);
+        let all = first.into_iter().chain(mixer).chain(last).chain(network).chain(own_input).chain(scale);
         let there = all.filter(|&(there, ..)| there);
         there.map(|(_, role, rows, columns)| TensorShape { role, rows, columns }).collect()
     }
@@ -315,18 +334,28 @@ fn of_network(network: &FeedForward, norms: Norms, width: usize) -> Vec<Possible
     ]
 }
 
+fn of_own_input(own: usize, width: usize) -> [Possible; 5] {
+    [
+        (true, Role::PerLayerProjection, own, width),
+        (true, Role::PerLayerNorm, 1, own),
+        (true, Role::PerLayerGate, own, width),
+        (true, Role::PerLayerOutput, width, own),
+        (true, Role::PerLayerPostNorm, 1, width),
+    ]
+}
+
 fn of_attention(a: &Attention, width: usize) -> Vec<Possible> {
-    let (query, rows, kv) = (a.query_width(), a.query_rows(), a.kv_width());
+    let (query, rows, kv, stores) = (a.query_width(), a.query_rows(), a.kv_width(), a.shares.is_none());
     let norm_of = |of_all: usize| if a.norm == Some(HeadNorm::Head) { a.head_width } else { of_all };
     vec![
         (true, Role::Query, rows, width),
-        (true, Role::Key, kv, width),
-        (!a.values_are_keys, Role::Value, kv, width),
+        (stores, Role::Key, kv, width),
+        (stores && !a.values_are_keys, Role::Value, kv, width),
         (a.biases.query, Role::QueryBias, 1, rows),
         (a.biases.key, Role::KeyBias, 1, kv),
         (a.biases.value, Role::ValueBias, 1, kv),
         (a.norm.is_some(), Role::QueryNorm, 1, norm_of(query)),
-        (a.norm.is_some(), Role::KeyNorm, 1, norm_of(kv)),
+        (stores && a.norm.is_some(), Role::KeyNorm, 1, norm_of(kv)),
         (a.sinks, Role::Sinks, 1, a.heads),
         (true, Role::AttentionOutput, width, query),
         (a.biases.output, Role::AttentionOutputBias, 1, width),

@@ -46,7 +46,7 @@ const NONE: Case = Case {
     rank: None,
 };
 
-const CASES: [Case; 27] = [
+const CASES: [Case; 28] = [
     NONE,
     Case { name: "llama, Mixtral", experts: 4, ..NONE },
     Case {
@@ -242,6 +242,7 @@ const CASES: [Case; 27] = [
     },
     GEMMA4,
     GEMMA4_MOE,
+    GEMMA4_SMALL,
     SMALLTHINKER,
     Case {
         name: "smallthinker, down by neurons",
@@ -446,6 +447,50 @@ const GEMMA4_MOE: Case = Case {
         ("ffn_gate_inp.scale", &[64]),
         ("ffn_down_exps.scale", &[4]),
         ("layer_output_scale.weight", &[1]),
+    ],
+    ..GEMMA4
+};
+
+/// Per-layer embeddings of 32 values, and a last layer that reads the first one's keys and values.
+const GEMMA4_SMALL: Case = Case {
+    name: "gemma4, per-layer embeddings",
+    head_width: 16,
+    kv_heads: [2; LAYERS],
+    keys: |writer, a| {
+        writer
+            .u32(&format!("{a}.attention.sliding_window"), 4)
+            .array(&format!("{a}.attention.sliding_window_pattern"), 7, 2, &[1, 1])
+            .u32(&format!("{a}.attention.shared_kv_layers"), 1)
+            .u32(&format!("{a}.embedding_length_per_layer_input"), 32)
+    },
+    first: &[
+        ("attn_q.weight", &[64, 64]),
+        ("attn_k.weight", &[64, 32]),
+        ("attn_v.weight", &[64, 32]),
+        ("attn_output.weight", &[64, 64]),
+        ("attn_q_norm.weight", &[16]),
+        ("attn_k_norm.weight", &[16]),
+        ("post_attention_norm.weight", &[64]),
+        ("post_ffw_norm.weight", &[64]),
+        ("inp_gate.weight", &[64, 32]),
+        ("proj.weight", &[32, 64]),
+        ("post_norm.weight", &[64]),
+        ("layer_output_scale.weight", &[1]),
+    ],
+    of_layer: &[
+        ("attn_q.weight", &[64, 64]),
+        ("attn_output.weight", &[64, 64]),
+        ("attn_q_norm.weight", &[16]),
+        ("post_attention_norm.weight", &[64]),
+        ("post_ffw_norm.weight", &[64]),
+        ("inp_gate.weight", &[64, 32]),
+        ("proj.weight", &[32, 64]),
+        ("post_norm.weight", &[64]),
+    ],
+    others: &[
+        ("per_layer_token_embd.weight", &[LAYERS * 32, VOCABULARY]),
+        ("per_layer_model_proj.weight", &[64, LAYERS * 32]),
+        ("per_layer_proj_norm.weight", &[32]),
     ],
     ..GEMMA4
 };
@@ -690,7 +735,9 @@ fn every_piece_of_a_description_changes_the_logits() {
         let bytes = case.file();
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
         let of = |layer: usize| case.own(layer).iter().map(move |(name, _)| format!("blk.{layer}.{name}"));
-        for name in (0..case.different()).flat_map(of) {
+        let outside = case.others.iter().map(|(name, _)| (*name).to_owned());
+        let outside = outside.filter(|name| name.starts_with("per_layer"));
+        for name in (0..case.different()).flat_map(of).chain(outside) {
             // each tensor by itself replaced by zeros
             let mut changed = bytes.clone();
             let tensor = source.gguf().tensor(&name).unwrap();
@@ -704,6 +751,7 @@ fn every_piece_of_a_description_changes_the_logits() {
             "qwen35 without recurrent layers",
             "gemma4",
             "gemma4, a mixture",
+            "gemma4, per-layer embeddings",
         ];
         let needed = !case.recurrent.is_empty() || case.rank.is_some() || needs.contains(&case.name);
         if (case.keys)(Writer::new(), "a").bytes() != Writer::new().bytes() && !needed {
@@ -804,6 +852,7 @@ fn in_blocks_but_down(name: &str) -> Format {
 fn heads_and_routers_of_other_kinds_compute_the_references_numbers_in_blocks() {
     for (case, format) in [
         (GEMMA4, in_blocks as fn(&str) -> Format),
+        (GEMMA4_SMALL, in_blocks),
         (GEMMA4_MOE, in_blocks),
         (SMALLTHINKER, in_blocks_but_down),
     ] {
@@ -899,15 +948,18 @@ fn descriptions_that_the_engine_has_no_room_for_are_refused() {
     refused(Case { head_width: 15, ..QWEN35 }, "it must be even");
     let shared = Case {
         keys: |writer, a| {
-            writer
-                .u32(&format!("{a}.attention.sliding_window"), 4)
-                .u32(&format!("{a}.attention.shared_kv_layers"), 1)
-                .u32(&format!("{a}.embedding_length_per_layer_input"), 8)
+            let window = writer.u32(&format!("{a}.attention.sliding_window"), 4);
+            let pattern = window.array(&format!("{a}.attention.sliding_window_pattern"), 7, 2, &[1, 0]);
+            pattern.u32(&format!("{a}.attention.shared_kv_layers"), 1)
         },
         ..GEMMA4
     };
-    refused(shared, "key `gemma4.attention.shared_kv_layers` is 1, and only 0 is implemented");
-    refused(shared, "key `gemma4.embedding_length_per_layer_input` is 8, and only 0 is implemented");
+    refused(
+        shared,
+        "`gemma4.attention.shared_kv_layers` is 1, and only a number that leaves layers of each kind",
+    );
+    let without = Case { others: &[], ..GEMMA4_SMALL };
+    refused(without, "tensor `per_layer_token_embd.weight` is missing");
     refused(Case { others: &[], ..GEMMA4 }, "layers without a window need `rope_freqs.weight`");
     let other = Case { keys: |writer, a| writer.u32(&format!("{a}.expert_gating_func"), 3), ..SMALLTHINKER };
     refused(other, "key `smallthinker.expert_gating_func` is 3, and only 1 or 2 is implemented");

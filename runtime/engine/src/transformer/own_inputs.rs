@@ -1,0 +1,88 @@
+//! A block's own input of each token, from the per-layer embedding.
+//!
+//! ```text
+//! input = (norm(projection embedded / sqrt(width)) + sqrt(own) * own embedding) / sqrt(2)
+//! x += post_norm(output (gelu(gate x) * input))
+//! ```
+
+use super::matrices::{times, times_prompt};
+use super::vectors::{add, post_normed, scale};
+use super::{Phase, Transformer};
+use crate::model::config::Role;
+use crate::products::Inputs;
+use kernels::{Activation, rms_norm_in_place};
+
+/// The vectors that a matrix of the block multiplies.
+#[derive(Clone, Copy)]
+enum Of {
+    /// The tokens' scaled embeddings.
+    Embeddings,
+    /// The residual stream.
+    Stream,
+}
+
+impl Transformer {
+    /// Adds to the residual stream what a block makes of its own inputs, each of width `own`.
+    pub(super) fn own_input_block(&mut self, block: usize, own: usize, rows: usize) {
+        // projections: [rows, own] of the embeddings, then [rows, own] of the stream
+        self.narrow(block, Role::PerLayerProjection, Of::Embeddings, rows, 0..rows * own);
+        self.narrow(block, Role::PerLayerGate, Of::Stream, rows, rows * own..2 * rows * own);
+        let (c, w) = (&self.config, &self.weights);
+        let (projected, gates) = self.buffers.projections.split_at_mut(rows * own);
+        scale(projected, 1.0 / (c.width as f32).sqrt());
+        let weight = w.values(block, Role::PerLayerNorm).unwrap_or_default();
+        let values = self.buffers.own_inputs[rows * c.width..].chunks_exact(c.per_layer_values());
+        let inputs = projected.chunks_exact_mut(own).zip(gates.chunks_exact(own)).zip(values);
+        for ((projected, gates), values) in inputs {
+            rms_norm_in_place(projected, c.norm_epsilon);
+            let embedding = &values[block * own..][..own];
+            for (((value, &weight), embedding), &gate) in
+                projected.iter_mut().zip(weight).zip(embedding).zip(gates)
+            {
+                let input = (*value * weight + (own as f32).sqrt() * embedding) / 2_f32.sqrt();
+                *value = Activation::Gelu.apply(gate, input);
+            }
+        }
+        self.widen(block, own, rows);
+        let c = &self.config;
+        let out = &self.buffers.block_output[..rows * c.width];
+        let weight = self.weights.values(block, Role::PerLayerPostNorm);
+        let out = post_normed(c, weight, out, &mut self.buffers.normed);
+        add(&mut self.buffers.residual, out, 1.0);
+    }
+
+    /// Multiplies rows of the model's width by a matrix, into a part of `projections`.
+    fn narrow(&mut self, block: usize, role: Role, of: Of, rows: usize, to: std::ops::Range<usize>) {
+        let (width, pool, kernels) = (self.config.width, &self.compute.pool, self.compute.kernels);
+        let x = match of {
+            Of::Embeddings => &self.buffers.own_inputs[..rows * width],
+            Of::Stream => &self.buffers.residual[..rows * width],
+        };
+        let (parts, out) = ([self.weights.matrix(block, role)], &mut self.buffers.projections[to]);
+        if self.compute.phase == Phase::Decode {
+            let x = Inputs::new(x, width, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, &parts, x, out);
+        } else {
+            // the product leaves its input packed
+            let packed = &mut self.buffers.normed[..rows * width];
+            packed.copy_from_slice(x);
+            let spare = &mut self.buffers.block_output;
+            times_prompt(pool, kernels, self.compute.form, &parts, packed, spare, out);
+        }
+    }
+
+    /// Multiplies the gated inputs, the front of `projections`, by the output matrix: `block_output: [rows,
+    /// width]`.
+    fn widen(&mut self, block: usize, own: usize, rows: usize) {
+        let (width, pool, kernels) = (self.config.width, &self.compute.pool, self.compute.kernels);
+        let parts = [self.weights.matrix(block, Role::PerLayerOutput)];
+        let (x, spare) = self.buffers.projections.split_at_mut(rows * own);
+        let out = &mut self.buffers.block_output[..rows * width];
+        if self.compute.phase == Phase::Decode {
+            let x = Inputs::new(x, own, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
+            times(pool, &mut self.fetcher, kernels, &parts, x, out);
+        } else {
+            times_prompt(pool, kernels, self.compute.form, &parts, x, spare, out);
+        }
+    }
+}
