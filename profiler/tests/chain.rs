@@ -873,7 +873,8 @@ fn every_other_architecture_from_profile_to_the_logits_of_transformers() {
 }
 
 /// Models with the pieces of other [`goldens`]: by two plans each, in `make chain-all`.
-const OF_THE_SAME_PIECES: [&str; 26] = [
+const OF_THE_SAME_PIECES: [&str; 27] = [
+    "bailingmoe3",
     "qwen3next",
     "granitehybrid",
     "deepseek3",
