@@ -60,6 +60,15 @@ impl Config {
         }
     }
 
+    /// The keys within a key that must be there.
+    pub(crate) fn part(&self, key: &str) -> Result<Self, FolderError> {
+        match self.value(key) {
+            Some(Value::Object(keys)) => Ok(Self { path: self.path.clone(), keys: keys.clone() }),
+            Some(_) => Err(self.mistyped(key, "an object")),
+            None => Err(FolderError::damaged(&self.path, format!("key {} is missing", quote(key)))),
+        }
+    }
+
     /// A value that is not null.
     pub(crate) fn value(&self, key: &str) -> Option<&Value> {
         self.keys.get(key).filter(|value| !value.is_null())

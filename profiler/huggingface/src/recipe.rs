@@ -44,6 +44,8 @@ pub(crate) enum ValueChange {
     PlusOne,
     /// `-exp(x)`: a decay is stored as the logarithm of its size.
     MinusExp,
+    /// `exp(x)`: a bounded decay's slope is stored as its logarithm.
+    Exp,
 }
 
 impl ValueChange {
@@ -53,6 +55,7 @@ impl ValueChange {
             Self::PlusOne => value + 1.0,
             // rounded once, so that all machines agree
             Self::MinusExp => -f64::from(value).exp() as f32,
+            Self::Exp => f64::from(value).exp() as f32,
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::keys::Keys;
 mod families;
 
 /// The models of `fixtures/golden/folders`.
-const MODELS: [&str; 57] = [
+const MODELS: [&str; 59] = [
     "llama3",
     "llama-linear",
     "llama-yarn",
@@ -57,6 +57,8 @@ const MODELS: [&str; 57] = [
     "minimax-m2",
     "qwen3next",
     "bailingmoe2",
+    "kimi-linear",
+    "bailingmoe3",
     "dots1",
     "ernie4_5",
     "ernie4_5-moe",

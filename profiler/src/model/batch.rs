@@ -527,6 +527,7 @@ mod tests {
     fn a_batch_is_the_reference_token_by_token() {
         let fixtures = ["oxide-dense", "oxide-moe"].map(|name| format!("models/{name}"));
         let architectures = [
+            "bailingmoe3",
             "deepseek2",
             "gemma3",
             "gemma4",
@@ -536,6 +537,7 @@ mod tests {
             "gpt-oss",
             "granite",
             "granitemoe-shared",
+            "kimi-linear",
             "lfm2",
             "lfm2moe",
             "llama3",

@@ -884,8 +884,9 @@ fn every_other_architecture_from_profile_to_the_logits_of_transformers() {
 }
 
 /// Models with the pieces of other [`goldens`]: by two plans each, in `make chain-all`.
-const OF_THE_SAME_PIECES: [&str; 27] = [
+const OF_THE_SAME_PIECES: [&str; 28] = [
     "gemma4-e4b",
+    "bailingmoe3",
     "qwen3next",
     "granitehybrid",
     "deepseek3",

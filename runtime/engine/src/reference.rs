@@ -7,6 +7,7 @@
 
 use crate::model::config::{
     Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Role, RouterInput, StateSpace,
+    softplus,
 };
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
@@ -250,7 +251,7 @@ impl<'a> Reference<'a> {
     /// Computes `softmax(scale q k^T) v` for each head in the unabsorbed form: keys and values are made from
     /// the latent vector.
     fn latent_attention(&mut self, block: usize, a: &Attention, latent: Latent, x: &[f32]) -> Vec<f32> {
-        let Latent { query_rank, rank, plain, rotated, value } = latent;
+        let Latent { query_rank, rank, plain, rotated, value, gate } = latent;
         let width = latent.query_width();
         let part = |role| self.part(block, role);
         let mut query = match query_rank {
@@ -297,6 +298,12 @@ impl<'a> Reference<'a> {
                 add(out, score, &of(&self.values[block], p, value));
             }
         }
+        if gate {
+            let gates = self.times(self.part(block, Role::HeadGates), x);
+            for (out, gate) in attended.chunks_mut(value).zip(gates) {
+                out.iter_mut().for_each(|out| *out *= sigmoid(gate));
+            }
+        }
         self.times(output, &attended)
     }
 
@@ -327,18 +334,27 @@ impl<'a> Reference<'a> {
         (0..channels).map(of_channel).collect()
     }
 
-    /// Computes `out (norm(y) silu(gate x))`. Each head's matrix is written by its key and value, then read
-    /// by its query to give `y`.
+    /// Computes `out (norm(y) silu(gate x))`, or with a sigmoid. Each head's matrix is written by its key and
+    /// value, then read by its query to give `y`.
     fn delta_net(&mut self, block: usize, net: DeltaNet, x: &[f32]) -> Vec<f32> {
         let (width, epsilon) = (net.head_width, self.model.config().norm_epsilon);
-        let project = |role: &Role| self.times(self.part(block, *role), x);
-        let (of_tokens, of_heads) = net.input_roles().split_at(2);
-        let (input, gate) = (project(&of_tokens[0]), project(&of_tokens[1]));
-        let alphas_and_betas: Vec<f32> = of_heads.iter().flat_map(project).collect();
-        let [taps, bias, decay, weight] =
-            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm]
-                .map(|role| values(self.part(block, role)));
-        let mut mixed = self.convolved(block, &taps, net.taps, &input);
+        let projected: Vec<f32> =
+            net.input_roles().iter().flat_map(|role| self.times(self.part(block, *role), x)).collect();
+        let (input, rest) = projected.split_at(net.channels());
+        let (of_heads, rest) = rest.split_at(net.head_values());
+        let wide = match net.channel_decay.and_then(|decay| decay.rank) {
+            None => rest.to_vec(),
+            Some(rank) => {
+                let up = |role, low| self.times(self.part(block, role), low);
+                [up(Role::DeltaGate, &rest[..rank]), up(Role::DeltaAlpha, &rest[rank..])].concat()
+            }
+        };
+        let (gate, alphas) = wide.split_at(net.value_width());
+        let taps: Vec<f32> =
+            net.taps_roles().iter().flat_map(|role| values(self.part(block, *role))).collect();
+        let [bias, decay, weight] =
+            [Role::StateBias, Role::StateDecay, Role::StateNorm].map(|role| values(self.part(block, role)));
+        let mut mixed = self.convolved(block, &taps, net.taps, input);
         mixed.iter_mut().for_each(|value| *value *= sigmoid(*value));
         let (queries, rest) = mixed.split_at(net.key_width());
         let (keys, new) = rest.split_at(net.key_width());
@@ -357,10 +373,17 @@ impl<'a> Reference<'a> {
         for (head, s) in self.matrices[block].chunks_mut(width * width).enumerate() {
             let of_keys = net.key_head(head);
             let (alpha, beta) = net.alpha_and_beta(head);
-            let (alpha, beta) = (alphas_and_betas[alpha], alphas_and_betas[beta]);
+            let (alpha, beta) = (of_heads[alpha], of_heads[beta]);
             let (q, k, v) = (unit(queries, of_keys), unit(keys, of_keys), &new[head * width..][..width]);
-            let stays = (decay[head] * softplus(alpha + bias[head])).exp();
-            s.iter_mut().for_each(|s| *s *= stays);
+            for (row, s) in s.chunks_mut(width).enumerate() {
+                let channel = head * width + row;
+                let x = match net.channel_decay {
+                    None => alpha + bias[head],
+                    Some(_) => alphas[channel] + bias[channel],
+                };
+                let stays = net.decay(decay[head], x);
+                s.iter_mut().for_each(|s| *s *= stays);
+            }
             let known = read_by(s, &k);
             for (row, column) in (0..width).flat_map(|row| (0..width).map(move |column| (row, column))) {
                 s[row * width + column] += k[row] * sigmoid(beta) * (v[column] - known[column]);
@@ -368,7 +391,8 @@ impl<'a> Reference<'a> {
             let y: Vec<f32> = read_by(s, &q).into_iter().map(|y| y / (width as f32).sqrt()).collect();
             read.extend(norm(&y, &weight, epsilon));
         }
-        read.iter_mut().zip(gate).for_each(|(read, gate)| *read *= gate * sigmoid(gate));
+        let open = |gate: f32| if net.channel_decay.is_some() { 1.0 } else { gate };
+        read.iter_mut().zip(gate).for_each(|(read, &gate)| *read *= open(gate) * sigmoid(gate));
         self.times(self.part(block, Role::StateOutput), &read)
     }
 
@@ -574,11 +598,6 @@ fn add(x: &mut [f32], factor: f32, y: &[f32]) {
 
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
-}
-
-/// `ln(1 + e^x)`.
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
 fn product(a: &[f32], b: &[f32]) -> f32 {

@@ -16,8 +16,8 @@
 use kernels::{Activation, Kernels, rms_norm};
 
 use crate::convolution::convolve_rows;
-use crate::delta_net::{as_row, softplus};
-use crate::model::config::{Role, StateSpace};
+use crate::delta_net::as_row;
+use crate::model::config::{Role, StateSpace, softplus};
 use crate::pool::Pool;
 use crate::weights::Weights;
 

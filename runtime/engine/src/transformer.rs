@@ -433,7 +433,7 @@ impl Transformer {
         let normed = &mut self.buffers.normed[..rows.len() * c.width];
         let x = Inputs::new(normed, c.width, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
         let (parts, logits) = ([self.weights.output()], &mut self.logits[..rows.len() * c.vocabulary]);
-        times(&self.compute.pool, &mut self.fetcher, self.compute.kernels, &parts, x, logits);
+        times(&self.compute.pool, &mut self.fetcher, self.compute.kernels, &parts, x, (&mut *logits, 0));
         scale(logits, c.logit_scale);
         if let Some(bound) = c.logit_softcap {
             logits.iter_mut().for_each(|logit| *logit = bound * (*logit / bound).tanh());

@@ -10,7 +10,7 @@ use super::common::router;
 use super::mixtures::SHARED;
 use super::{EXPERTS, Family, Make, PLAIN, Rule, Usual, same};
 
-const LAYER: &[Rule] = &[
+pub(super) const LAYER: &[Rule] = &[
     same("self_attn.q_a_proj.weight", &["attn_q_a.weight"]),
     same("self_attn.q_a_layernorm.weight", &["attn_q_a_norm.weight"]),
     same("self_attn.q_b_proj.weight", &["attn_q_b.weight"]),

@@ -18,7 +18,7 @@ pub(super) const SHARED: &[Rule] = &[
 ];
 
 /// GGUF's number for weighing experts by sigmoids.
-const SIGMOID: u32 = 2;
+pub(super) const SIGMOID: u32 = 2;
 
 /// The keys of experts, their weights and the dense layers before them.
 pub(super) fn mixture(
@@ -86,6 +86,13 @@ pub(super) const MINIMAX_M2: Family = Family {
     ..PLAIN
 };
 
+/// Tensors of Ling's models that are of no layer.
+pub(super) const BAILING_OUTSIDE: &[Rule] = &[
+    same("word_embeddings.weight", &["token_embd.weight"]),
+    same("norm.weight", &["output_norm.weight"]),
+    same("lm_head.weight", &["output.weight"]),
+];
+
 pub(super) const BAILINGMOE2: Family = Family {
     classes: &["BailingMoeV2ForCausalLM"],
     name: "bailingmoe2",
@@ -113,11 +120,7 @@ pub(super) const BAILINGMOE2: Family = Family {
         }
         mixture("bailingmoe2", 1.0, true, config, keys)
     },
-    outside: &[
-        same("word_embeddings.weight", &["token_embd.weight"]),
-        same("norm.weight", &["output_norm.weight"]),
-        same("lm_head.weight", &["output.weight"]),
-    ],
+    outside: BAILING_OUTSIDE,
     layer: &[
         &[
             same("attention.query_key_value.weight", &["attn_qkv.weight"]),

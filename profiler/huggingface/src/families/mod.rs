@@ -15,6 +15,7 @@ mod gemma4;
 mod gpt_oss;
 mod granite;
 mod internlm2;
+mod kimi_linear;
 mod lfm2;
 mod llama;
 mod mellum;
@@ -185,12 +186,19 @@ enum Make {
     LeftOut,
     /// Without the dimension of one value between rows and columns.
     Squeezed,
+    /// With two dimensions of one value: before the rows, and between rows and columns.
+    Taps,
     /// A row for each value.
     Column,
     /// A decay's logarithm for each head.
     Decay,
     /// A row for each value, which is a decay's logarithm.
     DecayColumn,
+    /// A row for each value, which is the logarithm of a bounded decay's slope.
+    SlopeColumn,
+    /// As it is, under the first name if it has a row for each channel, under the second if it has one for each
+    /// head.
+    Gates,
     /// A row for each group of the state space.
     Groups,
     /// For each head the rows of plain keys, transposed, and the rows of values.
@@ -264,7 +272,7 @@ const EXPERTS: &[Rule] = &[
 ];
 
 /// Every architecture that is read.
-const FAMILIES: [&Family; 50] = [
+const FAMILIES: [&Family; 52] = [
     &llama::LLAMA,
     &llama::ARCEE,
     &llama::SMOLLM3,
@@ -305,6 +313,8 @@ const FAMILIES: [&Family; 50] = [
     &mixtures::GLM4MOE,
     &mixtures::MINIMAX_M2,
     &mixtures::BAILINGMOE2,
+    &kimi_linear::KIMI_LINEAR,
+    &kimi_linear::BAILINGMOE3,
     &mixtures::DOTS1,
     &mixtures::HY_V3,
     &ernie4_5::ERNIE4_5,

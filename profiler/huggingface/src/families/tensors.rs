@@ -108,6 +108,7 @@ pub(super) fn recipes(
         for Becomes { make, expert, to, parts } in problems.note(given.becomes(family)).unwrap_or_default() {
             match (make, expert) {
                 (Make::Scales, _) => {} // read with their blocks
+                (Make::Gates, _) if (parts.0 == 1) != has_row_of_each_head(config, tensor) => {}
                 (Make::Expert, Some(expert)) => {
                     experts.entry(to).or_default().insert(expert, given);
                 }
@@ -150,6 +151,11 @@ pub(super) fn is_of_a_guess(family: &Family, config: &Config, name: &str) -> boo
     family.guesses && (own.starts_with("mtp.") || layer_of(own).is_some_and(|(layer, _)| beyond(layer)))
 }
 
+/// Whether a matrix has a row for each head of attention.
+fn has_row_of_each_head(config: &Config, tensor: &Tensor) -> bool {
+    config.size("num_attention_heads").is_ok_and(|heads| tensor.shape.first() == Some(&heads))
+}
+
 /// Whether a family's rules leave a tensor out.
 pub(super) fn is_left_out(family: &Family, name: &str) -> bool {
     let rule = layer_of(of_text(family, name)).and_then(|(_, role)| family.rule(role));
@@ -182,7 +188,7 @@ fn recipe(
     // of a bias, too, which has one value for each row
     let run = || Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
     let (made, parts) = match make {
-        Make::Same | Make::PlusOne | Make::Decay => one(shape.to_vec(), all()),
+        Make::Same | Make::PlusOne | Make::Decay | Make::Gates => one(shape.to_vec(), all()),
         Make::Query | Make::Key if family.permuted => {
             let of_queries = config.size("num_attention_heads")?;
             let of_keys = config.whole("num_key_value_heads")?.unwrap_or(of_queries);
@@ -238,7 +244,11 @@ fn recipe(
             one(vec![rows, columns / parts], Rows { row_step: columns, column_step: parts, ..run })
         }
         Make::Squeezed => one(squeezed(given)?, all()),
-        Make::Column | Make::DecayColumn => {
+        Make::Taps => {
+            let shape = squeezed(given)?;
+            one(vec![1, shape[0], 1, shape[1]], all())
+        }
+        Make::Column | Make::DecayColumn | Make::SlopeColumn => {
             let [rows] = *shape else { return Err(given.shaped("which is no list of values")) };
             one(vec![rows, 1], all())
         }
@@ -282,6 +292,7 @@ fn recipe(
     let change = match make {
         Make::PlusOne => ValueChange::PlusOne,
         Make::Decay | Make::DecayColumn | Make::DecayHeads => ValueChange::MinusExp,
+        Make::SlopeColumn => ValueChange::Exp,
         _ => ValueChange::None,
     };
     Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts, change } })
@@ -392,6 +403,9 @@ pub(crate) fn is_exact(name: &str, shape: &[u64]) -> bool {
         "ffn_gate_inp_shexp.weight",
         "conv1d.weight",
         "conv.conv.weight",
+        "conv1d_q.weight",
+        "conv1d_k.weight",
+        "conv1d_v.weight",
     ];
     shape.len() < 2 || !ends(".weight") || small.into_iter().any(ends)
 }

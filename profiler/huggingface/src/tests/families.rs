@@ -319,6 +319,27 @@ fn what_later_architectures_have_no_key_for_is_refused_by_name() {
             of("gemma4", |it| it["rope_parameters"]["full_attention"]["rope_type"] = json!("default")),
             "rotary scaling `default` where it is not `proportional`",
         ),
+        (of("kimi-linear", |it| it["mla_use_nope"] = json!(false)), "key `mla_use_nope` with false"),
+        (of("kimi-linear", |it| it["linear_attn_config"]["num_heads"] = json!(2)), "key `num_heads` with 2"),
+        (
+            of("kimi-linear", |it| it["linear_attn_config"] = json!(4)),
+            "key `linear_attn_config` is not an object",
+        ),
+        (
+            of("kimi-linear", |it| it["linear_attn_config"] = json!(null)),
+            "key `linear_attn_config` is missing",
+        ),
+        (
+            of("kimi-linear", |it| it["moe_router_activation_func"] = json!("softmax")),
+            "moe_router_activation_func",
+        ),
+        (of("bailingmoe3", |it| it["no_kda_lora"] = json!(false)), "key `no_kda_lora` with false"),
+        (of("bailingmoe3", |it| it["kda_safe_gate"] = json!(false)), "key `kda_safe_gate` with false"),
+        (
+            of("bailingmoe3", |it| it["expert_swiglu_limit_list"] = json!([0.0, 7.0])),
+            "expert_swiglu_limit_list",
+        ),
+        (of("bailingmoe3", |it| it["layer_group_size"] = json!(0)), "key `layer_group_size` is 0"),
         (of("smallthinker", |it| it["rope_layout"] = json!([1, 1, 1, 1, 1])), "layers without positions"),
         (
             of("smallthinker", |it| it["sliding_window_layout"] = json!([0, 1])),

@@ -1,7 +1,7 @@
 //! Token mixers on windows of text: attention, latent attention, convolutions, delta nets and state spaces.
 
 use flashplan::internals::model::config::{
-    Attention, Convolution, DeltaNet, HeadNorm, Latent, Role, StateSpace,
+    Attention, ChannelDecay, Convolution, DeltaNet, HeadNorm, Latent, Role, StateSpace,
 };
 use flashplan::internals::reference::rounded;
 use flashplan::internals::rotary::Rotary;
@@ -32,20 +32,33 @@ impl Layer<'_> {
     pub(super) fn delta_net(&self, net: DeltaNet, normed: &[f32], windows: &[usize]) -> Vec<f32> {
         let c = self.source.config();
         let (tokens, width) = (normed.len() / c.width, net.head_width);
-        let rows = |role: Role| transposed(&self.times(self.part(role), None, normed), tokens);
-        let (of_tokens, of_heads) = net.input_roles().split_at(2);
-        let (mixed, gate) = (rows(of_tokens[0]), rows(of_tokens[1]));
-        let parts: Vec<Vec<f32>> = of_heads.iter().map(|&role| rows(role)).collect();
+        let rows = |role: Role, x: &[f32]| transposed(&self.times(self.part(role), None, x), tokens);
+        let parts: Vec<Vec<f32>> = net.input_roles().iter().map(|&role| rows(role, normed)).collect();
         let of_token = |t: usize| {
             parts.iter().flat_map(move |part| part.chunks(part.len() / tokens).nth(t).unwrap_or_default())
         };
-        let alphas_and_betas: Vec<f32> = (0..tokens).flat_map(of_token).copied().collect();
-        let [taps, bias, decay, weight] =
-            [Role::StateTaps, Role::StateBias, Role::StateDecay, Role::StateNorm]
-                .map(|role| values_of(self.part(role)));
+        let projected: Vec<f32> = (0..tokens).flat_map(of_token).copied().collect();
+        let columns = |first: usize, count: usize| -> Vec<f32> {
+            let rows = projected.chunks(projected.len() / tokens);
+            rows.flat_map(|row| &row[first..first + count]).copied().collect()
+        };
+        let (channels, heads, values) = (net.channels(), net.value_heads, net.value_width());
+        let mixed = columns(0, channels);
+        let of_heads = columns(channels, net.head_values());
+        let wide = channels + net.head_values();
+        let (gate, alphas) = match net.channel_decay {
+            None => (columns(wide, values), Vec::new()),
+            Some(ChannelDecay { rank: None, .. }) => (columns(wide, values), columns(wide + values, values)),
+            Some(ChannelDecay { rank: Some(rank), .. }) => {
+                let [gate, alpha] = [wide, wide + rank].map(|first| columns(first, rank));
+                (rows(Role::DeltaGate, &gate), rows(Role::DeltaAlpha, &alpha))
+            }
+        };
+        let taps: Vec<f32> = net.taps_roles().iter().flat_map(|&role| values_of(self.part(role))).collect();
+        let [bias, decay, weight] =
+            [Role::StateBias, Role::StateDecay, Role::StateNorm].map(|role| values_of(self.part(role)));
         let mut mixed = causal(&taps, net.taps, &mixed, windows);
         mixed.par_iter_mut().for_each(|value| *value *= sigmoid(*value));
-        let (channels, heads) = (net.channels(), net.value_heads);
         let unit = |t: usize, first: usize, head: usize| -> Vec<f32> {
             let of = &mixed[t * channels + first + head * width..][..width];
             let length = (of.iter().map(|value| value * value).sum::<f32>() + DeltaNet::EPSILON).sqrt();
@@ -64,12 +77,17 @@ impl Layer<'_> {
                     let [q, k] = [0, net.key_width()].map(|first| unit(t, first, net.key_head(head)));
                     let new = &mixed[t * channels + 2 * net.key_width() + head * width..][..width];
                     let (alpha, beta) = net.alpha_and_beta(head);
-                    let of_token = &alphas_and_betas[2 * t * heads..];
-                    let step = of_token[alpha] + bias[head];
-                    let softplus = if step > 20.0 { step } else { step.exp().ln_1p() };
-                    let (stays, rate) = ((decay[head] * softplus).exp(), sigmoid(of_token[beta]));
+                    let of_heads = &of_heads[t * net.head_values()..];
+                    let rate = sigmoid(of_heads[beta]);
+                    let stays: Vec<f32> = (head * width..(head + 1) * width)
+                        .map(|channel| match net.channel_decay {
+                            None => of_heads[alpha] + bias[head],
+                            Some(_) => alphas[t * values + channel] + bias[channel],
+                        })
+                        .map(|x| net.decay(decay[head], x))
+                        .collect();
                     for (row, new) in matrix.chunks_mut(width).zip(new) {
-                        row.iter_mut().for_each(|value| *value *= stays);
+                        row.iter_mut().zip(&stays).for_each(|(value, stays)| *value *= stays);
                         let change = rate * (new - dot(row, &k));
                         row.iter_mut().zip(&k).for_each(|(value, k)| *value += change * k);
                         read.push(dot(row, &q) / (width as f32).sqrt());
@@ -86,7 +104,9 @@ impl Layer<'_> {
                 let place = (t * heads + head) * width;
                 let out = &mut out[place..][..width];
                 rms_norm(read, &weight, c.norm_epsilon, out);
-                out.iter_mut().zip(&gate[place..]).for_each(|(out, gate)| *out *= gate * sigmoid(*gate));
+                let open = |gate: f32| if net.channel_decay.is_some() { 1.0 } else { gate };
+                let gated = out.iter_mut().zip(&gate[place..]);
+                gated.for_each(|(out, &gate)| *out *= open(gate) * sigmoid(gate));
             }
         }
         transposed(&self.times(self.part(Role::StateOutput), None, &out), tokens)
@@ -320,7 +340,7 @@ impl Layer<'_> {
         normed: &[f32],
         windows: &[usize],
     ) -> Vec<f32> {
-        let Latent { query_rank, rank, plain, rotated, value } = latent;
+        let Latent { query_rank, rank, plain, rotated, value, gate } = latent;
         let (c, kept, width) = (self.source.config(), a.head_width, latent.query_width());
         let tokens = normed.len() / c.width;
         let rows = |role: Role, x: &[f32]| transposed(&self.times(self.part(role), None, x), tokens);
@@ -361,6 +381,11 @@ impl Layer<'_> {
         let read = self.softmaxed(a, taken, &vectors, &vectors, windows);
         let mut mixed = vec![0.0; tokens * a.heads * value];
         self.of_heads(Role::ValueUp, a.heads, (&read, kept), (&mut mixed, value));
+        if gate {
+            for (mixed, gate) in mixed.chunks_mut(value).zip(rows(Role::HeadGates, normed)) {
+                mixed.iter_mut().for_each(|mixed| *mixed *= sigmoid(gate));
+            }
+        }
         transposed(&self.times(self.part(Role::AttentionOutput), None, &mixed), tokens)
     }
 

@@ -31,7 +31,8 @@ pub use attention::{
 };
 pub(crate) use check::{EXPERTS_USED_MAX, GROUPS_MAX};
 pub use error::ConfigError;
-pub use mixer::{Convolution, DeltaNet, Mixer, StateSpace};
+pub(crate) use mixer::softplus;
+pub use mixer::{ChannelDecay, Convolution, DeltaNet, Mixer, StateSpace};
 pub use roles::{Role, TensorShape};
 
 /// The description of a model.
@@ -329,8 +330,9 @@ impl Config {
         let queries = a.heads * latent.query_width();
         let most = a.query_width().max(queries).max(a.mixed_width());
         let values = |values: usize| u32::try_from(values).unwrap_or(u32::MAX);
+        // gates are kept behind the steps of a token's rows
         Some(plans::model::Latent {
-            projected_values: values(most.max(a.projected_width())),
+            projected_values: values(most.max(a.projected_width()) + latent.gates(a.heads)),
             mixed_values: values(most),
         })
     }

@@ -12,7 +12,7 @@ use std::path::Path;
 use thiserror::Error;
 
 use super::architectures::{self, Names};
-use super::config::{Config, ConfigError, Role, TensorShape};
+use super::config::{Config, ConfigError, Mixer, Role, TensorShape};
 use super::gguf::{Gguf, GgufError, TensorInfo, quote};
 use super::tokenizer::{Tokenizer, TokenizerData, TokenizerError};
 use kernels::Matrix;
@@ -430,16 +430,16 @@ impl<'g> Roles<'g> {
             }
             _ => format!("blk.{layer}.{own}"),
         };
-        let Some(a) = config.blocks[layer].attention() else { return self.matrix(&own, rows, columns) };
-        if matches!(role, Role::KeyUp | Role::ValueUp) {
-            // one matrix for each head
-            let first = self.needed(&own, rows / a.heads, columns, a.heads);
-            return if first.rows == 0 { first } else { TensorSpan { rows, ..first } };
-        }
-        if a.latent.is_some() {
-            return self.matrix(&own, rows, columns);
-        }
-        let (query, kv) = (a.query_rows(), a.kv_width());
+        let (query, kv) = match &config.blocks[layer].mixer {
+            Some(Mixer::Attention(a)) if matches!(role, Role::KeyUp | Role::ValueUp) => {
+                // one matrix for each head
+                let first = self.needed(&own, rows / a.heads, columns, a.heads);
+                return if first.rows == 0 { first } else { TensorSpan { rows, ..first } };
+            }
+            Some(Mixer::Attention(a)) if a.latent.is_none() => (a.query_rows(), a.kv_width()),
+            Some(Mixer::DeltaNet(net)) => (net.key_width(), net.value_width()),
+            _ => return self.matrix(&own, rows, columns),
+        };
         let (first, kind) = match role {
             Role::Query => (0, "weight"),
             Role::Key => (query, "weight"),
@@ -552,7 +552,8 @@ impl<'g> Roles<'g> {
         self.used[place] = true;
         let tensor = &self.gguf.tensors()[place];
         let expected = [columns as u64, rows as u64, matrices as u64, 1];
-        if tensor.dims != expected {
+        // taps of channels may have a dimension of one value between
+        if tensor.dims != expected && (matrices > 1 || tensor.dims != [columns as u64, 1, rows as u64, 1]) {
             let (expected, found) = (trimmed(expected), trimmed(tensor.dims));
             self.note("shape", name, SourceError::Shape { name: name.to_owned(), expected, found });
             return Some(TensorSpan::NONE);

@@ -3,15 +3,18 @@
 //!
 //! ```text
 //! buffer   projections                              attended
-//! 1        [low, or queries | c | r]                                          c = norm(c), r rotated: stored
+//! 1        [low, or queries | gates | c | r]                                  c = norm(c), r rotated: stored
 //! 2        [queries: n | p] of each head                                      low = norm(low): query_up low
 //! 3        [n] of each head                         [key_up n | p]            p rotated
 //! 4        [sums over positions, c first]                                     softmax(scale q [c | r]^T) [c | r]
-//! 5        [c] of each head                         [value_up c] of each head
+//! 5        [c] of each head                         [value_up c] of each head, times sigmoid(gate)
 //! ```
 //!
 //! All heads share one stored row for each position, whose front is also the value; its end is ignored in
-//! results. Low-rank vectors use the buffers of a block's input and output, and are not longer.
+//! results. Low-rank vectors use the buffers of a block's input and output, and are not longer. Gates wait behind
+//! all steps' values in `projections`.
+
+use std::ops::Range;
 
 use super::matrices::{times, times_prompt};
 use super::vectors::as_rotations;
@@ -28,7 +31,12 @@ impl Transformer {
     /// `attended: [rows, mixed_values]`.
     pub(super) fn latent_attention(&mut self, block: usize, latent: Latent, rows: usize) {
         let first = if latent.query_rank.is_some() { Role::QueryDown } else { Role::Query };
-        self.project(block, &[first, Role::LatentDown], rows);
+        if latent.gate {
+            self.project(block, &[first, Role::HeadGates, Role::LatentDown], rows);
+            self.keep_gates(block, latent, rows);
+        } else {
+            self.project(block, &[first, Role::LatentDown], rows);
+        }
         self.keep(block, latent, rows);
         self.make_queries(block, latent, rows);
         self.take_apart(block, latent, rows);
@@ -53,6 +61,32 @@ impl Transformer {
             read.copy_within(from..from + latent.rank, at * latent.rank);
         }
         self.of_heads(block, Role::ValueUp, rows, latent.value);
+        if latent.gate {
+            let gates = self.gates(block, latent, rows);
+            let heads = self.buffers.attended.chunks_exact_mut(latent.value);
+            for (head, gate) in heads.zip(&self.buffers.projections[gates]) {
+                let gate = 1.0 / (1.0 + (-gate).exp());
+                head.iter_mut().for_each(|value| *value *= gate);
+            }
+        }
+    }
+
+    /// The place of the rows' gates in `projections`, `[rows, heads]`, behind what the steps use.
+    fn gates(&self, block: usize, latent: Latent, rows: usize) -> Range<usize> {
+        let count = latent.gates(self.config.attention(block).heads);
+        let all = self.config.latent().map_or(0, |latent| latent.projected_values as usize);
+        rows * (all - count)..rows * all
+    }
+
+    /// Copies each row's gates to their place.
+    fn keep_gates(&mut self, block: usize, latent: Latent, rows: usize) {
+        let a = self.config.attention(block);
+        let (stride, count, kept) = (a.projected_width(), latent.gates(a.heads), a.head_width);
+        let place = self.gates(block, latent, rows).start;
+        for row in 0..rows {
+            let from = (row + 1) * stride - kept - count;
+            self.buffers.projections.copy_within(from..from + count, place + row * count);
+        }
     }
 
     /// Stores `[c | r]` of each row, normalised and rotated.
@@ -95,9 +129,10 @@ impl Transformer {
             ([w.matrix(block, Role::QueryUp)], &mut self.buffers.projections[..rows * queries]);
         if self.compute.phase == Phase::Decode {
             let low = Inputs::new(low, rank, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, low, out);
+            times(pool, &mut self.fetcher, kernels, &parts, low, (out, 0));
         } else {
-            times_prompt(pool, kernels, self.compute.form, &parts, low, &mut self.buffers.block_output, out);
+            let spare = &mut self.buffers.block_output;
+            times_prompt(pool, kernels, self.compute.form, &parts, low, spare, (out, 0));
         }
     }
 

@@ -8,16 +8,17 @@ use kernels::{Form, Input, Kernels, Matrix, Packed};
 /// Rows of matrices that are multiplied by all vectors while cached.
 const TOGETHER: usize = 16;
 
-/// Multiplies several matrices by each of a few vectors: `out[row] = [parts[0] x[row] | parts[1] x[row] |
-/// ...]`. Threads share the matrices' rows, and poll prefetch reads meanwhile.
+/// Multiplies several matrices by each of a few vectors: `out[row][first..] = [parts[0] x[row] | parts[1]
+/// x[row] | ...]`. Threads share the matrices' rows, and poll prefetch reads meanwhile.
 pub(super) fn times(
     pool: &Pool,
     fetcher: &mut Fetcher,
     kernels: &dyn Kernels,
     parts: &[Matrix<'_>],
     x: Inputs<'_>,
-    out: &mut [f32],
+    (out, first): (&mut [f32], usize),
 ) {
+    let count = parts.iter().map(|part| part.rows).sum::<usize>();
     let product = |x: Input<'_>, mut start: usize, mut out: &mut [f32]| {
         for part in parts {
             let here = part.rows.saturating_sub(start).min(out.len());
@@ -29,30 +30,27 @@ pub(super) fn times(
         }
     };
     if x.count() == 1 {
+        let out = &mut out[first..first + count];
         return pool.share_rows(out, || fetcher.poll(), |start, out| product(x.row(0), start, out));
     }
     fetcher.poll();
     // a few rows of the matrices, once cached, are used for all vectors
-    let columns = out.len() / x.count();
-    pool.share_columns(
-        out,
-        columns,
-        TOGETHER,
-        || (),
-        |out| {
-            let range = out.range();
-            for start in range.clone().step_by(TOGETHER) {
-                let end = range.end.min(start + TOGETHER);
-                for row in 0..x.count() {
-                    product(x.row(row), start, &mut out.row(row)[start - range.start..end - range.start]);
-                }
+    let stride = out.len() / x.count();
+    let nothing: &mut [u8] = &mut [];
+    pool.share_columns_with(out, stride, first..first + count, nothing, TOGETHER, |out, _| {
+        let range = out.range();
+        for start in range.clone().step_by(TOGETHER) {
+            let end = range.end.min(start + TOGETHER);
+            for row in 0..x.count() {
+                let out = &mut out.row(row)[start - range.start..end - range.start];
+                product(x.row(row), start - first, out);
             }
-        },
-    );
+        }
+    });
 }
 
-/// Multiplies several matrices by many vectors: `out[row] = [parts[0] x[row] | parts[1] x[row] | ...]`.
-/// Leaves the vectors packed; `spare` is as long as they are.
+/// Multiplies several matrices by many vectors: `out[row][first..] = [parts[0] x[row] | parts[1] x[row] |
+/// ...]`. Leaves the vectors packed; `spare` is as long as they are.
 pub(super) fn times_prompt(
     pool: &Pool,
     kernels: &dyn Kernels,
@@ -60,20 +58,16 @@ pub(super) fn times_prompt(
     parts: &[Matrix<'_>],
     x: &mut [f32],
     spare: &mut [f32],
-    out: &mut [f32],
+    (out, first): (&mut [f32], usize),
 ) {
-    let (columns, stride) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
+    let (columns, count) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
+    let stride = out.len() / (x.len() / columns);
     let form = form_for(form, parts.iter().map(|part| part.format));
     let x: Packed<'_> = pack_in_place(pool, form, columns, x, spare);
-    pool.share_columns(
-        out,
-        stride,
-        products::ROWS,
-        || (),
-        |out| {
-            write_products(kernels, |at| row_of(parts, at), x, out);
-        },
-    );
+    let nothing: &mut [u8] = &mut [];
+    pool.share_columns_with(out, stride, first..first + count, nothing, products::ROWS, |out, _| {
+        write_products(kernels, |at| row_of(parts, at - first), x, out);
+    });
 }
 
 /// Row `at` of stacked matrices.

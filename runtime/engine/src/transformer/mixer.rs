@@ -16,7 +16,7 @@ use crate::attention::{Tiling, attend};
 use crate::convolution::convolve;
 use crate::delta_net::Net;
 use crate::kv::{At, Half};
-use crate::model::config::{Mixer, Role};
+use crate::model::config::{DeltaNet, Mixer, Role};
 use crate::products::Inputs;
 use crate::state_space::Space;
 use kernels::Rotation;
@@ -52,9 +52,9 @@ impl Transformer {
                 self.recurrent(block, rows);
                 Role::StateOutput
             }
-            Some(Mixer::DeltaNet(ref net)) => {
-                let parts = net.input_roles();
-                self.project(block, parts, rows);
+            Some(Mixer::DeltaNet(net)) => {
+                self.project(block, net.input_roles(), rows);
+                self.widen_gates(block, net, rows);
                 self.recurrent(block, rows);
                 Role::StateOutput
             }
@@ -69,7 +69,8 @@ impl Transformer {
         add(&mut self.buffers.residual, out, c.blocks[block].residual_scale);
     }
 
-    /// Multiplies the rows' normalised input by the input matrices: `projections: [rows, projected_values]`.
+    /// Multiplies the rows' normalised input by the input matrices: `projections: [rows, projected_values]`, from
+    /// their first column on.
     pub(super) fn project(&mut self, block: usize, roles: &[Role], rows: usize) {
         let (c, w, pool, kernels) = (&self.config, &self.weights, &self.compute.pool, self.compute.kernels);
         let projected = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.projected_values(c.width));
@@ -80,9 +81,36 @@ impl Transformer {
             (&mut self.buffers.normed[..rows * c.width], &mut self.buffers.projections[..rows * projected]);
         if self.compute.phase == Phase::Decode {
             let x = Inputs::new(x, c.width, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, parts, x, out);
+            times(pool, &mut self.fetcher, kernels, parts, x, (out, 0));
         } else {
-            times_prompt(pool, kernels, self.compute.form, parts, x, &mut self.buffers.block_output, out);
+            let spare = &mut self.buffers.block_output;
+            times_prompt(pool, kernels, self.compute.form, parts, x, spare, (out, 0));
+        }
+    }
+
+    /// Makes a delta net's gates and decays from their low-rank vectors, if it has those, in the last columns of
+    /// `projections`.
+    fn widen_gates(&mut self, block: usize, net: DeltaNet, rows: usize) {
+        let (pool, kernels) = (&self.compute.pool, self.compute.kernels);
+        let (stride, rank) = (net.projected_values(), net.low_values() / 2);
+        if rank == 0 {
+            return;
+        }
+        let wide = stride - net.wide_values();
+        for (at, role) in [Role::DeltaGate, Role::DeltaAlpha].into_iter().enumerate() {
+            let out = &mut self.buffers.projections[..rows * stride];
+            let low = &mut self.buffers.normed[..rows * rank];
+            for (row, low) in out.chunks_exact(stride).zip(low.chunks_exact_mut(rank)) {
+                low.copy_from_slice(&row[wide - (2 - at) * rank..][..rank]);
+            }
+            let (parts, first) = ([self.weights.matrix(block, role)], wide + at * net.value_width());
+            if self.compute.phase == Phase::Decode {
+                let low = Inputs::new(low, rank, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
+                times(pool, &mut self.fetcher, kernels, &parts, low, (out, first));
+            } else {
+                let spare = &mut self.buffers.block_output;
+                times_prompt(pool, kernels, self.compute.form, &parts, low, spare, (out, first));
+            }
         }
     }
 
@@ -95,9 +123,10 @@ impl Transformer {
         let parts = [self.weights.matrix(block, role)];
         if self.compute.phase == Phase::Decode {
             let x = Inputs::new(x, mixed, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, x, out);
+            times(pool, &mut self.fetcher, kernels, &parts, x, (out, 0));
         } else {
-            times_prompt(pool, kernels, self.compute.form, &parts, x, &mut self.buffers.projections, out);
+            let spare = &mut self.buffers.projections;
+            times_prompt(pool, kernels, self.compute.form, &parts, x, spare, (out, 0));
         }
     }
 
@@ -182,4 +211,4 @@ fn convolve_gated(taps: &[f32], state: &mut [f32], projected: &[f32], width: usi
 }
 
 /// The most input matrices of a mixer.
-const ROLES_MAX: usize = 4;
+const ROLES_MAX: usize = 6;

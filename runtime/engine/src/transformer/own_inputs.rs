@@ -43,7 +43,7 @@ impl Transformer {
                 *value = Activation::Gelu.apply(gate, input);
             }
         }
-        self.widen(block, own, rows);
+        self.widen_inputs(block, own, rows);
         let c = &self.config;
         let out = &self.buffers.block_output[..rows * c.width];
         let weight = self.weights.values(block, Role::PerLayerPostNorm);
@@ -61,28 +61,28 @@ impl Transformer {
         let (parts, out) = ([self.weights.matrix(block, role)], &mut self.buffers.projections[to]);
         if self.compute.phase == Phase::Decode {
             let x = Inputs::new(x, width, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, x, out);
+            times(pool, &mut self.fetcher, kernels, &parts, x, (out, 0));
         } else {
             // the product leaves its input packed
             let packed = &mut self.buffers.normed[..rows * width];
             packed.copy_from_slice(x);
             let spare = &mut self.buffers.block_output;
-            times_prompt(pool, kernels, self.compute.form, &parts, packed, spare, out);
+            times_prompt(pool, kernels, self.compute.form, &parts, packed, spare, (out, 0));
         }
     }
 
     /// Multiplies the gated inputs, the front of `projections`, by the output matrix: `block_output: [rows,
     /// width]`.
-    fn widen(&mut self, block: usize, own: usize, rows: usize) {
+    fn widen_inputs(&mut self, block: usize, own: usize, rows: usize) {
         let (width, pool, kernels) = (self.config.width, &self.compute.pool, self.compute.kernels);
         let parts = [self.weights.matrix(block, Role::PerLayerOutput)];
         let (x, spare) = self.buffers.projections.split_at_mut(rows * own);
         let out = &mut self.buffers.block_output[..rows * width];
         if self.compute.phase == Phase::Decode {
             let x = Inputs::new(x, own, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, x, out);
+            times(pool, &mut self.fetcher, kernels, &parts, x, (out, 0));
         } else {
-            times_prompt(pool, kernels, self.compute.form, &parts, x, spare, out);
+            times_prompt(pool, kernels, self.compute.form, &parts, x, spare, (out, 0));
         }
     }
 }

@@ -90,10 +90,10 @@ impl<'a> Resident<'a> {
         let matrices = &matrices[2 - self.inputs()..];
         let (out, values) = room.split_at_mut(rows * width);
         let inputs = Inputs::new(x, width, form, words);
-        times(pool, fetcher, kernels, matrices, inputs, &mut values[..rows * self.inputs() * count]);
+        times(pool, fetcher, kernels, matrices, inputs, (&mut values[..rows * self.inputs() * count], 0));
         self.activate(values, rows);
         let inputs = Inputs::new(&values[..rows * count], count, form, words);
-        times(pool, fetcher, kernels, &[weights.matrix(block, down)], inputs, out);
+        times(pool, fetcher, kernels, &[weights.matrix(block, down)], inputs, (out, 0));
     }
 
     /// [`Self::decode`] for a prompt's rows; the output replaces `x`.
@@ -115,11 +115,11 @@ impl<'a> Resident<'a> {
             &matrices[2 - self.inputs()..],
             x,
             packed,
-            &mut values[..rows * each],
+            (&mut values[..rows * each], 0),
         );
         self.activate(values, rows);
         let (values, spare) = values.split_at_mut(rows * count);
-        times_prompt(pool, kernels, form, &[weights.matrix(block, down)], values, spare, x);
+        times_prompt(pool, kernels, form, &[weights.matrix(block, down)], values, spare, (x, 0));
     }
 
     /// Adds a network's output to the block's; `spare` is as long.

@@ -18,28 +18,37 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     (shapes.config(k, vec![rope], blocks), Names { left_out, ..Names::default() })
 }
 
-/// Attention over the stored latent vector; its scale excludes the rotary embedding's.
+/// [`latent`] in all layers.
 fn attention(k: &Keys<'_>) -> Attention {
-    let heads = k.size("attention.head_count");
-    let (rank, rotated) = (k.size("attention.kv_lora_rank"), k.size("rope.dimension_count"));
+    let attention = latent(k);
+    let rank = attention.latent.map_or(0, |latent| latent.rank);
+    keeps(k, &[("attention.head_count_kv", 1), ("attention.value_length", rank)]);
+    attention
+}
+
+/// Refuses other values of keys that describe the stored vector.
+fn keeps(k: &Keys<'_>, expected: &[(&str, usize)]) {
     // without this key one matrix makes keys and values, and its blocks are in the wrong order for queries
     let is_absorbed = k.whole("attention.key_length_mla").is_some();
-    let (width, value) = (k.size("attention.key_length_mla"), k.size("attention.value_length_mla"));
-    let head_width = rank.saturating_add(rotated);
-    let kept = [
-        ("attention.head_count_kv", 1),
-        ("attention.key_length", head_width),
-        ("attention.value_length", rank),
-    ];
-    for (key, expected) in kept {
+    for &(key, expected) in expected {
         if k.whole(key).is_some_and(|found| is_absorbed && found != expected) {
             k.refuse_value(key, &format!("{expected}, of one vector for all heads,"));
         }
     }
+}
+
+/// Attention over the stored latent vector; its scale excludes the rotary embedding's.
+pub(super) fn latent(k: &Keys<'_>) -> Attention {
+    let heads = k.size("attention.head_count");
+    let (rank, rotated) = (k.size("attention.kv_lora_rank"), k.size("rope.dimension_count"));
+    let (width, value) = (k.size("attention.key_length_mla"), k.size("attention.value_length_mla"));
+    let head_width = rank.saturating_add(rotated);
+    keeps(k, &[("attention.key_length", head_width)]);
     // light models have an unused rank of queries in their files
     let query_rank = k.whole("attention.q_lora_rank").filter(|&rank| rank > 0);
     let query_rank = query_rank.filter(|_| !k.has_tensor("blk.0.attn_q.weight"));
-    let latent = Latent { query_rank, rank, plain: width.saturating_sub(rotated), rotated, value };
+    let plain = width.saturating_sub(rotated);
+    let latent = Latent { query_rank, rank, plain, rotated, value, gate: false };
     Attention {
         scale: 1.0 / (width as f32).sqrt(),
         rope: Some(0),
@@ -50,7 +59,7 @@ fn attention(k: &Keys<'_>) -> Attention {
 
 /// The growth of queries and keys with `YaRN`'s factor. It replaces the growth of cosines and sines, which
 /// stay unscaled.
-fn growth(k: &Keys<'_>, rope: &mut Rope) -> f32 {
+pub(super) fn growth(k: &Keys<'_>, rope: &mut Rope) -> f32 {
     rope.magnitude = 1.0;
     // a tenth of `mscale_all_dim` in configurations
     let slope = k.number_or_none("rope.scaling.yarn_log_multiplier");

@@ -19,6 +19,7 @@ mod gemma4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
+mod kimi_linear;
 mod lfm2;
 mod llama;
 mod mellum;
@@ -39,7 +40,7 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The readers by architecture, as named in GGUF.
-const READERS: [(&str, Read); 43] = [
+const READERS: [(&str, Read); 45] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
@@ -74,6 +75,8 @@ const READERS: [(&str, Read); 43] = [
     ("deepseek2", deepseek2::read),
     ("glm4moe", glm4moe::read),
     ("minimax-m2", minimax_m2::read),
+    ("kimi-linear", kimi_linear::read_kimi),
+    ("bailingmoe3", kimi_linear::read_bailingmoe3),
     ("bailingmoe2", dots1::read_bailingmoe2),
     ("dots1", dots1::read_dots1),
     ("hy_v3", dots1::read_hy_v3),

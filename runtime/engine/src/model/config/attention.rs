@@ -74,6 +74,9 @@ pub struct Latent {
     pub rotated: usize,
     /// Width of a head's value.
     pub value: usize,
+    /// Whether each head's result is multiplied by the sigmoid of a gate, made of the token's input.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gate: bool,
 }
 
 /// The projections of attention with a bias.
@@ -235,7 +238,10 @@ impl Attention {
     pub fn projected_width(&self) -> usize {
         match &self.latent {
             None => self.query_rows() + 2 * self.own_kv_width(),
-            Some(latent) => latent.query_rank.unwrap_or(self.heads * latent.query_width()) + self.head_width,
+            Some(latent) => {
+                let queries = latent.query_rank.unwrap_or(self.heads * latent.query_width());
+                queries + latent.gates(self.heads) + self.head_width
+            }
         }
     }
 
@@ -254,6 +260,11 @@ impl Latent {
     /// Width of a head's query before the key matrix is absorbed.
     pub fn query_width(&self) -> usize {
         self.plain + self.rotated
+    }
+
+    /// Gates of a token.
+    pub fn gates(&self, heads: usize) -> usize {
+        if self.gate { heads } else { 0 }
     }
 }
 

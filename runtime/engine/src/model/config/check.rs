@@ -70,7 +70,7 @@ impl Config {
                     }
                 }
                 Some(Mixer::Convolution(convolution)) => problems.taps(convolution.taps),
-                Some(Mixer::DeltaNet(net)) => problems.delta_net(net),
+                Some(Mixer::DeltaNet(net)) => problems.delta_net(net, self.width),
                 Some(Mixer::StateSpace(space)) => problems.state_space(space),
             }
             problems.constants(&[("the factor of a block's output", block.residual_scale)]);
@@ -212,7 +212,7 @@ impl Problems {
     /// Checks the sizes of latent attention, and refuses everything that needs projected keys and values.
     fn latent(&mut self, a: &Attention, width: usize, ropes: &[Rope]) {
         let Some(latent) = a.latent else { return };
-        let Latent { query_rank, rank, plain, rotated, value } = latent;
+        let Latent { query_rank, rank, plain, rotated, value, gate: _ } = latent;
         self.sizes(&[
             ("the rank of queries", query_rank.unwrap_or(1), width),
             ("the rank of keys and values", rank, width),
@@ -248,7 +248,7 @@ impl Problems {
         }
     }
 
-    fn delta_net(&mut self, net: &DeltaNet) {
+    fn delta_net(&mut self, net: &DeltaNet, width: usize) {
         self.sizes(&[
             ("the number of key heads of a delta net", net.key_heads, 1 << 12),
             ("the number of value heads of a delta net", net.value_heads, 1 << 12),
@@ -259,6 +259,13 @@ impl Problems {
             self.contradiction("the number of key heads of a delta net", net.key_heads, rule);
         }
         self.taps(net.taps);
+        let Some(decay) = net.channel_decay else { return };
+        self.sizes(&[("the rank of a delta net's decays", decay.rank.unwrap_or(1), width)]);
+        if net.grouped || net.key_heads != net.value_heads {
+            let rule = "with decays of channels each value head has its own key head".to_owned();
+            self.contradiction("the number of key heads of a delta net", net.key_heads, rule);
+        }
+        self.constants(&[("the bound of a decay's logarithm", decay.bound.unwrap_or(1.0))]);
     }
 
     fn state_space(&mut self, space: &StateSpace) {

@@ -42,8 +42,11 @@ pub struct Convolution {
 /// out (norm(y) silu(gate x))
 /// ```
 ///
-/// *Source*: Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024, Eq. 10.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Kimi delta attention has a decay for each value of a key, the rows of `S`, and gates with a sigmoid.
+///
+/// *Source*: Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024, Eq. 10; Kimi Team, "Kimi Linear", 2025,
+/// Eq. 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeltaNet {
     /// Heads of queries and keys.
@@ -59,6 +62,22 @@ pub struct DeltaNet {
     /// then their alphas.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub grouped: bool,
+    /// Kimi delta attention; absent if a head has one decay. As many key heads as value heads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel_decay: Option<ChannelDecay>,
+}
+
+/// The decays and gates of Kimi delta attention.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChannelDecay {
+    /// Rank of decays and gates, which two matrices each make one after the other. Absent if one matrix makes
+    /// each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<usize>,
+    /// The size of the lower bound of a decay's logarithm: `decay = exp(-bound sigmoid(a (alpha x + bias)))`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<f32>,
 }
 
 impl DeltaNet {
@@ -92,14 +111,51 @@ impl DeltaNet {
         if self.grouped { head / (self.value_heads / self.key_heads) } else { head % self.key_heads }
     }
 
-    /// The indices of a value head's alpha and beta in their projection.
+    /// Values of a token with one or two for each head: alphas and betas, or betas alone.
+    pub fn head_values(&self) -> usize {
+        if self.channel_decay.is_some() { self.value_heads } else { 2 * self.value_heads }
+    }
+
+    /// The indices of a value head's alpha and beta among [`DeltaNet::head_values`].
+    ///
+    /// Alpha has no meaning with [`DeltaNet::channel_decay`].
     pub fn alpha_and_beta(&self, head: usize) -> (usize, usize) {
+        if self.channel_decay.is_some() {
+            return (head, head);
+        }
         if !self.grouped {
             return (head, self.value_heads + head);
         }
         let of_key = self.value_heads / self.key_heads;
         let beta = head / of_key * 2 * of_key + head % of_key;
         (beta + of_key, beta)
+    }
+
+    /// Width of the low-rank vectors of gates and decays together; 0 if there are none.
+    pub fn low_values(&self) -> usize {
+        2 * self.channel_decay.and_then(|decay| decay.rank).unwrap_or(0)
+    }
+
+    /// Width of a token's gates, and of its decays if they are of channels.
+    pub fn wide_values(&self) -> usize {
+        if self.channel_decay.is_some() { 2 * self.value_width() } else { self.value_width() }
+    }
+
+    /// Width of a token's projections, in this order.
+    ///
+    /// ```text
+    /// [ channels: q, k, v | head values: alpha and beta, or beta | low values | wide values: gate, alpha of channels ]
+    /// ```
+    pub fn projected_values(&self) -> usize {
+        self.channels() + self.head_values() + self.low_values() + self.wide_values()
+    }
+
+    /// The factor of a head's state, from the head's `a` and `alpha x + bias`.
+    pub fn decay(&self, a: f32, x: f32) -> f32 {
+        match self.channel_decay.and_then(|decay| decay.bound) {
+            Some(bound) => (-bound / (1.0 + (-a * x).exp())).exp(),
+            None => (a * softplus(x)).exp(),
+        }
     }
 }
 
@@ -180,7 +236,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => attention.projected_width(),
             Self::Convolution(_) => 3 * width,
-            Self::DeltaNet(net) => net.channels() + net.value_width() + 2 * net.value_heads,
+            Self::DeltaNet(net) => net.projected_values(),
             Self::StateSpace(space) => space.inner_width() + space.channels() + space.heads,
         }
     }
@@ -194,4 +250,9 @@ impl Mixer {
             Self::StateSpace(space) => space.inner_width(),
         }
     }
+}
+
+/// `ln(1 + e^x)`.
+pub(crate) fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
 }

@@ -3,8 +3,8 @@
 //! Gate, up and down matrices are not included, because they are cut into neurons.
 
 use super::{
-    Attention, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Norms, Router,
-    RouterInput, StateSpace,
+    Attention, ChannelDecay, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Norms,
+    Router, RouterInput, StateSpace,
 };
 
 /// The role of a tensor that every token uses.
@@ -48,6 +48,8 @@ pub enum Role {
     KeyUp,
     /// Values from the latent vector, head after head.
     ValueUp,
+    /// The gate of each head's result.
+    HeadGates,
     /// Gates and values of a convolution, stacked.
     ConvolutionInput,
     /// Each channel's taps.
@@ -64,10 +66,20 @@ pub enum Role {
     DeltaBeta,
     /// Write strength and decay of each head's state, by key head.
     DeltaBetaAlpha,
+    /// Projection of the input to the low-rank vector of a delta net's gates.
+    DeltaGateDown,
+    /// Projection of the input to the low-rank vector of a delta net's decays.
+    DeltaAlphaDown,
     /// Gate, values, directions and steps of a state space, stacked.
     StateInput,
     /// The taps of each convolved channel.
     StateTaps,
+    /// The taps of each channel of queries, where keys and values have tensors of their own.
+    QueryTaps,
+    /// The taps of each channel of keys.
+    KeyTaps,
+    /// The taps of each channel of values.
+    ValueTaps,
     /// The bias of each convolved channel.
     StateTapsBias,
     /// The bias of each head's step.
@@ -173,6 +185,7 @@ impl Role {
             Self::LatentNorm => "attn_kv_a_norm.weight",
             Self::KeyUp => "attn_k_b.weight",
             Self::ValueUp => "attn_v_b.weight",
+            Self::HeadGates => "attn_gate.weight",
             Self::ConvolutionInput => "shortconv.in_proj.weight",
             Self::ConvolutionTaps => "shortconv.conv.weight",
             Self::ConvolutionOutput => "shortconv.out_proj.weight",
@@ -181,8 +194,13 @@ impl Role {
             Self::DeltaAlpha => "ssm_alpha.weight",
             Self::DeltaBeta => "ssm_beta.weight",
             Self::DeltaBetaAlpha => "ssm_ba.weight",
+            Self::DeltaGateDown => "ssm_g_a.weight",
+            Self::DeltaAlphaDown => "ssm_f_a.weight",
             Self::StateInput => "ssm_in.weight",
             Self::StateTaps => "ssm_conv1d.weight",
+            Self::QueryTaps => "ssm_conv1d_q.weight",
+            Self::KeyTaps => "ssm_conv1d_k.weight",
+            Self::ValueTaps => "ssm_conv1d_v.weight",
             Self::StateTapsBias => "ssm_conv1d.bias",
             Self::StateBias => "ssm_dt.bias",
             Self::StateDecay => "ssm_a",
@@ -229,6 +247,7 @@ impl Role {
                 | Self::LatentDown
                 | Self::KeyUp
                 | Self::ValueUp
+                | Self::HeadGates
                 | Self::Key
                 | Self::Value
                 | Self::AttentionOutput
@@ -239,6 +258,8 @@ impl Role {
                 | Self::DeltaAlpha
                 | Self::DeltaBeta
                 | Self::DeltaBetaAlpha
+                | Self::DeltaGateDown
+                | Self::DeltaAlphaDown
                 | Self::StateInput
                 | Self::StateOutput
                 | Self::Router
@@ -292,12 +313,31 @@ impl Config {
 }
 
 impl DeltaNet {
-    /// The matrices of a token's input, in the order of their outputs; alpha and beta come last.
+    /// The matrices of a token's input, in the order of their outputs: queries, keys and values,
+    /// [`DeltaNet::head_values`], then the low-rank vectors of gates and decays, or both themselves.
     pub fn input_roles(&self) -> &'static [Role] {
-        if self.grouped {
-            &[Role::DeltaInput, Role::DeltaGate, Role::DeltaBetaAlpha]
-        } else {
-            &[Role::DeltaInput, Role::DeltaGate, Role::DeltaAlpha, Role::DeltaBeta]
+        match self.channel_decay {
+            None if self.grouped => &[Role::DeltaInput, Role::DeltaBetaAlpha, Role::DeltaGate],
+            None => &[Role::DeltaInput, Role::DeltaAlpha, Role::DeltaBeta, Role::DeltaGate],
+            Some(ChannelDecay { rank: None, .. }) => {
+                &[Role::Query, Role::Key, Role::Value, Role::DeltaBeta, Role::DeltaGate, Role::DeltaAlpha]
+            }
+            Some(ChannelDecay { rank: Some(_), .. }) => &[
+                Role::Query,
+                Role::Key,
+                Role::Value,
+                Role::DeltaBeta,
+                Role::DeltaGateDown,
+                Role::DeltaAlphaDown,
+            ],
+        }
+    }
+
+    /// The taps of the convolved channels, in the channels' order.
+    pub fn taps_roles(&self) -> &'static [Role] {
+        match self.channel_decay {
+            None => &[Role::StateTaps],
+            Some(_) => &[Role::QueryTaps, Role::KeyTaps, Role::ValueTaps],
         }
     }
 }
@@ -370,6 +410,7 @@ fn of_latent(a: &Attention, latent: Latent, width: usize) -> Vec<Possible> {
         (query_rank.is_some(), Role::QueryDown, low, width),
         (query_rank.is_some(), Role::QueryDownNorm, 1, low),
         (query_rank.is_some(), Role::QueryUp, queries, low),
+        (latent.gate, Role::HeadGates, a.heads, width),
         (true, Role::LatentDown, a.head_width, width),
         (true, Role::LatentNorm, 1, rank),
         (true, Role::KeyUp, a.heads * rank, plain),
@@ -388,15 +429,27 @@ fn of_convolution(convolution: Convolution, width: usize) -> Vec<Possible> {
 
 fn of_delta_net(net: &DeltaNet, width: usize) -> Vec<Possible> {
     let (channels, values, heads) = (net.channels(), net.value_width(), net.value_heads);
+    let (keys, by_channel) = (net.key_width(), net.channel_decay.is_some());
+    let rank = net.channel_decay.and_then(|decay| decay.rank);
+    let decays = if by_channel { values } else { heads };
     vec![
-        (true, Role::DeltaInput, channels, width),
-        (true, Role::DeltaGate, values, width),
-        (!net.grouped, Role::DeltaAlpha, heads, width),
+        (!by_channel, Role::DeltaInput, channels, width),
+        (by_channel, Role::Query, keys, width),
+        (by_channel, Role::Key, keys, width),
+        (by_channel, Role::Value, values, width),
+        (rank.is_some(), Role::DeltaGateDown, rank.unwrap_or(0), width),
+        (true, Role::DeltaGate, values, rank.unwrap_or(width)),
+        (rank.is_some(), Role::DeltaAlphaDown, rank.unwrap_or(0), width),
+        (!net.grouped, Role::DeltaAlpha, decays, rank.unwrap_or(width)),
         (!net.grouped, Role::DeltaBeta, heads, width),
         (net.grouped, Role::DeltaBetaAlpha, 2 * heads, width),
-        (true, Role::StateTaps, channels, net.taps),
-        (true, Role::StateBias, 1, heads),
-        (true, Role::StateDecay, 1, heads),
+        (!by_channel, Role::StateTaps, channels, net.taps),
+        (by_channel, Role::QueryTaps, keys, net.taps),
+        (by_channel, Role::KeyTaps, keys, net.taps),
+        (by_channel, Role::ValueTaps, values, net.taps),
+        (true, Role::StateBias, 1, decays),
+        (!by_channel, Role::StateDecay, 1, heads),
+        (by_channel, Role::StateDecay, heads, 1),
         (true, Role::StateNorm, 1, net.head_width),
         (true, Role::StateOutput, width, values),
     ]

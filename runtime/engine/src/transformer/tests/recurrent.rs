@@ -4,7 +4,7 @@ use super::*;
 
 /// Containers of models with each kind of state, with golden logits.
 fn with_models(of: impl Fn(&Container)) {
-    for name in ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe"] {
+    for name in ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe", "kimi-linear", "bailingmoe3"] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures");
         let source = SourceModel::open(format!("{folder}/{name}.gguf")).unwrap();
         let folder = tempfile::tempdir().unwrap();
