@@ -69,10 +69,7 @@ pub fn summary(inputs: &Inputs, plan: &Plan) -> String {
     }
     match of_run.and_then(|of| of.latency_seconds) {
         Some(of) if of.p99 == of.p50 => {
-            row(
-                names::TOKEN[2],
-                format!("{}, as every token: misses are planned not to vary", duration(of.p99)),
-            );
+            row(names::TOKEN[2], format!("{}, the mean: misses are not expected to vary", duration(of.p99)));
         }
         Some(of) => row(names::TOKEN[2], duration(of.p99)),
         None => row(names::TOKEN[2], NO_PERCENTILES.to_owned()),
