@@ -37,7 +37,7 @@ const LOSS_UPPER: f64 = 0.005;
 /// Tokens of held-out text that the model must predict, ...
 const TOKENS: usize = 32;
 /// ... and of a mixture of many experts, where each token reads and unpacks other ones.
-const TOKENS_OF_MANY: usize = 3;
+const TOKENS_OF_MANY: usize = 4;
 /// The fewest experts that count as many.
 const MANY_EXPERTS: usize = 32;
 

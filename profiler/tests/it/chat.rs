@@ -104,7 +104,7 @@ fn goes_on(here: &Profiled) {
     assert!(read[1] < read[0] + 12 && held[1] > held[0] + read[1], "{:#?}", one.told);
     // the same words again read only what comes before the answer anew: nothing but the last token of the prompt
     assert_eq!((read[2], held[2]), (1, held[0]), "{:#?}", one.told);
-    for part in ["Cut off: as many as -n allows.", "tok/s (planned ", "--seed 0", "2 answers", "chat.toml"] {
+    for part in ["Cut off: the limit of -n.", "tok/s (planned ", "--seed 0", "2 answers", "chat.toml"] {
         one.tells(part);
     }
     // the plan's report of the last answer, its memory within the plan
