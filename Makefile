@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo first-token recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 # listed by `make help`
@@ -109,6 +109,9 @@ say 'Continue a text by that plan. $(if $(PROMPT),The given text comes first,Its
   'run --plan plan.toml $(if $(PROMPT),--prompt ...,--prompt-file demo.txt) -n $(DEMO_TOKENS)'; \
 $(BIN)/run --plan $(DEMO)/plan.toml $(1) -n $(DEMO_TOKENS) --temp 0.6 --seed 4
 endef
+
+first-token: build ## seconds from each of FILES="a.gguf b.gguf" to its first token under MEM=8G: machine and model unknown, model unknown, both known
+	$(PYTHON) fixtures/first_token.py $(BIN)/flashplan $(FILES) $(if $(MEM),--mem $(MEM)) --folder target
 
 recording: build ## docs/demo.svg: the demo as an animated picture of a terminal
 	@$(PYTHON) fixtures/recording.py docs/demo.svg $(MAKE) --no-print-directory demo BUILT=

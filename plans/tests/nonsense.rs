@@ -226,7 +226,7 @@ fn nonsense(leaf: &Leaf, text: &str) -> Vec<(&'static str, String)> {
     all
 }
 
-/// Bytes of a file that is not read some hundred times.
+/// Bytes of a file that only `make test-slow` reads some hundred times.
 const LONGEST: usize = 1 << 18;
 
 fn glob(pattern: &str, key: &str) -> bool {
@@ -314,13 +314,25 @@ fn committed(start: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Refuses nonsense in every file of a kind; like files count once, and the longest has the keys of others in longer lists. Two
-/// threads, since there are as many cores.
+/// Refuses nonsense in every file of a kind, and finds all of [`FREE`] needed.
 fn refuses<T: Contract>(start: &str) {
+    let needed = refuses_in::<T>(start, |bytes| bytes < LONGEST);
+    let unneeded: Vec<String> = FREE
+        .iter()
+        .enumerate()
+        .filter(|(entry, (pattern, ..))| pattern.starts_with(&format!("{start}.")) && !needed.contains(entry))
+        .map(|(_, (pattern, names, reason))| format!("{pattern} {names:?} ({reason})"))
+        .collect();
+    assert!(unneeded.is_empty(), "nothing needs\n{}", unneeded.join("\n"));
+}
+
+/// Refuses nonsense in files of these sizes, and returns the used entries of [`FREE`]; like files count once. Two threads, since there
+/// are as many cores.
+fn refuses_in<T: Contract>(start: &str, is_of_size: fn(usize) -> bool) -> BTreeSet<usize> {
     let mut texts = BTreeSet::new();
     let mut is_another = |path: &PathBuf| {
         let text = std::fs::read(path).unwrap();
-        text.len() < LONGEST && texts.insert(text)
+        is_of_size(text.len()) && texts.insert(text)
     };
     let files: Vec<PathBuf> = committed(start).into_iter().filter(&mut is_another).collect();
     assert!(!files.is_empty(), "there are committed files");
@@ -336,14 +348,7 @@ fn refuses<T: Contract>(start: &str) {
     });
     let wrong: Vec<String> = [one.0, two.0].concat();
     assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
-    let needed: BTreeSet<usize> = one.1.union(&two.1).copied().collect();
-    let unneeded: Vec<String> = FREE
-        .iter()
-        .enumerate()
-        .filter(|(entry, (pattern, ..))| pattern.starts_with(&format!("{start}.")) && !needed.contains(entry))
-        .map(|(_, (pattern, names, reason))| format!("{pattern} {names:?} ({reason})"))
-        .collect();
-    assert!(unneeded.is_empty(), "nothing needs\n{}", unneeded.join("\n"));
+    one.1.union(&two.1).copied().collect()
 }
 
 #[test]
@@ -359,6 +364,16 @@ fn nonsense_in_a_device_is_refused_or_said_to_be_free() {
 #[test]
 fn nonsense_in_a_model_is_refused_or_said_to_be_free() {
     refuses::<Model>("model");
+}
+
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "minutes: make test-slow"]
+    fn nonsense_in_the_longest_model_is_refused_or_said_to_be_free() {
+        let _needed = refuses_in::<Model>("model", |bytes| bytes >= LONGEST);
+    }
 }
 
 #[test]

@@ -79,13 +79,14 @@ impl Layer<'_> {
                     let (alpha, beta) = net.alpha_and_beta(head);
                     let of_heads = &of_heads[t * net.head_values()..];
                     let rate = sigmoid(of_heads[beta]);
-                    let stays: Vec<f32> = (head * width..(head + 1) * width)
-                        .map(|channel| match net.channel_decay {
-                            None => of_heads[alpha] + bias[head],
-                            Some(_) => alphas[t * values + channel] + bias[channel],
-                        })
-                        .map(|x| net.decay(decay[head], x))
-                        .collect();
+                    let stays = match net.channel_decay {
+                        None => vec![net.decay(decay[head], of_heads[alpha] + bias[head]); width],
+                        Some(_) => (head * width..(head + 1) * width)
+                            .map(|channel| {
+                                net.decay(decay[head], alphas[t * values + channel] + bias[channel])
+                            })
+                            .collect(),
+                    };
                     for (row, new) in matrix.chunks_mut(width).zip(new) {
                         row.iter_mut().zip(&stays).for_each(|(value, stays)| *value *= stays);
                         let change = rate * (new - dot(row, &k));
