@@ -14,7 +14,7 @@ use crate::ProfileError;
 
 /// Memory that a run touches and a start does not: texts, tables, file buffers, the engine thread's heap, the report. A build with
 /// assertions has more code.
-const PROCESS_MARGIN_BYTES: u64 = if cfg!(debug_assertions) { 18 << 19 } else { 15 << 19 };
+const PROCESS_MARGIN_BYTES: u64 = if cfg!(debug_assertions) { 20 << 19 } else { 15 << 19 };
 /// Rounding of a process's memory, because the touched pages of its program differ from start to start.
 const PROCESS_STEP_BYTES: u64 = 256 << 10;
 /// Memory that the system may need beyond its present use.

@@ -11,8 +11,8 @@ use flashplan::internals::machine::Machine;
 use flashplan::internals::model::config::Attention;
 use flashplan::internals::pool::Pool;
 use flashplan::internals::products::{ROWS, Tile, VECTORS};
-pub(super) use flashplan::internals::walks::DenseWalk;
-use flashplan::internals::walks::{COLUMNS, MATRIX_BYTES, SparseWalk, dots_in_cache};
+pub(super) use flashplan::internals::walks::{COLUMNS, DenseWalk};
+use flashplan::internals::walks::{SparseWalk, dots_in_cache};
 use kernels::Format;
 use kernels::{self, Form, Kernels, Packed, Row, TRANSPOSED_COLUMNS, pack, pack_transposed};
 use plans::device::{CoreClass, KernelSpeed, SHORT_ROW_VALUES};
@@ -99,6 +99,18 @@ fn timed(sets: &[&'static dyn Kernels]) -> Vec<(&'static dyn Kernels, Format)> {
         .collect()
 }
 
+/// How often a kernel is timed. In a hurry, once where format or instruction set are not those of most models.
+fn rounds(context: &Context, (set, format): (&dyn Kernels, Format)) -> usize {
+    let common = set.instruction_set() == kernels::best().instruction_set() && BY_ALL.contains(&format);
+    match (context.quick, common) {
+        // a build with assertions is slow, and its speeds are nobody's
+        _ if cfg!(debug_assertions) => 1,
+        (true, false) => 1,
+        (true, true) => 3,
+        (false, _) => 5,
+    }
+}
+
 /// Times every kernel over `cores`, fastest first, with weights in `buffer`.
 pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result<Measured, ProfileError> {
     let mut sets = kernels::available();
@@ -106,19 +118,12 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
         sets = vec![sets[0], sets[sets.len() - 1]];
     }
     let counts = thread_counts(cores.len());
-    // a build with assertions is slow, and its speeds are nobody's
-    let rounds = if cfg!(debug_assertions) {
-        1
-    } else if context.quick {
-        3
-    } else {
-        5
-    };
     let timed = timed(&sets);
-    let points = timed.len() * counts.len();
+    let rounds: Vec<usize> = timed.iter().map(|&timed| rounds(context, timed)).collect();
+    let points = rounds.iter().sum::<usize>() * counts.len();
     // in rounds, so that a busy moment disturbs all equally
-    let mut budget = Budget::start(budget(context.quick), points * MEASURES * rounds, 1);
-    let bar = context.bar((points * rounds) as u64, "matrix kernels");
+    let mut budget = Budget::start(budget(context.quick), points * MEASURES, 1);
+    let bar = context.bar(points as u64, "matrix kernels");
 
     // by kernel and number of threads
     let mut windows: Vec<Vec<[Vec<f64>; MEASURES]>> =
@@ -127,10 +132,12 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     let mut rows = vec![
         ["instruction_set", "format", "threads", "measure", "unit", "repeat", "value"].map(str::to_owned),
     ];
-    for round in 0..rounds {
+    for round in 0..rounds.iter().copied().max().unwrap_or(0) {
         for (at, &threads) in counts.iter().enumerate() {
             let pool = Pool::new(&cores[..threads])?;
-            for (&(kernels, format), windows) in timed.iter().zip(&mut windows) {
+            let timed_now =
+                timed.iter().zip(&rounds).zip(&mut windows).filter(|((_, rounds), _)| round < **rounds);
+            for ((&(kernels, format), _), windows) in timed_now {
                 let bench = Bench { context, pool: &pool, kernels, format };
                 let timings = array::from_fn(|_| budget.next_point());
                 // a single window is too short to show a disturbance
@@ -157,7 +164,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
     for row in rows {
         write_row(&mut csv, &row)?;
     }
-    let speeds = timed.iter().zip(&windows).map(|((kernels, format), windows)| {
+    let speeds = timed.iter().zip(&windows).zip(&rounds).map(|(((kernels, format), windows), &rounds)| {
         let fill = |which: usize| {
             let medians: Vec<f64> = windows.iter().map(|of| significant(median(&of[which]))).collect();
             fill_between(&counts, &medians).into_iter().map(significant).collect::<Vec<f64>>()
@@ -180,7 +187,7 @@ pub(super) fn measure(context: &Context, cores: &[u32], buffer: &[u8]) -> Result
             short_dense_row_seconds: Some(fill(8)),
             short_dot_row_seconds: Some(fill(9)),
             short_add_row_seconds: Some(fill(10)),
-            spread_fraction: Some(significant(spread)),
+            spread_fraction: (rounds > 1).then(|| significant(spread)),
         }
     });
     let mut notes = Vec::new();
@@ -315,7 +322,7 @@ impl Bench<'_> {
 
     /// Weight bytes/s of matrix-vector products that walk through `buffer`.
     fn dense(&self, timing: Timing, buffer: &[u8]) -> Result<Vec<f64>, ProfileError> {
-        let mut walk = DenseWalk::new(self.kernels, self.format, buffer);
+        let mut walk = DenseWalk::new(self.kernels, self.format, COLUMNS, buffer);
         Ok(rates(self.context, timing, || walk.step(self.pool))?)
     }
 
@@ -384,7 +391,7 @@ impl Bench<'_> {
     fn short(&self, timings: [Timing; 3], buffer: &[u8]) -> Result<[Vec<f64>; 3], ProfileError> {
         let Self { context, pool, kernels, format } = *self;
         let seconds = |rates: Vec<f64>| rates.into_iter().map(f64::recip).collect();
-        let mut dense = DenseWalk::of(MATRIX_BYTES, SHORT_COLUMNS, 0, kernels, format, buffer);
+        let mut dense = DenseWalk::new(kernels, format, SHORT_COLUMNS, buffer);
         let rows = dense.rows() as f64;
         let mut sparse = SparseWalk::new(kernels, format, SHORT_COLUMNS, buffer);
         Ok([

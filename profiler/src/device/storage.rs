@@ -24,7 +24,7 @@ use plans::file::significant;
 
 use self::readers::{Pattern, Point, Readers};
 use self::scratch::Scratch;
-use super::kernels::{DenseWalk, finish, write_row};
+use super::kernels::{COLUMNS, DenseWalk, finish, write_row};
 use super::load;
 use super::measure::{Budget, Timing, median, rates, spread_fraction};
 use crate::{Context, ProfileError};
@@ -369,7 +369,7 @@ fn interference(
     let pairs = if context.quick { 3 } else { 9 };
     let timing = Timing { repeats: 1, ..Timing::share(budget, 2, pairs) };
     let pool = Pool::new(readers.cores)?;
-    let mut walk = DenseWalk::new(kernels::best(), Format::F16, buffer);
+    let mut walk = DenseWalk::new(kernels::best(), Format::F16, COLUMNS, buffer);
     let mut losses = Vec::new();
     for _ in 0..pairs {
         if !readers.direct {

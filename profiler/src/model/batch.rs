@@ -334,6 +334,15 @@ impl<'a> Layer<'a> {
         logits.chunks_mut(c.experts()).map(route).collect()
     }
 
+    /// Has an expert's matrices read from the disk soon, and nothing around them: a mapping by itself reads megabytes on both sides.
+    fn read_ahead(&self, expert: usize) {
+        let (source, layer) = (self.source, self.layer);
+        let (Down::Columns(down) | Down::Rows(down)) = source.ffn_down(layer, expert);
+        for part in [source.ffn_gate(layer, expert), source.ffn_up(layer, expert), down] {
+            source.gguf().read_ahead(part.bytes);
+        }
+    }
+
     /// Adds the feed-forward network to the stream.
     ///
     /// `each` gets every expert's gates and ups, batch after batch, experts in ascending order. It leaves the input of down in `gate`.
@@ -355,16 +364,13 @@ impl<'a> Layer<'a> {
             let routed = early.get(first..first + tokens).map_or_else(|| self.routed(x), <[_]>::to_vec);
             let down_bias = self.source.part(self.block, Role::DownBias).map(values_of);
             let mut sums = vec![0.0; x.len()];
-            for expert in 0..c.experts() {
+            let visits = visits(&routed, c.experts());
+            visits.first().into_iter().for_each(|visit| self.read_ahead(visit.expert));
+            for (number, Visit { expert, rows, weights }) in visits.iter().enumerate() {
                 go_on()?;
-                let (rows, weights): (Vec<usize>, Vec<f32>) = (routed.iter().enumerate())
-                    .flat_map(|(row, routed)| routed.iter().map(move |&(e, weight)| (e, row, weight)))
-                    .filter(|&(e, ..)| e == expert)
-                    .map(|(_, row, weight)| (row, weight))
-                    .unzip();
-                if rows.is_empty() {
-                    continue;
-                }
+                let expert = *expert;
+                // the next expert is read while this one is computed
+                visits.get(number + 1).into_iter().for_each(|next| self.read_ahead(next.expert));
                 let gathered: Vec<f32>;
                 let input = if rows.len() == tokens {
                     &*normed
@@ -399,10 +405,10 @@ impl<'a> Layer<'a> {
                     Down::Columns(w) if self.rounds_down => times_rounded(w, None, &gate, Use::Plain),
                     _ => times_down(down, neurons, &gate),
                 };
-                add(&mut sums, c.width, &added, &rows, &weights);
+                add(&mut sums, c.width, &added, rows, weights);
                 if let Some(bias) = &down_bias {
                     let bias = &bias[expert * c.width..][..c.width];
-                    for (row, weight) in rows.iter().zip(&weights) {
+                    for (row, weight) in rows.iter().zip(weights) {
                         let sums = &mut sums[row * c.width..][..c.width];
                         sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += weight * bias);
                     }
@@ -430,6 +436,27 @@ impl<'a> Layer<'a> {
         }
         Ok(())
     }
+}
+
+/// An expert with the rows of the tokens that visit it, and its weight in each.
+struct Visit {
+    expert: usize,
+    rows: Vec<usize>,
+    weights: Vec<f32>,
+}
+
+/// The visited experts, ascending.
+fn visits(routed: &[Routed], experts: usize) -> Vec<Visit> {
+    let mut visits: Vec<Visit> =
+        (0..experts).map(|expert| Visit { expert, rows: Vec::new(), weights: Vec::new() }).collect();
+    for (row, routed) in routed.iter().enumerate() {
+        for &(expert, weight) in routed {
+            visits[expert].rows.push(row);
+            visits[expert].weights.push(weight);
+        }
+    }
+    visits.retain(|visit| !visit.rows.is_empty());
+    visits
 }
 
 /// Tokens of a batch of the feed-forward network, with `BATCH_TOKENS` for each expert on average.

@@ -119,7 +119,7 @@ pub(crate) fn measure(
     let mut random = Random::new(seed());
     let at_random = rates.random_read_bytes.filter(|bytes| *bytes <= file.bytes);
     let in_order = rates.ordered_reads_per_second.map(|_| *buffer_bytes).filter(|bytes| *bytes <= file.bytes);
-    let mut dense = over_memory.map(|format| DenseWalk::new(kernels, format, memory));
+    let mut dense = over_memory.map(|format| DenseWalk::new(kernels, format, COLUMNS, memory));
     let mut sparse = over_rows
         .map(|format| (SparseWalk::new(kernels, format, COLUMNS, memory), format.row_bytes(COLUMNS) as f64));
     let wanted = usize::from(format.is_some())

@@ -13,8 +13,9 @@ use crate::pool::Pool;
 const CACHED_COLUMNS: usize = 2048;
 /// Columns of matrices and bundles, as in a model of 7 billion weights.
 pub const COLUMNS: usize = LONG_ROW_VALUES as usize;
-/// Weight bytes of one matrix: the work between two synchronisations of all threads.
-pub const MATRIX_BYTES: usize = 16 << 20;
+/// Weights of one matrix, in every format: the work between two synchronisations of all threads. A projection of a model of 7 billion
+/// weights has as many.
+pub const MATRIX_VALUES: usize = COLUMNS * COLUMNS;
 /// One neuron in about this many is requested.
 const REQUESTED_ONE_IN: u64 = 8;
 /// Neurons that a thread claims together.
@@ -58,9 +59,9 @@ pub struct DenseWalk<'a> {
 }
 
 impl<'a> DenseWalk<'a> {
-    /// A walk over matrices of [`MATRIX_BYTES`], without gaps.
-    pub fn new(kernels: &'a dyn Kernels, format: Format, buffer: &'a [u8]) -> Self {
-        Self::of(MATRIX_BYTES, COLUMNS, 0, kernels, format, buffer)
+    /// A walk over matrices of [`MATRIX_VALUES`], without gaps.
+    pub fn new(kernels: &'a dyn Kernels, format: Format, columns: usize, buffer: &'a [u8]) -> Self {
+        Self::of(format.row_bytes(MATRIX_VALUES), columns, 0, kernels, format, buffer)
     }
 
     /// A walk over matrices as in a small model, with gaps, so that reading one prefetches nothing of the
@@ -70,7 +71,7 @@ impl<'a> DenseWalk<'a> {
     }
 
     /// A walk over matrices of at most `bytes` bytes with rows of `columns` values, `apart` bytes apart.
-    pub fn of(
+    fn of(
         bytes: usize,
         columns: usize,
         apart: usize,
@@ -220,7 +221,7 @@ impl<'a> Neurons<'a> {
         let requested: Vec<usize> =
             iter::successors(Some(first), next).take_while(|&neuron| neuron < all).collect();
         // enough to make a layer's step worth synchronising for
-        let step = (MATRIX_BYTES / (3 * row_bytes)).min(requested.len());
+        let step = (format.row_bytes(MATRIX_VALUES) / (3 * row_bytes)).min(requested.len());
         Self { format, row_bytes, buffer, all, requested, first: 0, step, moved: 0 }
     }
 
@@ -297,7 +298,7 @@ mod tests {
         for byte in [0x00, 0x3c, 0xff] {
             let memory = vec![byte; 8 << 20];
             for format in Format::ALL {
-                let mut dense = DenseWalk::new(kernels::best(), format, &memory);
+                let mut dense = DenseWalk::new(kernels::best(), format, COLUMNS, &memory);
                 assert!(dense.step(&pool) > 0.0, "{format} {byte}");
                 let mut sparse = SparseWalk::new(kernels::best(), format, COLUMNS, &memory);
                 sparse.go_on();

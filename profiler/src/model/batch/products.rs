@@ -6,8 +6,15 @@ use rayon::prelude::*;
 
 use super::super::matrix::{Strided, Use, product_strided};
 
-/// Rows of weights that a thread unpacks at a time.
+/// Rows of weights that a thread unpacks at a time: with fewer, packing the tokens takes longer than it gains. Whole blocks of any format.
 const BLOCK_ROWS: usize = 256;
+/// [`BLOCK_ROWS`] for few tokens, whose packing is nothing: the unpacked rows stay in the thread's cache.
+const BLOCK_ROWS_FEW: usize = 16;
+const FEW_TOKENS: usize = 32;
+
+fn block_rows(tokens: usize) -> usize {
+    if tokens < FEW_TOKENS { BLOCK_ROWS_FEW } else { BLOCK_ROWS }
+}
 
 /// `w x`: `[w.rows, tokens]`, or the rows that `rows` lists, in its order.
 ///
@@ -19,8 +26,9 @@ pub fn times(w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32], x_use: Use) -> Vec<
     if tokens == 0 {
         return out;
     }
-    out.par_chunks_mut(BLOCK_ROWS * tokens).enumerate().for_each_init(Vec::new, |values, (block, out)| {
-        let first = block * BLOCK_ROWS;
+    let at_once = block_rows(tokens);
+    out.par_chunks_mut(at_once * tokens).enumerate().for_each_init(Vec::new, |values, (block, out)| {
+        let first = block * at_once;
         values.resize(out.len() / tokens * w.columns, 0.0);
         for (i, values) in values.chunks_mut(w.columns).enumerate() {
             let row = rows.map_or(first + i, |rows| rows[first + i] as usize);
@@ -62,10 +70,11 @@ pub fn times_down(down: Down<'_>, neurons: Option<&[u32]>, h: &[f32]) -> Vec<f32
     }
     let source = |i: usize| neurons.map_or(i, |neurons| neurons[i] as usize);
     let b = Strided { values: h, row: tokens, column: 1 };
-    out.par_chunks_mut(BLOCK_ROWS * tokens).enumerate().for_each_init(
+    let at_once = if matches!(down, Down::Rows(_)) { BLOCK_ROWS } else { block_rows(tokens) };
+    out.par_chunks_mut(at_once * tokens).enumerate().for_each_init(
         || (Vec::new(), Vec::new()),
         |(values, row), (block, out)| {
-            let (first, outputs) = (block * BLOCK_ROWS, out.len() / tokens);
+            let (first, outputs) = (block * at_once, out.len() / tokens);
             values.resize(outputs * count, 0.0);
             let a = match down {
                 Down::Columns(w) => {

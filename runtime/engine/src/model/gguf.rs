@@ -24,7 +24,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap};
 
 mod error;
 mod split;
@@ -200,6 +200,16 @@ impl<'a> Gguf<'a> {
         let after = self.parts.partition_point(|part| part.start <= range.start);
         let part = &self.parts[after.saturating_sub(1)];
         &part.bytes.all()[range.start - part.start..range.end - part.start]
+    }
+
+    /// Asks the system to read bytes of a mapped file soon, without waiting for them; a wish, which it may refuse.
+    pub fn read_ahead(&self, bytes: &[u8]) {
+        let Some(place) = self.place_of_bytes(bytes) else { return };
+        let after = self.parts.partition_point(|part| part.start as u64 <= place);
+        let part = &self.parts[after.saturating_sub(1)];
+        if let Bytes::Mapped(map) = &part.bytes {
+            let _refused = map.advise_range(Advice::WillNeed, place as usize - part.start, bytes.len());
+        }
     }
 
     /// The place of a file's bytes in the model; `None` for bytes from elsewhere.
