@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo first-token recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-check build demo first-token instant-table recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
 
 # listed by `make help`
@@ -113,6 +113,9 @@ endef
 first-token: build ## seconds from each of FILES="a.gguf b.gguf" to its first token under MEM=8G: machine and model unknown, model unknown, both known
 	$(PYTHON) fixtures/first_token.py $(BIN)/flashplan $(FILES) $(if $(MEM),--mem $(MEM)) --folder target
 
+instant-table: build ## instant profiles beside full ones of MODELS="a.gguf:8G b.gguf:4G", and what learning gains; FULL=--quick takes a sixth of the time
+	$(PYTHON) fixtures/instant.py $(BIN) $(MODELS) --folder target --full $(FULL)
+
 recording: build ## docs/demo.svg: the demo as an animated picture of a terminal
 	@$(PYTHON) fixtures/recording.py docs/demo.svg $(MAKE) --no-print-directory demo BUILT=
 
@@ -131,10 +134,11 @@ setup-dist: setup
 dist: setup-dist ## archives in target/dist for x86-64 and 64-bit Arm, with SHA256SUMS and install.sh: static programs, plan with Z3 beside it
 	@.dist/static target/dist
 
-dist-check: build ## what those archives need of a system, and the three commands and a chat in a fresh Debian; first make dist
+dist-check: build ## what those archives need of a system, and one command to a chat in a fresh Debian and without glibc; first make dist
 	@missing=''; foreign=''; \
 	command -v qemu-aarch64-static >/dev/null || missing="$$missing qemu-user-static"; \
 	command -v mmdebstrap >/dev/null || missing="$$missing mmdebstrap"; \
+	command -v busybox >/dev/null || missing="$$missing busybox-static"; \
 	command -v unshare >/dev/null || missing="$$missing util-linux"; \
 	$(install)
 	@.dist/check target/dist $(BIN)/plan

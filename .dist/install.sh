@@ -86,10 +86,21 @@ completions zsh "$data/zsh/site-functions/_flashplan"
 completions fish "$data/fish/vendor_completions.d/flashplan.fish"
 
 echo "installed $version in $prefix/bin"
-"$libexec/flashplan/plan" --version >/dev/null 2>&1 || {
-  echo "install.sh: warning: \`plan\` does not start here: $("$libexec/flashplan/plan" --version 2>&1 | head -1)" >&2
-  echo 'It needs glibc and libstdc++ (Debian and Ubuntu: libstdc++6); systems with musl, such as Alpine, have no glibc. Models can be' >&2
-  echo 'planned on another machine from device.toml and model.toml, and run here.' >&2
+plan=$libexec/flashplan/plan
+if ! "$plan" --version >/dev/null 2>&1 && [ -d "$unpacked/glibc" ]; then
+  # Z3 needs glibc, and this system has another C library: plan starts with the archive's own
+  cp -R "$unpacked/glibc" "$libexec/flashplan"
+  mv "$plan" "$plan-glibc"
+  {
+    echo '#!/bin/sh'
+    echo 'here=$(dirname "$(readlink -f "$0")")'
+    echo 'exec "$here"/glibc/ld-linux-* --argv0 plan --library-path "$here/glibc:$here" "$here/plan-glibc" "$@"'
+  } >"$plan"
+  chmod 755 "$plan"
+fi
+said=$("$plan" --version 2>&1) || {
+  echo "install.sh: warning: \`plan\` does not start here: $said" >&2
+  echo 'Models can be planned on another machine from device.toml and model.toml, and run here.' >&2
 }
 case :$PATH: in
   *:"$prefix/bin":*) ;;
