@@ -99,7 +99,7 @@ fn timed(sets: &[&'static dyn Kernels]) -> Vec<(&'static dyn Kernels, Format)> {
         .collect()
 }
 
-/// How often a kernel is timed. In a hurry, once where format or instruction set are not those of most models.
+/// How often a kernel is timed: in a hurry, once unless most models need its format and instruction set.
 fn rounds(context: &Context, (set, format): (&dyn Kernels, Format)) -> usize {
     let common = set.instruction_set() == kernels::best().instruction_set() && BY_ALL.contains(&format);
     match (context.quick, common) {
