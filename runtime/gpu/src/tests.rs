@@ -107,8 +107,8 @@ impl Weights {
     }
 }
 
-/// Compares products with the scalar kernels. The tolerance bounds the roundings of a term in both sums:
-/// `roundings` under test, one a column in the scalar kernel, and one of each product.
+/// Compares products with the scalar kernels. The tolerance bounds all roundings of a term:
+/// `roundings` under test; one a column and one of each product in the scalar kernel.
 #[track_caller]
 fn assert_products(weights: &Weights, x: &[f32], found: &[f32], roundings: usize, what: &str) {
     let Weights { format, rows, columns, .. } = *weights;
