@@ -70,6 +70,24 @@ pub fn adapters() -> Vec<Adapter> {
     adapters
 }
 
+impl fmt::Display for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [least, most] = self.subgroup_lanes;
+        let lanes = if least == most { most.to_string() } else { format!("{least} to {most}") };
+        let mebibytes = self.binding_bytes >> 20;
+        write!(f, "{} ({}; {}; {lanes} lanes, {mebibytes} MiB a binding)", self.name, self.kind, self.driver)
+    }
+}
+
+/// A line for each adapter, for people.
+pub fn listed(adapters: &[Adapter]) -> String {
+    if adapters.is_empty() {
+        return "There is no GPU: no Vulkan driver answers on this machine.".to_owned();
+    }
+    let lines = adapters.iter().map(|adapter| format!("\n  {adapter}"));
+    format!("GPUs, which plans do not use yet:{}", lines.collect::<String>())
+}
+
 impl Adapter {
     fn new(handle: wgpu::Adapter) -> Self {
         let (info, limits) = (handle.get_info(), handle.limits());

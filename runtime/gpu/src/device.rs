@@ -169,6 +169,11 @@ impl Device {
         Ok(buffer)
     }
 
+    /// Commands to submit, none so far.
+    pub(crate) fn commands(&self) -> wgpu::CommandEncoder {
+        self.handle.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+    }
+
     /// Submits commands.
     ///
     /// # Errors

@@ -7,7 +7,8 @@
 //!   in the file, and multiplies them with vectors;
 //! * `shape` checks sizes and cuts a matrix into parts that a binding can hold;
 //! * `shader` generates the text of a kernel from the description of one block of its format;
-//! * `device` has the memory under its limit, transfers, and faults of the driver.
+//! * `device` has the memory under its limit, transfers, and faults of the driver;
+//! * `measure` times all of it, for programs that describe a device.
 //!
 //! The scalar kernels of the crate `kernels` define the results. Nothing here knows of layers, plans or files:
 //! callers loop. Only this crate links `wgpu`; `docs/internals.md` says why `wgpu`, and what was measured.
@@ -15,6 +16,7 @@
 mod adapter;
 mod device;
 mod error;
+mod measure;
 mod shader;
 mod shape;
 mod unit;
@@ -22,6 +24,6 @@ mod unit;
 #[cfg(test)]
 mod tests;
 
-pub use adapter::{Adapter, Kind, adapters};
+pub use adapter::{Adapter, Kind, adapters, listed};
 pub use error::GpuError;
 pub use unit::{Limits, Resident, Unit};

@@ -11,7 +11,7 @@ use kernels::{Format, InstructionSet, Matrix, dequantise, first_not_finite};
 use skipped::skipped;
 
 use crate::unit::Choices;
-use crate::{Adapter, GpuError, Limits, Unit, adapters};
+use crate::{Adapter, GpuError, Limits, Unit, adapters, listed};
 
 /// The unit roundoff of `f32`: one rounding changes a number by at most this share of it.
 const ROUNDOFF: f64 = f32::EPSILON as f64 / 2.0;
@@ -34,6 +34,17 @@ fn adapter() -> Option<Adapter> {
 #[track_caller]
 fn unit(limits: Limits, choices: Choices) -> Option<Unit> {
     Some(Unit::open_with(&adapter()?, limits, choices).expect("an open unit"))
+}
+
+#[test]
+fn adapters_are_listed_a_line_each() {
+    assert_eq!(listed(&[]), "There is no GPU: no Vulkan driver answers on this machine.", "none");
+    let Some(first) = adapter() else { return };
+    let list = listed(&adapters());
+    let line = list.lines().nth(1).expect("a line");
+    assert!(line.starts_with(&format!("  {} (", first.name)), "{list}");
+    assert!(line.contains(" lanes, ") && line.ends_with(" MiB a binding)"), "{list}");
+    assert!(first.binding_bytes >= 1 << 20 && first.buffer_bytes >= first.binding_bytes, "{first:?}");
 }
 
 /// Numbers of 64 bits, the same for the same seed.

@@ -1,6 +1,7 @@
 //! A unit: resident matrices, and their products with vectors.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::shape::{PADDING_BYTES, Shape};
 /// Bytes of eight values of a vector.
 const EIGHT_BYTES: u64 = 32;
 /// Workgroups of a dispatch along one axis, which every device allows.
-const WORKGROUPS_MAX: usize = 65_535;
+pub(crate) const WORKGROUPS_MAX: usize = 65_535;
 /// The smallest buffers for transfers: a tile of outputs, and vectors of two thousand eights.
 const TRANSFER_BYTES_MIN: u64 = 64 << 10;
 
@@ -35,7 +36,7 @@ pub struct Limits {
 /// A GPU that is open for one caller.
 #[derive(Debug)]
 pub struct Unit {
-    device: Device,
+    pub(crate) device: Device,
     limits: Limits,
     binding_bytes: u64,
     lanes: Lanes,
@@ -43,11 +44,11 @@ pub struct Unit {
     layout: wgpu::PipelineLayout,
     pipelines: HashMap<(Format, Kernel), wgpu::ComputePipeline>,
     /// Host memory on the way up.
-    upload: Buffer,
-    vectors: Buffer,
-    outputs: Buffer,
+    pub(crate) upload: Buffer,
+    pub(crate) vectors: Buffer,
+    pub(crate) outputs: Buffer,
     /// Host memory on the way down.
-    download: Buffer,
+    pub(crate) download: Buffer,
     /// The grids of the formats that have one.
     points: Buffer,
     /// Shared with all matrices of this unit.
@@ -57,7 +58,7 @@ pub struct Unit {
 /// A matrix in the memory of a unit, as it lies in the file. Dropping it frees its bytes.
 #[derive(Debug)]
 pub struct Resident {
-    shape: Shape,
+    pub(crate) shape: Shape,
     parts: Vec<Part>,
     unit: Arc<()>,
 }
@@ -153,6 +154,11 @@ impl Unit {
         Ok(unit)
     }
 
+    /// Bytes of each buffer for transfers.
+    pub fn transfer_bytes(&self) -> u64 {
+        self.limits.transfer_bytes
+    }
+
     /// Bytes held of the limit.
     pub fn held_bytes(&self) -> u64 {
         self.device.held_bytes()
@@ -229,9 +235,7 @@ impl Unit {
     /// Multiplies by a kernel, as many vectors at a time as it takes and the buffers hold.
     fn multiply(&mut self, w: &Resident, kernel: Kernel, x: &[f32], out: &mut [f32]) -> Result<(), GpuError> {
         count_of(w, x, out)?;
-        if !Arc::ptr_eq(&w.unit, &self.identity) {
-            return Err(GpuError::Foreign);
-        }
+        self.own(w)?;
         let transfer_bytes = self.limits.transfer_bytes;
         let vector_bytes = u64::from(w.shape.eights()) * EIGHT_BYTES;
         let [tile_rows, tile_vectors] = kernel.tile();
@@ -253,12 +257,17 @@ impl Unit {
         Ok(())
     }
 
+    /// Refuses the matrix of another unit.
+    pub(crate) fn own(&self, w: &Resident) -> Result<(), GpuError> {
+        if Arc::ptr_eq(&w.unit, &self.identity) { Ok(()) } else { Err(GpuError::Foreign) }
+    }
+
     /// Multiplies vectors that the buffers hold together, as many rows at a time as the outputs have space for.
     fn pass(
         &self,
         w: &Resident,
         pipeline: &wgpu::ComputePipeline,
-        [tile_rows, tile_vectors]: [usize; 2],
+        tile: [usize; 2],
         x: &[f32],
         out: &mut [f32],
     ) -> Result<(), GpuError> {
@@ -273,44 +282,15 @@ impl Unit {
                 to.slice(4 * columns..).fill(0);
             }
         })?;
-        let window = (self.limits.transfer_bytes as usize / 4 / count).min(WORKGROUPS_MAX * tile_rows);
+        let window = (self.limits.transfer_bytes as usize / 4 / count).min(WORKGROUPS_MAX * tile[0]);
         for start in (0..all_rows).step_by(window) {
             let rows = window.min(all_rows - start);
             let output_bytes = (4 * count * rows) as u64;
-            let mut commands =
-                self.device.handle.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            let mut commands = self.device.commands();
             if start == 0 {
                 copy(&mut commands, &self.upload, &self.vectors, 0, all_bytes);
             }
-            {
-                let mut pass = commands.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-                pass.set_pipeline(pipeline);
-                for part in &w.parts {
-                    let first = part.start as usize;
-                    let end = first + w.shape.rows_from(part.start) as usize;
-                    let (from, to) = (first.max(start), end.min(start + rows));
-                    if from >= to {
-                        continue;
-                    }
-                    let task = [
-                        columns,
-                        eights as usize,
-                        w.shape.row_bytes as usize,
-                        from - first,
-                        to - from,
-                        count,
-                        rows,
-                        from - start,
-                    ];
-                    // each was checked: a part, a vector and all outputs have less than 2^32 bytes
-                    let task = task.map(|number| number as u32);
-                    pass.set_bind_group(0, &part.group, &[]);
-                    pass.set_immediates(0, bytemuck::cast_slice(&task));
-                    let workgroups = [(to - from).div_ceil(tile_rows), count.div_ceil(tile_vectors)];
-                    let [x, y] = workgroups.map(|workgroups| workgroups as u32);
-                    pass.dispatch_workgroups(x, y, 1);
-                }
-            }
+            self.dispatch(&mut commands, w, pipeline, tile, count, start..start + rows);
             copy(&mut commands, &self.outputs, &self.download, 0, output_bytes);
             self.device.submit(commands)?;
             self.device.read(&self.download, output_bytes, |bytes| {
@@ -320,6 +300,45 @@ impl Unit {
             })?;
         }
         Ok(())
+    }
+
+    /// Multiplies some rows with the vectors on the device, part by part. Outputs stay there: `[count, rows]`.
+    pub(crate) fn dispatch(
+        &self,
+        commands: &mut wgpu::CommandEncoder,
+        w: &Resident,
+        pipeline: &wgpu::ComputePipeline,
+        [tile_rows, tile_vectors]: [usize; 2],
+        count: usize,
+        rows: Range<usize>,
+    ) {
+        let mut pass = commands.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        pass.set_pipeline(pipeline);
+        for part in &w.parts {
+            let first = part.start as usize;
+            let end = first + w.shape.rows_from(part.start) as usize;
+            let (from, to) = (first.max(rows.start), end.min(rows.end));
+            if from >= to {
+                continue;
+            }
+            let task = [
+                w.columns(),
+                w.shape.eights() as usize,
+                w.shape.row_bytes as usize,
+                from - first,
+                to - from,
+                count,
+                rows.len(),
+                from - rows.start,
+            ];
+            // each was checked: a part, a vector and all outputs have less than 2^32 bytes
+            let task = task.map(|number| number as u32);
+            pass.set_bind_group(0, &part.group, &[]);
+            pass.set_immediates(0, bytemuck::cast_slice(&task));
+            let workgroups = [(to - from).div_ceil(tile_rows), count.div_ceil(tile_vectors)];
+            let [x, y] = workgroups.map(|workgroups| workgroups as u32);
+            pass.dispatch_workgroups(x, y, 1);
+        }
     }
 
     /// Copies bytes to the front of a buffer, and zeros behind them.
@@ -333,8 +352,7 @@ impl Unit {
                 to.slice(..bytes.len()).copy_from_slice(bytes);
                 to.slice(bytes.len()..).fill(0);
             })?;
-            let mut commands =
-                self.device.handle.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            let mut commands = self.device.commands();
             copy(&mut commands, &self.upload, to, start as u64, count as u64);
             self.device.submit(commands)?;
         }
@@ -342,7 +360,11 @@ impl Unit {
     }
 
     /// The compiled kernel of a format, kept for later calls.
-    fn pipeline(&mut self, format: Format, kernel: Kernel) -> Result<wgpu::ComputePipeline, GpuError> {
+    pub(crate) fn pipeline(
+        &mut self,
+        format: Format,
+        kernel: Kernel,
+    ) -> Result<wgpu::ComputePipeline, GpuError> {
         if let Some(pipeline) = self.pipelines.get(&(format, kernel)) {
             return Ok(pipeline.clone());
         }
@@ -397,7 +419,7 @@ fn count_of(w: &Resident, x: &[f32], out: &[f32]) -> Result<usize, GpuError> {
     Err(GpuError::Vectors { inputs: x.len(), outputs: out.len(), rows, columns })
 }
 
-fn copy(commands: &mut wgpu::CommandEncoder, from: &Buffer, to: &Buffer, start: u64, bytes: u64) {
+pub(crate) fn copy(commands: &mut wgpu::CommandEncoder, from: &Buffer, to: &Buffer, start: u64, bytes: u64) {
     commands.copy_buffer_to_buffer(&from.handle, 0, &to.handle, start, bytes);
 }
 

@@ -118,3 +118,30 @@ fn a_matrix_of_another_unit_is_refused() {
     assert_eq!(out, [1.0; 10], "nothing is written");
     assert_eq!(one.dots(&resident, &[1.0; 32], &mut out), Ok(()), "its own");
 }
+
+#[test]
+fn times_are_told_and_wrong_sizes_are_refused() {
+    let (Some(mut unit), Some(mut other)) =
+        (unit(LIMITS, Choices::default()), unit(LIMITS, Choices::default()))
+    else {
+        return;
+    };
+    let (mut bytes, weights) = (Vec::new(), zeros(Format::Q4_0, 100, 512));
+    assert!(unit.time_round_trip().is_ok_and(|time| time > Duration::ZERO), "a round trip");
+    assert!(unit.time_up(&mut bytes).is_ok_and(|time| time > Duration::ZERO), "up");
+    bytes.fill(7);
+    assert!(unit.time_down(&mut bytes).is_ok_and(|time| time > Duration::ZERO), "down");
+    assert_eq!(bytes.len() as u64, unit.transfer_bytes(), "a whole buffer");
+    assert!(bytes.iter().all(|byte| *byte == 0), "it came from the device");
+    let resident = unit.load(&weights.matrix()).expect("resident");
+    for count in [1, 8, 9] {
+        assert!(unit.time_products(&resident, count, 3).is_ok_and(|time| time > Duration::ZERO), "{count}");
+    }
+    let most = unit.transfer_bytes() as usize / 4 / 512;
+    let refused = GpuError::VectorTooLong { columns: 512, buffer_bytes: unit.transfer_bytes() };
+    assert!(unit.time_products(&resident, most, 1).is_ok(), "as many as the buffers hold");
+    for count in [0, most + 1, usize::MAX] {
+        assert_eq!(unit.time_products(&resident, count, 1), Err(refused.clone()), "{count} vectors");
+    }
+    assert_eq!(other.time_products(&resident, 1, 1), Err(GpuError::Foreign), "of another unit");
+}
