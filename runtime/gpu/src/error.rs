@@ -94,6 +94,28 @@ pub enum GpuError {
         /// Columns of the matrix.
         columns: usize,
     },
+    /// More vectors, or rows, than one submission takes.
+    #[error(
+        "{count} vectors times {rows} rows are no single submission, which takes {most} vectors: pass fewer at once"
+    )]
+    TooMany {
+        /// Vectors.
+        count: usize,
+        /// The most vectors.
+        most: usize,
+        /// Rows of the matrix.
+        rows: usize,
+    },
+    /// Outputs do not fit the products that were begun.
+    #[error("{outputs} outputs do not fit {count} vectors times {rows} rows")]
+    Outputs {
+        /// Numbers of all outputs.
+        outputs: usize,
+        /// Vectors.
+        count: usize,
+        /// Rows of the matrix.
+        rows: usize,
+    },
     /// The matrix belongs to another unit.
     #[error("the matrix lies in the memory of another unit")]
     Foreign,

@@ -26,4 +26,4 @@ mod tests;
 
 pub use adapter::{Adapter, Kind, adapters, listed};
 pub use error::GpuError;
-pub use unit::{Limits, Resident, Unit};
+pub use unit::{Limits, Pending, Resident, Unit};

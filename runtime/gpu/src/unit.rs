@@ -72,6 +72,29 @@ struct Part {
     group: wgpu::BindGroup,
 }
 
+/// Products that a unit computes. The unit is free again when they are finished or dropped.
+#[derive(Debug)]
+#[must_use = "products that nobody receives are lost"]
+pub struct Pending<'a> {
+    unit: &'a mut Unit,
+    rows: usize,
+    count: usize,
+}
+
+impl Pending<'_> {
+    /// Waits for the products, and copies them to `out: [count, rows]`.
+    ///
+    /// # Errors
+    /// If the length is another one, or the device fails.
+    pub fn finish(self, out: &mut [f32]) -> Result<(), GpuError> {
+        let Self { unit, rows, count } = self;
+        if Some(out.len()) != count.checked_mul(rows) {
+            return Err(GpuError::Outputs { outputs: out.len(), count, rows });
+        }
+        if count > 0 { unit.receive(count, 0..rows, out) } else { Ok(()) }
+    }
+}
+
 /// Departures from what an adapter offers, for tests.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Choices {
@@ -221,6 +244,48 @@ impl Unit {
         self.multiply(w, Kernel::Many, x, out)
     }
 
+    /// Begins [`Unit::dots`] for up to eight vectors. The caller may compute until it calls
+    /// [`Pending::finish`].
+    ///
+    /// # Errors
+    /// As [`Unit::dots`]; and if the buffers do not hold the vectors and their outputs together.
+    pub fn begin_dots(&mut self, w: &Resident, x: &[f32]) -> Result<Pending<'_>, GpuError> {
+        self.begin(w, Kernel::for_few(x.len() / w.columns()), x)
+    }
+
+    /// Begins [`Unit::products`], likewise.
+    ///
+    /// # Errors
+    /// As [`Unit::begin_dots`].
+    pub fn begin_products(&mut self, w: &Resident, x: &[f32]) -> Result<Pending<'_>, GpuError> {
+        self.begin(w, Kernel::Many, x)
+    }
+
+    fn begin(&mut self, w: &Resident, kernel: Kernel, x: &[f32]) -> Result<Pending<'_>, GpuError> {
+        let (rows, columns, count) = (w.rows(), w.columns(), x.len() / w.columns());
+        self.own(w)?;
+        if x.len() != count * columns {
+            return Err(GpuError::Vectors { inputs: x.len(), outputs: count * rows, rows, columns });
+        }
+        let tile = kernel.tile();
+        let most = self.together(w).min(if kernel == Kernel::Many { usize::MAX } else { tile[1] });
+        if count > most || rows > WORKGROUPS_MAX * tile[0] {
+            return Err(GpuError::TooMany { count, most, rows });
+        }
+        if count > 0 {
+            let pipeline = self.pipeline(w.shape.format, kernel)?;
+            let sent = self.stage(w, x)?;
+            self.submit(w, &pipeline, tile, count, 0..rows, sent)?;
+        }
+        Ok(Pending { unit: self, rows, count })
+    }
+
+    /// Vectors that the buffers hold together with all their outputs.
+    fn together(&self, w: &Resident) -> usize {
+        let vector_bytes = (u64::from(w.shape.eights()) * EIGHT_BYTES).max(4 * w.rows() as u64);
+        (self.limits.transfer_bytes / vector_bytes) as usize
+    }
+
     /// The definition of [`Unit::dots`] and [`Unit::products`]: one product a thread, column after column. Slow;
     /// a check of a device that nobody has tested.
     ///
@@ -271,10 +336,23 @@ impl Unit {
         x: &[f32],
         out: &mut [f32],
     ) -> Result<(), GpuError> {
-        let (columns, all_rows, eights) = (w.columns(), w.rows(), w.shape.eights());
-        let count = x.len() / columns;
-        let vector_bytes = eights as usize * EIGHT_BYTES as usize;
-        let all_bytes = (count * vector_bytes) as u64;
+        let (count, all_rows) = (x.len() / w.columns(), w.rows());
+        let all_bytes = self.stage(w, x)?;
+        let window = (self.limits.transfer_bytes as usize / 4 / count).min(WORKGROUPS_MAX * tile[0]);
+        for start in (0..all_rows).step_by(window) {
+            let rows = start..all_rows.min(start + window);
+            let sent = if start == 0 { all_bytes } else { 0 };
+            self.submit(w, pipeline, tile, count, rows.clone(), sent)?;
+            self.receive(count, rows, out)?;
+        }
+        Ok(())
+    }
+
+    /// Writes vectors to the buffer on the way up, each filled up with zeros. Returns their bytes there.
+    fn stage(&self, w: &Resident, x: &[f32]) -> Result<u64, GpuError> {
+        let columns = w.columns();
+        let vector_bytes = w.shape.eights() as usize * EIGHT_BYTES as usize;
+        let all_bytes = (x.len() / columns * vector_bytes) as u64;
         self.device.write(&self.upload, all_bytes, |mut to| {
             for (t, x) in x.chunks_exact(columns).enumerate() {
                 let mut to = to.slice(t * vector_bytes..(t + 1) * vector_bytes);
@@ -282,24 +360,38 @@ impl Unit {
                 to.slice(4 * columns..).fill(0);
             }
         })?;
-        let window = (self.limits.transfer_bytes as usize / 4 / count).min(WORKGROUPS_MAX * tile[0]);
-        for start in (0..all_rows).step_by(window) {
-            let rows = window.min(all_rows - start);
-            let output_bytes = (4 * count * rows) as u64;
-            let mut commands = self.device.commands();
-            if start == 0 {
-                copy(&mut commands, &self.upload, &self.vectors, 0, all_bytes);
-            }
-            self.dispatch(&mut commands, w, pipeline, tile, count, start..start + rows);
-            copy(&mut commands, &self.outputs, &self.download, 0, output_bytes);
-            self.device.submit(commands)?;
-            self.device.read(&self.download, output_bytes, |bytes| {
-                for (bytes, out) in bytes.chunks_exact(4 * rows).zip(out.chunks_exact_mut(all_rows)) {
-                    bytemuck::cast_slice_mut(&mut out[start..][..rows]).copy_from_slice(bytes);
-                }
-            })?;
+        Ok(all_bytes)
+    }
+
+    /// Submits the products of some rows, with the copies of vectors to the device and of outputs to the
+    /// host.
+    fn submit(
+        &self,
+        w: &Resident,
+        pipeline: &wgpu::ComputePipeline,
+        tile: [usize; 2],
+        count: usize,
+        rows: Range<usize>,
+        sent_bytes: u64,
+    ) -> Result<(), GpuError> {
+        let output_bytes = (4 * count * rows.len()) as u64;
+        let mut commands = self.device.commands();
+        if sent_bytes > 0 {
+            copy(&mut commands, &self.upload, &self.vectors, 0, sent_bytes);
         }
-        Ok(())
+        self.dispatch(&mut commands, w, pipeline, tile, count, rows);
+        copy(&mut commands, &self.outputs, &self.download, 0, output_bytes);
+        self.device.submit(commands)
+    }
+
+    /// Waits for the products of some rows, and copies them to `out: [count, all rows]`.
+    fn receive(&self, count: usize, rows: Range<usize>, out: &mut [f32]) -> Result<(), GpuError> {
+        let all_rows = out.len() / count;
+        self.device.read(&self.download, (4 * count * rows.len()) as u64, |bytes| {
+            for (bytes, out) in bytes.chunks_exact(4 * rows.len()).zip(out.chunks_exact_mut(all_rows)) {
+                bytemuck::cast_slice_mut(&mut out[rows.clone()]).copy_from_slice(bytes);
+            }
+        })
     }
 
     /// Multiplies some rows with the vectors on the device, part by part. Outputs stay there: `[count, rows]`.

@@ -105,6 +105,42 @@ fn a_device_that_does_not_answer_in_time_is_given_up() {
 }
 
 #[test]
+fn products_that_were_begun_are_finished_or_dropped() {
+    let Some(mut unit) = unit(LIMITS, Choices::default()) else { return };
+    let noise = &mut Noise(7);
+    let weights = Weights::moderate(noise, Format::Q4K, 70, 512);
+    let (resident, x) = (unit.load(&weights.matrix()).expect("resident"), noise.vectors(512 * 600));
+    let (mut expected, mut found) = (vec![0.0; 9 * 70], vec![f32::NAN; 9 * 70]);
+    unit.products(&resident, &x[..9 * 512], &mut expected).expect("products");
+    let dropped = unit.begin_products(&resident, &x[512..]).map(|_| ());
+    assert_eq!(dropped, Err(GpuError::TooMany { count: 599, most: 512, rows: 70 }), "more than the buffers");
+    drop(unit.begin_products(&resident, &x[..512 * 512]).expect("begun"));
+    unit.begin_products(&resident, &x[..9 * 512]).and_then(|it| it.finish(&mut found)).expect("products");
+    assert_eq!(found, expected, "the same bits as at once");
+    for count in [0, 1, 3, 8] {
+        let (x, expected, found) = (&x[..count * 512], &mut expected[..count * 70], &mut found[..count * 70]);
+        unit.dots(&resident, x, expected).expect("products");
+        unit.begin_dots(&resident, x).and_then(|it| it.finish(found)).expect("products");
+        assert_eq!(found, expected, "{count} vectors");
+    }
+    let refused = unit.begin_dots(&resident, &x[..9 * 512]).map(|_| ());
+    assert_eq!(refused, Err(GpuError::TooMany { count: 9, most: 8, rows: 70 }), "few are eight");
+    let refused = unit.begin_dots(&resident, &x[..513]).map(|_| ());
+    assert_eq!(
+        refused,
+        Err(GpuError::Vectors { inputs: 513, outputs: 70, rows: 70, columns: 512 }),
+        "a half"
+    );
+    let refused = unit.begin_dots(&resident, &x[..512]).and_then(|it| it.finish(&mut found[..69]));
+    assert_eq!(refused, Err(GpuError::Outputs { outputs: 69, count: 1, rows: 70 }), "an output lacks");
+    let device = unit.device.handle.clone();
+    let begun = unit.begin_dots(&resident, &x[..512]).expect("begun");
+    device.destroy();
+    let lost = begun.finish(&mut found[..70]);
+    assert!(matches!(lost, Err(GpuError::Lost { .. })), "the device went meanwhile: {lost:?}");
+}
+
+#[test]
 fn a_matrix_of_another_unit_is_refused() {
     let (Some(mut one), Some(mut other)) =
         (unit(LIMITS, Choices::default()), unit(LIMITS, Choices::default()))
