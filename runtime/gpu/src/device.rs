@@ -178,9 +178,9 @@ impl Device {
     ///
     /// # Errors
     /// If the device is lost, or its driver refuses them.
-    pub(crate) fn submit(&self, commands: wgpu::CommandEncoder) -> Result<(), GpuError> {
-        self.queue.submit([commands.finish()]);
-        self.check(0)
+    pub(crate) fn submit(&self, commands: wgpu::CommandEncoder) -> Result<wgpu::SubmissionIndex, GpuError> {
+        let index = self.queue.submit([commands.finish()]);
+        self.check(0).map(|()| index)
     }
 
     /// Waits until everything submitted is done, and mappings have been made.
@@ -218,7 +218,7 @@ impl Device {
         }
     }
 
-    /// Maps the first bytes of a buffer and passes them to `write`.
+    /// Waits until everything is done, and passes the first bytes of a buffer to `write`.
     ///
     /// # Errors
     /// If the device is lost.
@@ -231,6 +231,37 @@ impl Device {
         let slice = buffer.handle.slice(..bytes);
         slice.map_async(wgpu::MapMode::Write, |_| ());
         self.wait()?;
+        self.fill(buffer, bytes, write)
+    }
+
+    /// [`Device::write`] that waits no longer than for the last submission that uses the buffer.
+    ///
+    /// # Errors
+    /// If the device is lost or does not answer in time.
+    pub(crate) fn write_after(
+        &self,
+        buffer: &Buffer,
+        last: Option<wgpu::SubmissionIndex>,
+        bytes: u64,
+        write: impl FnOnce(wgpu::WriteOnly<'_, [u8]>),
+    ) -> Result<(), GpuError> {
+        buffer.handle.slice(..bytes).map_async(wgpu::MapMode::Write, |_| ());
+        let timeout = Some(self.patience);
+        self.polled(match last {
+            Some(_) => wgpu::PollType::Wait { submission_index: last, timeout },
+            None => wgpu::PollType::Poll,
+        })?;
+        self.fill(buffer, bytes, write)
+    }
+
+    /// Passes the mapped bytes of a buffer to `write`.
+    fn fill(
+        &self,
+        buffer: &Buffer,
+        bytes: u64,
+        write: impl FnOnce(wgpu::WriteOnly<'_, [u8]>),
+    ) -> Result<(), GpuError> {
+        let slice = buffer.handle.slice(..bytes);
         let mut view = slice.get_mapped_range_mut().map_err(|error| self.unmapped(&error))?;
         write(view.slice(..));
         drop(view);

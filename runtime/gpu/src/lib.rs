@@ -7,7 +7,8 @@
 //!   in the file, and multiplies them with vectors;
 //! * `shape` checks sizes and cuts a matrix into parts that a binding can hold;
 //! * `shader` generates the text of a kernel from the description of one block of its format;
-//! * `device` has the memory under its limit, transfers, and faults of the driver;
+//! * `stream` brings matrices to the device;
+//! * `device` has the memory under its limit, mappings, and faults of the driver;
 //! * `measure` times all of it, for programs that describe a device.
 //!
 //! The scalar kernels of the crate `kernels` define the results. Nothing here knows of layers, plans or files:
@@ -19,6 +20,7 @@ mod error;
 mod measure;
 mod shader;
 mod shape;
+mod stream;
 mod unit;
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::device::{Buffer, Device, TASK_BYTES};
 use crate::error::GpuError;
 use crate::shader::{self, GRIDS, Kernel, Lanes};
 use crate::shape::{PADDING_BYTES, Shape};
+use crate::stream::Stream;
 
 /// Bytes of eight values of a vector.
 const EIGHT_BYTES: u64 = 32;
@@ -26,8 +27,9 @@ pub struct Limits {
     /// Bytes of all its buffers, with the blocks that the driver's allocator takes for them. What a driver
     /// needs for itself, such as compiled shaders, is not counted.
     pub memory_bytes: u64,
-    /// Bytes of each of its four buffers for transfers: vectors and outputs, there and on the way. At least
-    /// 64 KiB, at most what a shader can bind; sizes outside are taken as the nearest one.
+    /// Bytes of each of its four buffers for vectors and outputs, on the device and on the way. At least
+    /// 64 KiB, at most what a shader can bind; sizes outside are taken as the nearest one. Matrices pass
+    /// through two buffers of 4 MiB.
     pub transfer_bytes: u64,
     /// Time that the device has for the commands of one call.
     pub patience: Duration,
@@ -43,11 +45,12 @@ pub struct Unit {
     bindings: wgpu::BindGroupLayout,
     layout: wgpu::PipelineLayout,
     pipelines: HashMap<(Format, Kernel), wgpu::ComputePipeline>,
-    /// Host memory on the way up.
+    stream: Stream,
+    /// Vectors on the way up.
     pub(crate) upload: Buffer,
     pub(crate) vectors: Buffer,
     pub(crate) outputs: Buffer,
-    /// Host memory on the way down.
+    /// Outputs on the way down.
     pub(crate) download: Buffer,
     /// The grids of the formats that have one.
     points: Buffer,
@@ -158,7 +161,8 @@ impl Unit {
             immediate_size: TASK_BYTES,
         });
         use wgpu::BufferUsages as Use;
-        let unit = Self {
+        let mut unit = Self {
+            stream: Stream::new(&device)?,
             upload: device.buffer(transfer_bytes, Use::MAP_WRITE | Use::COPY_SRC)?,
             vectors: device.buffer(transfer_bytes, Use::STORAGE | Use::COPY_DST)?,
             outputs: device.buffer(transfer_bytes, Use::STORAGE | Use::COPY_SRC)?,
@@ -173,7 +177,7 @@ impl Unit {
             pipelines: HashMap::new(),
             identity: Arc::new(()),
         };
-        unit.send(&grids, &unit.points)?;
+        unit.stream.send(&unit.device, &grids, &unit.points)?;
         Ok(unit)
     }
 
@@ -213,7 +217,7 @@ impl Unit {
         for part in &parts {
             let start = part.start as usize * row_bytes;
             let bytes = shape.rows_from(part.start) as usize * row_bytes;
-            self.send(&matrix.bytes[start..][..bytes], &part.buffer)?;
+            self.stream.send(&self.device, &matrix.bytes[start..][..bytes], &part.buffer)?;
         }
         self.device.wait()?;
         Ok(Resident { shape, parts, unit: self.identity.clone() })
@@ -381,7 +385,7 @@ impl Unit {
         }
         self.dispatch(&mut commands, w, pipeline, tile, count, rows);
         copy(&mut commands, &self.outputs, &self.download, 0, output_bytes);
-        self.device.submit(commands)
+        self.device.submit(commands).map(drop)
     }
 
     /// Waits for the products of some rows, and copies them to `out: [count, all rows]`.
@@ -431,24 +435,6 @@ impl Unit {
             let [x, y] = workgroups.map(|workgroups| workgroups as u32);
             pass.dispatch_workgroups(x, y, 1);
         }
-    }
-
-    /// Copies bytes to the front of a buffer, and zeros behind them.
-    fn send(&self, bytes: &[u8], to: &Buffer) -> Result<(), GpuError> {
-        let (all, piece) = (to.handle.size() as usize, self.limits.transfer_bytes as usize);
-        for start in (0..all).step_by(piece) {
-            let count = piece.min(all - start);
-            let bytes = bytes.get(start..).unwrap_or_default();
-            let bytes = &bytes[..count.min(bytes.len())];
-            self.device.write(&self.upload, count as u64, |mut to| {
-                to.slice(..bytes.len()).copy_from_slice(bytes);
-                to.slice(bytes.len()..).fill(0);
-            })?;
-            let mut commands = self.device.commands();
-            copy(&mut commands, &self.upload, to, start as u64, count as u64);
-            self.device.submit(commands)?;
-        }
-        Ok(())
     }
 
     /// The compiled kernel of a format, kept for later calls.
