@@ -53,8 +53,8 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-check build demo first-token instant-table recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
-	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels synth-7b clean
+.PHONY: help setup setup-arm setup-gpu setup-check build demo first-token instant-table recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels test-gpu exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
+	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels bench-gpu-kernels synth-7b clean
 
 # listed by `make help`
 USER_TARGETS := build demo deb dist test bench help-all clean
@@ -85,6 +85,11 @@ setup-arm: setup ## what test-arm needs beside: a compiler and libraries for 64-
 	command -v aarch64-linux-gnu-gcc >/dev/null || missing="$$missing gcc-aarch64-linux-gnu libc6-dev-arm64-cross"; \
 	command -v qemu-aarch64-static >/dev/null || missing="$$missing qemu-user-static"; \
 	test -d "$$($(ARM_RUSTC) --print sysroot 2>/dev/null)/lib/rustlib/$(ARM)" || missing="$$missing rustc-web libstd-rust-web-dev:arm64"; \
+	$(install)
+
+setup-gpu: setup ## what test-gpu needs beside: Mesa's Vulkan driver for the processor
+	@missing=''; foreign=''; \
+	ls /usr/share/vulkan/icd.d/lvp_icd*.json /etc/vulkan/icd.d/lvp_icd*.json >/dev/null 2>&1 || missing="$$missing mesa-vulkan-drivers"; \
 	$(install)
 
 build: setup ## the programs, optimised, in target/release: flashplan, profile, plan, run
@@ -183,6 +188,16 @@ test-arm-kernels: setup-arm ## the kernels alone on Arm, emulated by qemu: what 
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
 	  $(CARGO) test --locked --target $(ARM) -p kernels --lib || exit 1; done
 
+# the driver for the processor has subgroups of as many lanes as its vectors: 4, 8 or 16; without NODEVICE_SELECT, Mesa looks for a screen
+test-gpu: export NODEVICE_SELECT = 1
+test-gpu: setup-gpu ## lints, pages and tests of the crate and the feature gpu, which other targets leave out: wgpu takes minutes to build
+	$(CARGO) clippy --locked -p gpu --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked -p gpu --no-deps
+	$(CARGO) test --locked -p gpu
+	LP_NATIVE_VECTOR_WIDTH=128 $(CARGO) test --locked -p gpu --lib -- few_vectors same_bits
+	LP_NATIVE_VECTOR_WIDTH=512 $(CARGO) test --locked -p gpu --lib -- few_vectors same_bits
+	$(CARGO) clippy --locked -p profiler --features gpu --lib --bins -- -D warnings
+
 fuzz: seconds = $$((60 * $(MINUTES)))
 fuzz: ## files from anywhere, of every kind that is read, for MINUTES=5 each: no panic, bounded memory, what is read is written the same
 fuzz-smoke: seconds = 5
@@ -233,6 +248,9 @@ bench-check: build-all ## which of them differ from the results, and which resul
 
 bench-kernels: setup ## what the kernels reach of what this machine's memory gives
 	$(CARGO) run --release --locked -q -p flashplan --example bench_kernels
+
+bench-gpu-kernels: setup ## what the kernels reach on this machine's GPUs; OUT=file for JSON, SIZE=rows and columns
+	$(CARGO) run --release --locked -q -p gpu --example bench_gpu_kernels -- '$(or $(OUT),target/gpu.json)' $(SIZE)
 
 synth-7b: setup ## a model of Mistral's shape with planted sparsity, 3.8 GiB, as SYNTH=file; its text is meaningless
 	$(CARGO) build --locked --release -p synth

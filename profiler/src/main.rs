@@ -57,6 +57,8 @@ fn profile(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.check {
         let findings = check::Facts::here(arguments.storage())?.findings();
         tell(check::text(&findings))?;
+        #[cfg(feature = "gpu")]
+        tell(format!("\n{}", gpu::listed(&gpu::adapters())))?;
         return Ok(());
     }
     let storage = arguments.storage().to_owned();

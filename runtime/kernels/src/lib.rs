@@ -58,6 +58,7 @@ use down::{TRANSPOSED_MOST, assert_added, assert_transposed, sum_of_four};
 pub use finite::first_not_finite;
 pub use norm::{rms_norm, rms_norm_in_place};
 pub use packed::{Form, LANES, Packed, pack, pack_some, pack_transposed};
+pub use parts::grid;
 pub use rope::{Rotation, fill_rotations, rope, rope_frequency, rope_halves};
 pub use rounded::{Input, Rounded, round_in_place};
 pub use softmax::{exp, softmax};

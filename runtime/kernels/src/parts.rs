@@ -443,3 +443,17 @@ pub(super) fn read(format: Format, row: &[u8], out: &mut [f32]) {
         }
     }
 }
+
+/// The grid of a format, point after point, a signed byte a number; empty for formats without a grid. The
+/// numbers of `IQ1_*` are -8, 0 and 8.
+pub fn grid(format: Format) -> &'static [u8] {
+    match format {
+        Format::Iq1M | Format::Iq1S => bytemuck::cast_slice(&grids::IQ1),
+        Format::Iq2Xxs => bytemuck::cast_slice(&grids::IQ2_XXS),
+        Format::Iq2Xs => bytemuck::cast_slice(&grids::IQ2_XS),
+        Format::Iq2S => bytemuck::cast_slice(&grids::IQ2_S),
+        Format::Iq3Xxs => bytemuck::cast_slice(&grids::IQ3_XXS),
+        Format::Iq3S => bytemuck::cast_slice(&grids::IQ3_S),
+        _ => &[],
+    }
+}
