@@ -149,6 +149,9 @@ pub struct Architecture {
     /// Sizes of per-layer embeddings; absent: there are none. Each token reads its row from flash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_layer: Option<PerLayer>,
+    /// Sizes of the residual streams; absent: there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<Streams>,
     /// Sizes of the layers with a recurrent state instead of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,
@@ -206,6 +209,16 @@ pub struct PerLayer {
     pub row_values: u32,
     /// Bytes of a token's row in the file.
     pub row_bytes: u64,
+}
+
+/// Several residual streams of a token instead of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Streams {
+    /// Number of streams.
+    pub count: u32,
+    /// Values that a token's projections between streams take at most, low-rank branches included.
+    pub projected_values: u32,
 }
 
 /// Latent attention: one stored vector for the keys and values of all heads of a token.

@@ -10,8 +10,9 @@
 mod mixers;
 mod products;
 mod shared;
+mod streams;
 
-use flashplan::internals::model::config::{Mixer, Role, RouterInput};
+use flashplan::internals::model::config::{FeedForward, Mixer, Role, RouterInput};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
 use flashplan::internals::reference::negative_log_likelihood;
@@ -39,7 +40,7 @@ pub struct Stream {
     pub windows: Vec<usize>,
     /// The tokens, for their own inputs of each block.
     pub tokens: Vec<u32>,
-    /// Keys and values that later blocks read, `[tokens, shared_width]`; mostly none.
+    /// Residual streams, where there are several, and keys and values that later blocks read, `[tokens, shared_width]`; mostly none.
     pub shared: Vec<f32>,
     /// Each token's experts in the current layer, with their weights, if they are chosen before its attention; else empty.
     routed: Vec<Routed>,
@@ -52,8 +53,9 @@ impl Stream {
     /// The embeddings of the tokens.
     pub fn new(source: &SourceModel<'_>, windows: &[&[u32]]) -> Self {
         let tokens: Vec<u32> = windows.iter().flat_map(|window| window.iter().copied()).collect();
-        let (x, shared) =
-            (embedded(source, &tokens), vec![0.0; tokens.len() * shared_width(source.config())]);
+        let x = embedded(source, &tokens);
+        let mut shared = vec![0.0; tokens.len() * shared_width(source.config())];
+        streams::open(source, &x, &mut shared);
         let windows = windows.iter().map(|window| window.len()).collect();
         Self { x, windows, tokens, shared, routed: Vec::new() }
     }
@@ -160,6 +162,7 @@ impl<'a> Layer<'a> {
         let first = self.layer.checked_sub(1).map_or(0, |before| c.block_of(before) + 1);
         for block in first..=self.block {
             let block = Self { block, ..*self };
+            block.predict(stream);
             if block.block == self.block && self.router_input() == RouterInput::BeforeMixer {
                 let batches = stream.x.chunks(BATCH_TOKENS * c.width);
                 stream.routed = batches.flat_map(|x| self.routed(x)).collect();
@@ -167,7 +170,7 @@ impl<'a> Layer<'a> {
             block.mixer(stream, go_on)?;
             if block.block < self.block {
                 block.resident(stream, go_on)?;
-                block.scale(&mut stream.x);
+                block.end_all(stream, go_on)?;
             }
         }
         Ok(())
@@ -178,22 +181,51 @@ impl<'a> Layer<'a> {
         let c = self.source.config();
         let block = &c.blocks[self.block];
         let Some(network) = block.resident() else { return Ok(()) };
-        let batches = stream.x.chunks_mut(BATCH_TOKENS * c.width);
-        for (x, tokens) in batches.zip(stream.tokens.chunks(BATCH_TOKENS)) {
+        for x in stream.x.chunks_mut(BATCH_TOKENS * c.width) {
             go_on()?;
             let roles = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
-            let out = self.always(roles, network.activation, &self.normed(x));
+            let out = self.always(roles, network, &self.normed(x));
             let out = self.normed_by(Role::FfnPostNorm, &out);
             x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
-            self.own_inputs(x, tokens);
         }
         Ok(())
     }
 
-    /// Scales the stream by the block's factor, if it has one.
-    fn scale(&self, x: &mut [f32]) {
+    /// [`Self::end`] of a whole stream, in batches.
+    fn end_all<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
+        let (width, batch) = (self.source.config().width, BATCH_TOKENS);
+        for first in (0..stream.tokens.len()).step_by(batch) {
+            go_on()?;
+            let tokens = first..stream.tokens.len().min(first + batch);
+            let shared = shared_width(self.source.config());
+            self.end(
+                &mut stream.x[tokens.start * width..tokens.end * width],
+                &mut stream.shared[tokens.start * shared..tokens.end * shared],
+                &stream.tokens[tokens],
+            );
+        }
+        Ok(())
+    }
+
+    /// What a block does after its network: several residual streams are corrected, the tokens' own inputs added, and all is scaled.
+    fn end(&self, x: &mut [f32], shared: &mut [f32], tokens: &[u32]) {
+        let streams = self.source.config().streams;
+        if let Some(streams) = streams {
+            self.correct(streams, x, shared);
+        }
+        if let Some(out) = self.own_inputs(x, tokens) {
+            match streams {
+                None => x.iter_mut().zip(out).for_each(|(x, out)| *x += out),
+                Some(streams) => self.add_to_others(streams, &out, shared),
+            }
+        }
         if let Some(scale) = self.source.part(self.block, Role::OutputScale).map(values_of) {
             x.iter_mut().for_each(|x| *x *= scale[0]);
+        }
+        if let Some(streams) = streams
+            && self.block + 1 == self.source.config().blocks.len()
+        {
+            self.join(streams, x, shared);
         }
     }
 
@@ -204,11 +236,15 @@ impl<'a> Layer<'a> {
     }
 
     /// `down (f(gate x) * up x)` of a network that every token visits, or without gates `down f(up x)`: `[tokens, width]`.
-    fn always(&self, roles: [Role; 3], activation: Activation, normed: &[f32]) -> Vec<f32> {
-        let [gate, up, down] = roles;
+    fn always(&self, roles: [Role; 3], network: &FeedForward, normed: &[f32]) -> Vec<f32> {
+        let ([gate, up, down], activation) = (roles, network.activation);
         let tokens = normed.len() / self.source.config().width;
         let up = self.times(self.part(up), None, normed);
-        let gate = if activation.is_gated() { &*self.times(self.part(gate), None, normed) } else { &*up };
+        let mut gate =
+            if activation.is_gated() { self.times(self.part(gate), None, normed) } else { up.clone() };
+        if let Some(cutoff) = network.gate_cutoff {
+            cut_off(&mut gate, tokens, cutoff);
+        }
         let values: Vec<f32> = gate.iter().zip(&up).map(|(&gate, &up)| activation.apply(gate, up)).collect();
         transposed(&self.times(self.part(down), None, &transposed(&values, tokens)), tokens)
     }
@@ -256,6 +292,9 @@ impl<'a> Layer<'a> {
         };
         let out = self.normed_by(Role::AttentionPostNorm, &out);
         x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+        if block.branch_rank.is_some() {
+            self.branch(x, &normed);
+        }
     }
 
     /// A tensor that the description has.
@@ -412,7 +451,7 @@ impl<'a> Layer<'a> {
             if c.network().shared_neurons.is_some() {
                 let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
                 let normed = self.normed_by(Role::FfnNorm, x);
-                let out = self.always(roles, c.activation(), &normed);
+                let out = self.always(roles, c.network(), &normed);
                 let out = self.normed_by(Role::SharedPostNorm, &out);
                 let gate = self.source.part(self.block, Role::SharedOutputGate).map(values_of);
                 let rows = sums.chunks_mut(c.width).zip(out.chunks(c.width)).zip(normed.chunks(c.width));
@@ -425,8 +464,9 @@ impl<'a> Layer<'a> {
             let (out, scale) =
                 (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.block].residual_scale);
             x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
-            self.own_inputs(x, &stream.tokens[first..first + tokens]);
-            self.scale(x);
+            let width = shared_width(c);
+            let shared = &mut stream.shared[first * width..][..tokens * width];
+            self.end(x, shared, &stream.tokens[first..first + tokens]);
         }
         Ok(())
     }
@@ -495,6 +535,25 @@ fn likeliest(logits: &[f32]) -> u32 {
     (0..logits.len()).reduce(better).unwrap_or(0) as u32
 }
 
+/// Replaces gates, `[neurons, tokens]`, by what they exceed `cutoff` standard deviations above their token's mean by, or zero.
+fn cut_off(gates: &mut [f32], tokens: usize, cutoff: f32) {
+    let count = (gates.len() / tokens) as f32;
+    let sums = |of: &dyn Fn(usize, f32) -> f32| {
+        let mut sums = vec![0.0; tokens];
+        for gates in gates.chunks(tokens) {
+            gates.iter().enumerate().for_each(|(token, &gate)| sums[token] += of(token, gate) / count);
+        }
+        sums
+    };
+    let means = sums(&|_, gate| gate);
+    let variances = sums(&|token, gate| (gate - means[token]) * (gate - means[token]));
+    let least: Vec<f32> =
+        means.iter().zip(&variances).map(|(mean, variance)| mean + cutoff * variance.sqrt()).collect();
+    for gates in gates.chunks_mut(tokens) {
+        gates.iter_mut().zip(&least).for_each(|(gate, least)| *gate = (*gate - least).max(0.0));
+    }
+}
+
 /// Rows of `width` values, each normalised.
 fn normed_rows(x: &[f32], weight: Matrix<'_>, width: usize, epsilon: f32) -> Vec<f32> {
     let weight = values_of(weight);
@@ -530,6 +589,7 @@ mod tests {
             "bailingmoe3",
             "deepseek2",
             "gemma3",
+            "gemma3n",
             "gemma4",
             "gemma4-e2b",
             "gemma4-e4b",

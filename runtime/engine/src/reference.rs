@@ -14,6 +14,10 @@ use crate::moe;
 use crate::rotary::Rotary;
 use kernels::{Activation, Format, Kernels, Matrix, Rotation, dequantise, quantise, rms_norm, softmax};
 
+mod streams;
+
+use streams::scaled;
+
 /// Observes each feed-forward network.
 pub trait Observer {
     /// Called for one token, one layer and one expert (0 in a dense model).
@@ -128,7 +132,11 @@ impl<'a> Reference<'a> {
         dequantise(embedding.format, embedding.row(token as usize).bytes, &mut x);
         x.iter_mut().for_each(|x| *x *= c.embedding_scale);
         let own_inputs = self.own_inputs(token, &x);
+        let mut streams = c.streams.map(|streams| self.open(streams, &x));
         for (at, block) in c.blocks.iter().enumerate() {
+            if let Some(streams) = &mut streams {
+                x = self.predict(at, streams);
+            }
             let entering = x.clone();
             if let Some(mixer) = &block.mixer {
                 let normed = self.normed(at, Role::AttentionNorm, x.clone());
@@ -142,6 +150,9 @@ impl<'a> Reference<'a> {
                     Mixer::StateSpace(space) => self.state_space(at, *space, &normed),
                 };
                 add(&mut x, block.residual_scale, &self.normed(at, Role::AttentionPostNorm, mixed));
+                if block.branch_rank.is_some() {
+                    self.add_branch(at, &normed, &mut x);
+                }
             }
             if let Some(network) = &block.feed_forward {
                 let mixed = match c.layer_of(at) {
@@ -153,14 +164,25 @@ impl<'a> Reference<'a> {
                 };
                 add(&mut x, block.residual_scale, &self.normed(at, Role::FfnPostNorm, mixed));
             }
-            if let Some(input) = own_inputs.get(at) {
-                self.add_own_input(at, input, &mut x);
+            if let Some(streams) = &mut streams {
+                self.correct(at, streams, &x);
+                if let Some(input) = own_inputs.get(at) {
+                    let read = scaled(&streams[0], self.part(at, Role::StreamsScale));
+                    let out = self.own_input(at, input, &read);
+                    streams[1..].iter_mut().for_each(|stream| add(stream, 1.0, &out));
+                }
+            } else if let Some(input) = own_inputs.get(at) {
+                let out = self.own_input(at, input, &x);
+                add(&mut x, 1.0, &out);
             }
             if let Some(scale) = self.model.part(at, Role::OutputScale).map(values) {
                 x.iter_mut().for_each(|x| *x *= scale[0]);
             }
         }
         self.position += 1;
+        if let Some(streams) = &streams {
+            x = self.join(streams);
+        }
         norm(&x, &values(self.model.output_norm()), c.norm_epsilon)
     }
 
@@ -181,12 +203,12 @@ impl<'a> Reference<'a> {
         embedded.chunks(own).enumerate().map(of_block).collect()
     }
 
-    /// Adds what a block makes of its own input to the residual stream.
-    fn add_own_input(&self, block: usize, input: &[f32], x: &mut [f32]) {
+    /// What a block makes of its own input, and of the residual stream that its gate reads.
+    fn own_input(&self, block: usize, input: &[f32], x: &[f32]) -> Vec<f32> {
         let gates = self.times(self.part(block, Role::PerLayerGate), x).into_iter().zip(input);
         let gated: Vec<f32> = gates.map(|(gate, &input)| Activation::Gelu.apply(gate, input)).collect();
         let out = self.times(self.part(block, Role::PerLayerOutput), &gated);
-        add(x, 1.0, &self.normed(block, Role::PerLayerPostNorm, out));
+        self.normed(block, Role::PerLayerPostNorm, out)
     }
 
     /// Computes `softmax(scale q k^T) v` for each head, over the positions that this token sees.
@@ -520,7 +542,15 @@ impl<'a> Reference<'a> {
         let [gate, up, down] = roles;
         let [up, down] = [up, down].map(|role| self.part(block, role));
         let gate = self.model.part(block, gate).unwrap_or(up);
-        let pairs = self.times(gate, x).into_iter().zip(self.times(up, x));
+        let mut gates = self.times(gate, x);
+        if let Some(cutoff) = network.gate_cutoff {
+            let count = gates.len() as f32;
+            let mean = gates.iter().sum::<f32>() / count;
+            let variance = gates.iter().map(|gate| (gate - mean) * (gate - mean)).sum::<f32>() / count;
+            let least = mean + cutoff * variance.sqrt();
+            gates.iter_mut().for_each(|gate| *gate = (*gate - least).max(0.0));
+        }
+        let pairs = gates.into_iter().zip(self.times(up, x));
         let neurons: Vec<f32> = pairs.map(|(g, u)| network.activation.apply(g, u)).collect();
         self.times(down, &neurons)
     }

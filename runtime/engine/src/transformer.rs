@@ -38,6 +38,7 @@ mod own_inputs;
 mod resident;
 mod rows;
 mod start;
+mod streams;
 #[cfg(test)]
 pub(crate) mod tests;
 mod vectors;
@@ -384,10 +385,17 @@ impl Transformer {
                 rotary.fill(row.position, rotations);
             }
         }
+        let streams = self.config.streams;
+        if let Some(streams) = streams {
+            self.open_streams(streams, count);
+        }
         for block in 0..self.config.blocks.len() {
             if self.stop.is_stopped() {
                 self.fetcher.abandon();
                 return Err(TransformerError::Stopped);
+            }
+            if let Some(streams) = streams {
+                self.predict_streams(block, streams, count);
             }
             let layer = self.layers.of_block[block];
             if let Some(layer) = layer {
@@ -396,6 +404,9 @@ impl Transformer {
             }
             if self.config.blocks[block].mixer.is_some() {
                 self.mixer_block(block, count);
+            }
+            if let (Some(streams), Some(rank)) = (streams, self.config.blocks[block].branch_rank) {
+                self.branch_block(block, streams, rank, count);
             }
             if self.config.blocks[block].resident().is_some() {
                 self.resident_block(block, count);
@@ -407,12 +418,18 @@ impl Transformer {
             if let Some(layer) = layer {
                 self.feed_forward_block(block, layer, count)?;
             }
+            if let Some(streams) = streams {
+                self.correct_streams(block, streams, count);
+            }
             if let Some(own) = self.config.per_layer_width {
                 self.own_input_block(block, own, count);
             }
             if let Some(factor) = self.weights.values(block, Role::OutputScale) {
                 scale(&mut self.buffers.residual[..count * self.config.width], factor[0]);
             }
+        }
+        if let Some(streams) = streams {
+            self.join_streams(streams, count);
         }
         Ok(())
     }

@@ -222,6 +222,7 @@ impl Directory {
                 row_values: count(rows.table.columns),
                 row_bytes: rows.table.format.row_bytes(rows.table.columns) as u64,
             }),
+            streams: c.stream_sizes(),
             recurrent: c.recurrent(),
             latent: c.latent(),
         }

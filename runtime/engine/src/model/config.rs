@@ -25,6 +25,7 @@ mod check;
 mod error;
 mod mixer;
 mod roles;
+mod streams;
 
 pub use attention::{
     Attention, AttentionBiases, HeadNorm, Latent, LongContext, Pairing, Rope, RopeScaling, Temperature,
@@ -34,6 +35,8 @@ pub use error::ConfigError;
 pub(crate) use mixer::softplus;
 pub use mixer::{ChannelDecay, Convolution, DeltaNet, Mixer, StateSpace};
 pub use roles::{Role, TensorShape};
+pub use streams::Streams;
+pub(crate) use streams::{as_long, mean_square};
 
 /// The description of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -68,6 +71,9 @@ pub struct Config {
     /// of all blocks, and stays in the file until its token comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_layer_width: Option<usize>,
+    /// The residual streams, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<Streams>,
     /// Rotary embeddings; attention refers to them by index.
     pub ropes: Vec<Rope>,
     /// The blocks, first to last.
@@ -81,6 +87,14 @@ pub struct Block {
     /// The token mixer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixer: Option<Mixer>,
+    /// Rank of a linear branch beside the mixer (Laurel), if there is one. `x` is the stream that the mixer
+    /// reads:
+    ///
+    /// ```text
+    /// x = (x + post_norm(mixer(norm(x))) + norm(x) + branch_norm(up (down norm(x)))) / sqrt(2)
+    /// ```
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch_rank: Option<usize>,
     /// The feed-forward network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed_forward: Option<FeedForward>,
@@ -94,6 +108,18 @@ pub struct Block {
 }
 
 impl Block {
+    /// A block whose inputs are normalised, without anything else.
+    pub(super) fn plain(mixer: Option<Mixer>, feed_forward: Option<FeedForward>) -> Self {
+        Self {
+            mixer,
+            branch_rank: None,
+            feed_forward,
+            norms: Norms::Before,
+            residual_scale: 1.0,
+            output_scale: false,
+        }
+    }
+
     /// The attention, if the mixer is one.
     pub fn attention(&self) -> Option<&Attention> {
         self.mixer.as_ref().and_then(Mixer::attention)
@@ -153,6 +179,10 @@ pub struct FeedForward {
     pub neurons: usize,
     /// The activation; it decides whether there are gates.
     pub activation: Activation,
+    /// Standard deviations above the mean of a token's gates that a gate must exceed, if only the highest
+    /// count: a gate `g` becomes `max(g - mean - cutoff * deviation, 0)` before the activation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate_cutoff: Option<f32>,
     /// Whether gate, up and down have biases.
     pub biases: bool,
     /// Whether the network is always in memory, such as the dense networks of a mixture's first blocks. It
@@ -304,6 +334,15 @@ impl Config {
     /// The attention of each block that stores keys and values of its own.
     pub fn storing(&self) -> impl Iterator<Item = &Attention> + Clone {
         self.attentions().filter(|attention| attention.shares.is_none())
+    }
+
+    /// Sizes of the residual streams and of the branches beside mixers; `None` if there is one stream.
+    pub fn stream_sizes(&self) -> Option<plans::model::Streams> {
+        let rank = self.blocks.iter().filter_map(|block| block.branch_rank).max().unwrap_or(0);
+        let streams = self.streams?;
+        // a branch's vector and its packed copy, or the packed copy of a stream
+        let projected_values = (2 * rank).max(self.width) as u32;
+        Some(plans::model::Streams { count: streams.count as u32, projected_values })
     }
 
     /// Values of a token's per-layer embedding, all blocks together; 0 without one.

@@ -422,6 +422,11 @@ impl<'g> Roles<'g> {
                 return if all.rows == 0 { all } else { all.rows(layer * rows..(layer + 1) * rows) };
             }
             Role::PerLayerNorm => return self.matrix(own, rows, columns),
+            Role::StreamsOpen | Role::StreamsJoin => {
+                // a matrix for each stream but the first
+                let first = self.needed(own, columns, columns, rows / columns.max(1));
+                return if first.rows == 0 { first } else { TensorSpan { rows, ..first } };
+            }
             _ => {}
         }
         let own = match (own.split_once('.'), role) {

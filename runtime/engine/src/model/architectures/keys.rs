@@ -223,6 +223,19 @@ impl<'g> Keys<'g> {
         self.number(key).filter(|&number| number != 0.0)
     }
 
+    /// A number for each layer; none if the key is absent.
+    pub(super) fn numbers_of_layers(&self, key: &str, layers: usize) -> Option<Vec<f32>> {
+        let value = self.gguf.value(&self.name(key))?;
+        self.ignore(key);
+        match value {
+            Value::Array(Array::F32(numbers)) if numbers.len() >= layers => {
+                return Some(numbers[..layers].to_vec());
+            }
+            _ => self.refuse_value(key, "a number for each layer"),
+        }
+        None
+    }
+
     /// A text.
     pub(super) fn text(&self, key: &str) -> Option<&'g str> {
         let gguf = self.gguf;

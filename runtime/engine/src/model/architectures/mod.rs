@@ -15,6 +15,7 @@ mod ernie4_5;
 mod exaone4;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm4moe;
 mod gpt_oss;
@@ -40,7 +41,7 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The readers by architecture, as named in GGUF.
-const READERS: [(&str, Read); 45] = [
+const READERS: [(&str, Read); 46] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
@@ -63,6 +64,7 @@ const READERS: [(&str, Read); 45] = [
     ("phi3", phi3::read),
     ("gemma2", gemma2::read),
     ("gemma3", gemma3::read),
+    ("gemma3n", gemma3n::read),
     ("gemma4", gemma4::read),
     ("granite", granite::read_dense),
     ("granitemoe", granite::read_experts),

@@ -2,7 +2,7 @@
 
 use super::{
     Attention, Block, Config, ConfigError, DeltaNet, Gating, Latent, Mixer, Rope, RopeScaling, Router,
-    RouterInput, StateSpace,
+    RouterInput, StateSpace, Streams,
 };
 
 /// The most experts of a token; more than any model uses.
@@ -58,7 +58,11 @@ impl Config {
         if let Some(own) = self.per_layer_width {
             problems.sizes(&[("the width of per-layer embeddings", own, PER_LAYER_WIDTH_MAX)]);
         }
+        if let Some(streams) = self.streams {
+            problems.sizes(&[("the number of residual streams", streams.count, Streams::COUNT_MAX)]);
+        }
         for (layer, block) in self.blocks.iter().enumerate() {
+            problems.branch(layer, block, self.width, self.streams.is_some());
             match &block.mixer {
                 None => {}
                 Some(Mixer::Attention(attention)) => {
@@ -80,6 +84,15 @@ impl Config {
                     let rule = "a network that is always in memory has neither experts nor biases".to_owned();
                     problems.contradiction("the layer of a network", layer, rule);
                 }
+            }
+            let cutoff = block.feed_forward.as_ref().and_then(|network| network.gate_cutoff);
+            if cutoff.is_some_and(|cutoff| !cutoff.is_finite()) {
+                let found = cutoff.unwrap_or_default();
+                problems.0.push(ConfigError::Constant { what: "the cutoff of gates", found, limit: "" });
+            }
+            if cutoff.is_some() && block.network().is_some() {
+                let rule = "gates of neurons that are read one by one have no cutoff".to_owned();
+                problems.contradiction("the layer of a network", layer, rule);
             }
             if block.network().is_some_and(|own| own != network) {
                 problems.0.push(ConfigError::Differs { what: "feed-forward network", layer });
@@ -189,6 +202,17 @@ impl Problems {
                 self.contradiction("the rotary embedding", rope, format!("there are {}", ropes.len()));
             }
             None => {}
+        }
+    }
+
+    /// Checks the rank of the branch beside a mixer. It reads the stream before the mixer, which only models
+    /// with several streams keep.
+    fn branch(&mut self, layer: usize, block: &Block, width: usize, has_streams: bool) {
+        let Some(rank) = block.branch_rank else { return };
+        self.sizes(&[("the rank of a branch beside a mixer", rank, width)]);
+        if block.mixer.is_none() || !has_streams {
+            let rule = "a branch beside its mixer needs several residual streams".to_owned();
+            self.contradiction("the layer of a block", layer, rule);
         }
     }
 

@@ -44,7 +44,7 @@ pub(super) const NONE: Case = Case {
     rank: None,
 };
 
-pub(super) const CASES: [Case; 30] = [
+pub(super) const CASES: [Case; 31] = [
     NONE,
     Case { name: "llama, Mixtral", experts: 4, ..NONE },
     Case {
@@ -241,6 +241,7 @@ pub(super) const CASES: [Case; 30] = [
     GEMMA4,
     GEMMA4_MOE,
     GEMMA4_SMALL,
+    GEMMA3N,
     SMALLTHINKER,
     Case {
         name: "smallthinker, down by neurons",
@@ -488,6 +489,73 @@ pub(super) const GEMMA4_SMALL: Case = Case {
         ("post_norm.weight", &[64]),
     ],
     others: &[
+        ("per_layer_token_embd.weight", &[LAYERS * 32, VOCABULARY]),
+        ("per_layer_model_proj.weight", &[64, LAYERS * 32]),
+        ("per_layer_proj_norm.weight", &[32]),
+    ],
+    ..GEMMA4
+};
+
+/// Three residual streams and branches of rank 32. The first layer keeps only its highest gates; the last one reads
+/// the first one's keys and values.
+pub(super) const GEMMA3N: Case = Case {
+    name: "gemma3n",
+    architecture: "gemma3n",
+    head_width: 16,
+    kv_heads: [2; LAYERS],
+    keys: |writer, a| {
+        let cutoffs: Vec<u8> = [0.3_f32, f32::NEG_INFINITY].iter().flat_map(|it| it.to_le_bytes()).collect();
+        writer
+            .u32(&format!("{a}.attention.sliding_window"), 4)
+            .array(&format!("{a}.attention.sliding_window_pattern"), 7, 2, &[1, 1])
+            .u32(&format!("{a}.attention.shared_kv_layers"), 1)
+            .u32(&format!("{a}.embedding_length_per_layer_input"), 32)
+            .u32(&format!("{a}.altup.num_inputs"), 3)
+            .u32(&format!("{a}.altup.active_idx"), 0)
+            .array(&format!("{a}.activation_sparsity_scale"), 6, 2, &cutoffs)
+    },
+    first: &[
+        ("attn_q.weight", &[64, 64]),
+        ("attn_k.weight", &[64, 32]),
+        ("attn_v.weight", &[64, 32]),
+        ("attn_output.weight", &[64, 64]),
+        ("attn_q_norm.weight", &[16]),
+        ("attn_k_norm.weight", &[16]),
+        ("post_attention_norm.weight", &[64]),
+        ("laurel_l.weight", &[64, 32]),
+        ("laurel_r.weight", &[32, 64]),
+        ("laurel_post_norm.weight", &[64]),
+        ("altup_router_norm.weight", &[64]),
+        ("altup_router.weight", &[64, 3]),
+        ("altup_predict_coef.weight", &[3, 9]),
+        ("altup_correct_coef.weight", &[3, 3]),
+        ("altup_correct_scale.weight", &[64]),
+        ("post_ffw_norm.weight", &[64]),
+        ("inp_gate.weight", &[64, 32]),
+        ("proj.weight", &[32, 64]),
+        ("post_norm.weight", &[64]),
+    ],
+    of_layer: &[
+        ("attn_q.weight", &[64, 64]),
+        ("attn_output.weight", &[64, 64]),
+        ("attn_q_norm.weight", &[16]),
+        ("post_attention_norm.weight", &[64]),
+        ("laurel_l.weight", &[64, 32]),
+        ("laurel_r.weight", &[32, 64]),
+        ("laurel_post_norm.weight", &[64]),
+        ("altup_router_norm.weight", &[64]),
+        ("altup_router.weight", &[64, 3]),
+        ("altup_predict_coef.weight", &[3, 9]),
+        ("altup_correct_coef.weight", &[3, 3]),
+        ("altup_correct_scale.weight", &[64]),
+        ("post_ffw_norm.weight", &[64]),
+        ("inp_gate.weight", &[64, 32]),
+        ("proj.weight", &[32, 64]),
+        ("post_norm.weight", &[64]),
+    ],
+    others: &[
+        ("altup_proj.weight", &[64, 64, 2]),
+        ("altup_unembd_proj.weight", &[64, 64, 2]),
         ("per_layer_token_embd.weight", &[LAYERS * 32, VOCABULARY]),
         ("per_layer_model_proj.weight", &[64, LAYERS * 32]),
         ("per_layer_proj_norm.weight", &[32]),
