@@ -161,7 +161,8 @@ impl Conversion {
     fn quantise(&mut self, quantisation: Quantisation) {
         for recipe in &mut self.recipes {
             let is_weight = matches!(recipe.content, Content::Rows { .. })
-                && !families::is_exact(&recipe.name, &recipe.shape);
+                && !families::is_exact(&recipe.name, &recipe.shape)
+                && !families::keeps_format(&recipe.name);
             if is_weight {
                 recipe.format = quantisation.format(recipe);
             }

@@ -19,7 +19,7 @@ use crate::keys::Keys;
 mod families;
 
 /// The models of `fixtures/golden/folders`.
-const MODELS: [&str; 59] = [
+const MODELS: [&str; 60] = [
     "llama3",
     "llama-linear",
     "llama-yarn",
@@ -49,6 +49,7 @@ const MODELS: [&str; 59] = [
     "gemma4-e2b",
     "gemma4-e4b",
     "gemma4moe",
+    "gemma3n",
     "smallthinker",
     "bamboo",
     "deepseek3",

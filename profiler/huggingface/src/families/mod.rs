@@ -11,6 +11,7 @@ mod ernie4_5;
 mod exaone4;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod gpt_oss;
 mod granite;
@@ -36,7 +37,7 @@ use crate::index::Weights;
 use crate::keys::Keys;
 use crate::recipe::Recipe;
 
-pub(crate) use tensors::is_exact;
+pub(crate) use tensors::{is_exact, keeps_format};
 
 /// A tensor that is computed: its name, and its values.
 type Computed = (&'static str, Vec<f32>);
@@ -80,6 +81,8 @@ pub(crate) struct Family {
     partial: bool,
     /// Whether layers with a window may have a rotary embedding of their own.
     local_rope: bool,
+    /// Whether the networks' width may be given for each layer.
+    widths_of_layers: bool,
     /// Whether networks are no others with another function in them.
     own_activation: bool,
     /// The key of the networks' function.
@@ -120,6 +123,7 @@ const PLAIN: Family = Family {
     divided: false,
     partial: false,
     local_rope: false,
+    widths_of_layers: false,
     own_activation: false,
     activation_key: "hidden_act",
     guesses: false,
@@ -162,7 +166,7 @@ enum Make {
     Key,
     /// With 1 added to every value.
     PlusOne,
-    /// One of the experts, which lie in one tensor one after another.
+    /// One of the experts, or of other matrices, which lie in one tensor one after another.
     Expert,
     /// The first half of each matrix's rows, and the second.
     Halves,
@@ -174,6 +178,8 @@ enum Make {
     Pairs,
     /// The rows of a tensor that has them as columns, the first half and the second.
     TransposedHalves,
+    /// As it is, with rows of zeros for tokens that it lacks.
+    Vocabulary,
     /// Queries, keys or values of a matrix that has them by groups of heads.
     FusedGroups,
     /// A delta net's queries, keys and values, or its gates, of a matrix that has them by key heads.
@@ -272,7 +278,7 @@ const EXPERTS: &[Rule] = &[
 ];
 
 /// Every architecture that is read.
-const FAMILIES: [&Family; 52] = [
+const FAMILIES: [&Family; 53] = [
     &llama::LLAMA,
     &llama::ARCEE,
     &llama::SMOLLM3,
@@ -295,6 +301,7 @@ const FAMILIES: [&Family; 52] = [
     &phi3::PHI3,
     &gemma2::GEMMA2,
     &gemma3::GEMMA3,
+    &gemma3n::GEMMA3N,
     &granite::GRANITE,
     &granite::GRANITEMOE,
     &granite::GRANITEHYBRID_DENSE,
@@ -416,18 +423,23 @@ impl Family {
     }
 
     /// The rule for a tensor that is of no layer.
-    fn rule_outside(&self, name: &str) -> Option<&'static Rule> {
-        self.outside.iter().find(|rule| rule.from == name)
+    fn rule_outside(&self, name: &str) -> Option<(&'static Rule, Option<u64>)> {
+        rule_among(self.outside, name)
     }
 
     /// The rule for a name behind `layers.N.`, and the expert's number where it has one.
     fn rule(&self, role: &str) -> Option<(&'static Rule, Option<u64>)> {
-        self.layer.iter().copied().chain([LAYER]).flatten().find_map(|rule| match rule.from.split_once('*') {
-            None => (rule.from == role).then_some((rule, None)),
-            Some((before, after)) => {
-                let number = role.strip_prefix(before)?.strip_suffix(after)?;
-                Some((rule, Some(tensors::plain_number(number)?)))
-            }
-        })
+        self.layer.iter().copied().chain([LAYER]).find_map(|rules| rule_among(rules, role))
     }
+}
+
+/// The rule for a name, and the number that stands for `*` where it has one.
+fn rule_among(rules: &'static [Rule], name: &str) -> Option<(&'static Rule, Option<u64>)> {
+    rules.iter().find_map(|rule| match rule.from.split_once('*') {
+        None => (rule.from == name).then_some((rule, None)),
+        Some((before, after)) => {
+            let number = name.strip_prefix(before)?.strip_suffix(after)?;
+            Some((rule, Some(tensors::plain_number(number)?)))
+        }
+    })
 }

@@ -57,8 +57,8 @@ impl FolderTensor<'_> {
             };
             (0..).zip(rule.to).map(becomes).collect()
         };
-        if let Some(rule) = family.rule_outside(own) {
-            return Ok(of(rule, None, ""));
+        if let Some((rule, number)) = family.rule_outside(own) {
+            return Ok(of(rule, number, ""));
         }
         let (layer, role) = layer_of(own).ok_or_else(|| self.unknown())?;
         let (rule, expert) = family.rule(role).ok_or_else(|| self.unknown())?;
@@ -187,7 +187,13 @@ fn recipe(
     let heads = |order: Option<HeadOrder>| order.ok_or_else(|| given.shaped("which does not fit its heads"));
     // of a bias, too, which has one value for each row
     let run = || Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
+    let mut zeros = 0;
     let (made, parts) = match make {
+        Make::Vocabulary => {
+            let [rows, columns] = *shape else { return Err(given.shaped("which has no rows")) };
+            zeros = config.size("vocab_size")?.saturating_sub(rows);
+            one(vec![rows + zeros, columns], all())
+        }
         Make::Same | Make::PlusOne | Make::Decay | Make::Gates => one(shape.to_vec(), all()),
         Make::Query | Make::Key if family.permuted => {
             let of_queries = config.size("num_attention_heads")?;
@@ -295,7 +301,7 @@ fn recipe(
         Make::SlopeColumn => ValueChange::Exp,
         _ => ValueChange::None,
     };
-    Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts, change } })
+    Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts, zeros, change } })
 }
 
 /// A shape without the dimension of one value between rows and columns, where there is one.
@@ -406,8 +412,15 @@ pub(crate) fn is_exact(name: &str, shape: &[u64]) -> bool {
         "conv1d_q.weight",
         "conv1d_k.weight",
         "conv1d_v.weight",
+        "altup_predict_coef.weight",
+        "altup_correct_coef.weight",
     ];
     shape.len() < 2 || !ends(".weight") || small.into_iter().any(ends)
+}
+
+/// Whether a matrix keeps its format when the others are quantised: it is small, and all others depend on it.
+pub(crate) fn keeps_format(name: &str) -> bool {
+    ["altup_", "laurel_"].iter().any(|part| name.contains(part))
 }
 
 /// All experts of a role as one tensor.
@@ -437,7 +450,7 @@ fn stacked(
         name: to.to_owned(),
         shape,
         format,
-        content: Content::Rows { parts, change: ValueChange::None },
+        content: Content::Rows { parts, zeros: 0, change: ValueChange::None },
     })
 }
 
