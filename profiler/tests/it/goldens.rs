@@ -8,7 +8,7 @@ pub(crate) const RECURRENT: [&str; 6] =
     ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe", "kimi-linear"];
 
 /// Models of `fixtures/golden/architectures` of other pieces.
-pub(crate) const OTHERS: [&str; 4] = ["deepseek2", "gemma4-e2b", "gemma4moe", "smallthinker"];
+pub(crate) const OTHERS: [&str; 5] = ["deepseek2", "gemma3n", "gemma4-e2b", "gemma4moe", "smallthinker"];
 
 /// Models of `fixtures/golden/architectures` of the architectures that are not among those: by two plans each.
 pub(crate) const BY_TWO_PLANS: [&str; 12] = [

@@ -13,6 +13,8 @@
 //! hidden = norm(x)
 //! logits = softcap( logit_scale * head( hidden ) )
 //! ```
+//!
+//! A model with several residual streams, [`Streams`], changes them around each block.
 
 use kernels::Activation;
 use plans::model::Recurrent;
