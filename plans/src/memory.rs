@@ -366,8 +366,9 @@ pub fn slots_tables_bytes(a: &Architecture, policy: Policy, slice_neurons: u64, 
 
 /// The part of [`tables_bytes`] that does not depend on the cache, not rounded up to pages.
 pub fn slotless_tables_bytes(a: &Architecture, slice_neurons: u64, embedding_rows: bool) -> u64 {
-    let embeddings = u64::from(embedding_rows) + u64::from(a.per_layer.is_some());
-    let rows = embeddings * u64::from(a.vocabulary);
+    let vocabulary = u64::from(a.vocabulary);
+    let per_layer = a.per_layer.map_or(0, |per_layer| per_layer.rows.unwrap_or(vocabulary));
+    let rows = if embedding_rows { vocabulary } else { 0 } + per_layer;
     let slices = a.neurons() / slice_neurons;
     u64::from(a.layers) * (a.neurons() * NEURON_TABLES_BYTES + slices * SLICE_TABLES_BYTES) + rows * 4
 }

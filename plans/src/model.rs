@@ -199,16 +199,23 @@ pub struct Recurrent {
     pub mixed_values: u32,
 }
 
-/// Per-layer embeddings: each block has an input of its own for each token. The table stays in the file.
+/// A table whose rows are read for each token, and which stays in the file: per-layer embeddings, with which each block has an input of
+/// its own for each token, or rows of hashed n-grams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PerLayer {
-    /// Values of a block's input of a token.
+    /// Values of a block's input of a token; of n-grams, of a row.
     pub width: u32,
-    /// Values of a token's row: its inputs of all blocks.
+    /// Values of a token's rows: its inputs of all blocks, or all its n-grams.
     pub row_values: u32,
-    /// Bytes of a token's row in the file.
+    /// Bytes of a row in the file.
     pub row_bytes: u64,
+    /// Rows of the table; absent: one for each token known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
+    /// Rows that a token reads; absent: 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub reads: u32,
 }
 
 /// Several residual streams of a token instead of one.

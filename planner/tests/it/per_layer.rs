@@ -12,7 +12,7 @@ fn a_token_reads_its_row_and_the_table_takes_no_memory() {
     let without = plan(&inputs(4), &request(None)).plan;
     let mut inputs = inputs(4);
     let a = &mut inputs.model.architecture;
-    a.per_layer = Some(PerLayer { width: 256, row_values: 8960, row_bytes });
+    a.per_layer = Some(PerLayer { width: 256, row_values: 8960, row_bytes, rows: None, reads: 1 });
     let vocabulary = u64::from(a.vocabulary);
     let with = plan(&inputs, &request(None)).plan;
     assert!(with.read.per_layer_rows && !without.read.per_layer_rows);

@@ -227,11 +227,13 @@ fn heads_of_layers(at: &At<'_>, heads: &Heads) -> Checked {
 }
 
 fn per_layer_embeddings(per_layer: PerLayer, at: &At<'_>) -> Checked {
-    let PerLayer { width, row_values, row_bytes } = per_layer;
+    let PerLayer { width, row_values, row_bytes, rows, reads } = per_layer;
     at.key("width").count(width, 1, 4096)?;
     at.key("row_values").count(row_values, width.into(), 1 << 26)?;
     at.key("row_values").note("`architecture.per_layer.width` to 2^26");
-    at.key("row_bytes").count(row_bytes, 1, ROW_BYTES_MAX)
+    at.key("row_bytes").count(row_bytes, 1, ROW_BYTES_MAX)?;
+    rows.map_or(Ok(()), |rows| at.key("rows").count(rows, 1, u32::MAX.into()))?;
+    at.key("reads").count(reads, 1, 64)
 }
 
 fn residual_streams(streams: Streams, at: &At<'_>) -> Checked {

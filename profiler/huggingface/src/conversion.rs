@@ -113,8 +113,11 @@ impl Conversion {
         if let Some(family) = family {
             family.complete(&mut config);
         }
-        let keys = family.and_then(|family| problems.note(family.keys(&config)));
+        let mut keys = family.and_then(|family| problems.note(family.keys(&config)));
         let weights = problems.note(Weights::open(&folder));
+        if let (Some(family), Some(weights), Some(keys)) = (family, &weights, &mut keys) {
+            problems.note(family.add_keys_of(&config, weights, keys));
+        }
         let told = families::remarks(family, &config, weights.as_ref());
         let mut remarks = problems.note(told).unwrap_or_default();
         let recipes = family.zip(weights.as_ref()).map(|(family, weights)| {

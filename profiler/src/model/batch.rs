@@ -7,12 +7,13 @@
 //! A step with weights `[rows, columns]` gives `[rows, tokens]`. A block of weight rows gives a block of the result, and threads share the
 //! blocks.
 
+mod gated;
 mod mixers;
 mod products;
 mod shared;
 mod streams;
 
-use flashplan::internals::model::config::{FeedForward, Mixer, Role, RouterInput};
+use flashplan::internals::model::config::{FeedForward, Mixer, Role, RouterInput, Streams};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
 use flashplan::internals::reference::negative_log_likelihood;
@@ -20,6 +21,7 @@ use kernels::{Activation, Format, Matrix, rms_norm};
 use rayon::prelude::*;
 
 use super::matrix::Use;
+use gated::Place;
 use mixers::sigmoid;
 pub use products::{row_sizes, times, times_down, times_rounded};
 use products::{transposed, values_of};
@@ -162,12 +164,15 @@ impl<'a> Layer<'a> {
         let first = self.layer.checked_sub(1).map_or(0, |before| c.block_of(before) + 1);
         for block in first..=self.block {
             let block = Self { block, ..*self };
+            block.add_ngrams(stream);
             block.predict(stream);
+            block.mix(Place::Mixer, stream);
             if block.block == self.block && self.router_input() == RouterInput::BeforeMixer {
                 let batches = stream.x.chunks(BATCH_TOKENS * c.width);
                 stream.routed = batches.flat_map(|x| self.routed(x)).collect();
             }
             block.mixer(stream, go_on)?;
+            block.mix(Place::Network, stream);
             if block.block < self.block {
                 block.resident(stream, go_on)?;
                 block.end_all(stream, go_on)?;
@@ -179,14 +184,14 @@ impl<'a> Layer<'a> {
     /// Adds a network that is always in memory to the stream.
     fn resident<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
         let c = self.source.config();
-        let block = &c.blocks[self.block];
-        let Some(network) = block.resident() else { return Ok(()) };
-        for x in stream.x.chunks_mut(BATCH_TOKENS * c.width) {
+        let Some(network) = c.blocks[self.block].resident() else { return Ok(()) };
+        let shared_width = shared_width(c);
+        for (at, x) in stream.x.chunks_mut(BATCH_TOKENS * c.width).enumerate() {
             go_on()?;
             let roles = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
             let out = self.always(roles, network, &self.normed(x));
-            let out = self.normed_by(Role::FfnPostNorm, &out);
-            x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+            let shared = &mut stream.shared[at * BATCH_TOKENS * shared_width..];
+            self.add_output(Place::Network, self.normed_by(Role::FfnPostNorm, &out), x, shared);
         }
         Ok(())
     }
@@ -209,7 +214,7 @@ impl<'a> Layer<'a> {
 
     /// What a block does after its network: several residual streams are corrected, the tokens' own inputs added, and all is scaled.
     fn end(&self, x: &mut [f32], shared: &mut [f32], tokens: &[u32]) {
-        let streams = self.source.config().streams;
+        let streams = self.source.config().streams.filter(|streams| !streams.are_gated());
         if let Some(streams) = streams {
             self.correct(streams, x, shared);
         }
@@ -222,11 +227,22 @@ impl<'a> Layer<'a> {
         if let Some(scale) = self.source.part(self.block, Role::OutputScale).map(values_of) {
             x.iter_mut().for_each(|x| *x *= scale[0]);
         }
-        if let Some(streams) = streams
-            && self.block + 1 == self.source.config().blocks.len()
-        {
-            self.join(streams, x, shared);
+        if self.block + 1 == self.source.config().blocks.len() {
+            match streams {
+                Some(streams) => self.join(streams, x, shared),
+                None => self.mix_rows(Place::Head, x, shared),
+            }
         }
+    }
+
+    /// Adds the output of a mixer or network to the stream, or to all gated streams.
+    fn add_output(&self, place: Place, out: Vec<f32>, x: &mut [f32], shared: &mut [f32]) {
+        let c = self.source.config();
+        if c.streams.is_some_and(Streams::are_gated) {
+            return self.inject(place, &out, shared);
+        }
+        let scale = c.blocks[self.block].residual_scale;
+        x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
     }
 
     /// The input of the layer's router, or of its network without experts.
@@ -290,8 +306,7 @@ impl<'a> Layer<'a> {
             Some(Mixer::DeltaNet(net)) => self.delta_net(*net, &normed, windows),
             Some(Mixer::StateSpace(space)) => self.state_space(*space, &normed, windows),
         };
-        let out = self.normed_by(Role::AttentionPostNorm, &out);
-        x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+        self.add_output(Place::Mixer, self.normed_by(Role::AttentionPostNorm, &out), x, shared);
         if block.branch_rank.is_some() {
             self.branch(x, &normed);
         }
@@ -461,11 +476,9 @@ impl<'a> Layer<'a> {
                     sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += gate * out);
                 }
             }
-            let (out, scale) =
-                (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.block].residual_scale);
-            x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
             let width = shared_width(c);
             let shared = &mut stream.shared[first * width..][..tokens * width];
+            self.add_output(Place::Network, self.normed_by(Role::FfnPostNorm, &sums), x, shared);
             self.end(x, shared, &stream.tokens[first..first + tokens]);
         }
         Ok(())
@@ -507,7 +520,11 @@ pub fn said<E>(
     let mut said = Said { losses: vec![0.0; windows.len()], chosen: Vec::with_capacity(next.len()) };
     for (x, next) in stream.x.chunks(HEAD_TOKENS * c.width).zip(next.chunks(HEAD_TOKENS)) {
         go_on()?;
-        let normed = normed_rows(x, source.output_norm(), c.width, c.norm_epsilon);
+        // gated streams have been normalised before they were mixed
+        let normed = match c.streams {
+            Some(streams) if streams.are_gated() => x.to_vec(),
+            _ => normed_rows(x, source.output_norm(), c.width, c.norm_epsilon),
+        };
         let mut logits = transposed(&times(head, None, &normed, Use::Transposed), next.len());
         logits.par_iter_mut().for_each(|logit| {
             *logit *= c.logit_scale;
@@ -612,6 +629,7 @@ mod tests {
             "qwen3moe",
             "qwen35",
             "qwen35moe",
+            "qwen4exp",
             "smallthinker",
         ];
         let architectures = architectures.map(|name| format!("golden/architectures/{name}"));

@@ -7,15 +7,17 @@
 
 use crate::model::config::{
     Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Role, RouterInput, StateSpace,
-    softplus,
+    Streams, softplus,
 };
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
 use kernels::{Activation, Format, Kernels, Matrix, Rotation, dequantise, quantise, rms_norm, softmax};
 
+mod gated;
 mod streams;
 
+use gated::{MIXER, NETWORK};
 use streams::scaled;
 
 /// Observes each feed-forward network.
@@ -69,6 +71,10 @@ pub struct Reference<'a> {
     /// By block with a delta net: `S` of each value head, `[heads, head_width, head_width]`. With a state
     /// space: each value's state, `[heads, head_width, state]`.
     matrices: Vec<Vec<f32>>,
+    /// The tokens before, the last one first, as far as n-grams reach.
+    last: Vec<u32>,
+    /// Inputs of the convolution of n-grams: `[positions, streams * width]`.
+    ngram_inputs: Vec<Vec<f32>>,
     position: usize,
     /// Context in tokens.
     context: usize,
@@ -82,7 +88,19 @@ impl<'a> Reference<'a> {
         let (blocks, context) = (model.config().blocks.len(), model.config().context);
         let [keys, values, convolved, matrices] = [0; 4].map(|_| vec![Vec::new(); blocks]);
         let kv_format = Format::F32;
-        Self { model, kernels, keys, values, convolved, matrices, position: 0, context, kv_format }
+        Self {
+            model,
+            kernels,
+            keys,
+            values,
+            convolved,
+            matrices,
+            last: Vec::new(),
+            ngram_inputs: Vec::new(),
+            position: 0,
+            context,
+            kv_format,
+        }
     }
 
     /// Sets the context; some models have other rotary frequencies for a long one.
@@ -133,11 +151,18 @@ impl<'a> Reference<'a> {
         x.iter_mut().for_each(|x| *x *= c.embedding_scale);
         let own_inputs = self.own_inputs(token, &x);
         let mut streams = c.streams.map(|streams| self.open(streams, &x));
+        let is_gated = c.streams.is_some_and(Streams::are_gated);
         for (at, block) in c.blocks.iter().enumerate() {
-            if let Some(streams) = &mut streams {
+            if let (Some(ngrams), Some(streams)) = (c.ngrams_of(at), &mut streams) {
+                self.add_ngrams(at, ngrams, token, streams);
+            }
+            if let Some(streams) = streams.as_mut().filter(|_| !is_gated) {
                 x = self.predict(at, streams);
             }
             let entering = x.clone();
+            if let Some(streams) = streams.as_ref().filter(|_| is_gated) {
+                x = self.mixed(at, MIXER, streams);
+            }
             if let Some(mixer) = &block.mixer {
                 let normed = self.normed(at, Role::AttentionNorm, x.clone());
                 let mixed = match mixer {
@@ -149,7 +174,13 @@ impl<'a> Reference<'a> {
                     Mixer::DeltaNet(net) => self.delta_net(at, *net, &normed),
                     Mixer::StateSpace(space) => self.state_space(at, *space, &normed),
                 };
-                add(&mut x, block.residual_scale, &self.normed(at, Role::AttentionPostNorm, mixed));
+                let out = self.normed(at, Role::AttentionPostNorm, mixed);
+                if let Some(streams) = streams.as_mut().filter(|_| is_gated) {
+                    self.inject(at, MIXER, streams, &out);
+                    x = self.mixed(at, NETWORK, streams);
+                } else {
+                    add(&mut x, block.residual_scale, &out);
+                }
                 if block.branch_rank.is_some() {
                     self.add_branch(at, &normed, &mut x);
                 }
@@ -162,9 +193,14 @@ impl<'a> Reference<'a> {
                     }
                     None => self.resident(at, RESIDENT, network, &self.normed(at, Role::FfnNorm, x.clone())),
                 };
-                add(&mut x, block.residual_scale, &self.normed(at, Role::FfnPostNorm, mixed));
+                let out = self.normed(at, Role::FfnPostNorm, mixed);
+                if let Some(streams) = streams.as_mut().filter(|_| is_gated) {
+                    self.inject(at, NETWORK, streams, &out);
+                } else {
+                    add(&mut x, block.residual_scale, &out);
+                }
             }
-            if let Some(streams) = &mut streams {
+            if let Some(streams) = streams.as_mut().filter(|_| !is_gated) {
                 self.correct(at, streams, &x);
                 if let Some(input) = own_inputs.get(at) {
                     let read = scaled(&streams[0], self.part(at, Role::StreamsScale));
@@ -181,6 +217,9 @@ impl<'a> Reference<'a> {
         }
         self.position += 1;
         if let Some(streams) = &streams {
+            if is_gated {
+                return self.mixed_for_head(streams);
+            }
             x = self.join(streams);
         }
         norm(&x, &values(self.model.output_norm()), c.norm_epsilon)
@@ -189,10 +228,10 @@ impl<'a> Reference<'a> {
     /// Each block's own input of a token whose scaled embedding is `x`, as
     /// [`Config::per_layer_width`](crate::model::config::Config::per_layer_width) has it; none without them.
     fn own_inputs(&self, token: u32, x: &[f32]) -> Vec<Vec<f32>> {
-        let Some(embedding) = self.model.per_layer_embedding() else { return Vec::new() };
+        let Some(own) = self.model.config().per_layer_width else { return Vec::new() };
+        let Some(embedding) = self.model.row_table() else { return Vec::new() };
         let mut embedded = vec![0.0; embedding.columns];
         dequantise(embedding.format, embedding.row(token as usize).bytes, &mut embedded);
-        let own = embedding.columns / self.model.config().blocks.len();
         let of_block = |(block, embedded): (usize, &[f32])| {
             let mut projected = self.times(self.part(block, Role::PerLayerProjection), x);
             projected.iter_mut().for_each(|value| *value /= (x.len() as f32).sqrt());
@@ -413,7 +452,7 @@ impl<'a> Reference<'a> {
             let y: Vec<f32> = read_by(s, &q).into_iter().map(|y| y / (width as f32).sqrt()).collect();
             read.extend(norm(&y, &weight, epsilon));
         }
-        let open = |gate: f32| if net.channel_decay.is_some() { 1.0 } else { gate };
+        let open = |gate: f32| if net.has_sigmoid_gate() { 1.0 } else { gate };
         read.iter_mut().zip(gate).for_each(|(read, &gate)| *read *= open(gate) * sigmoid(gate));
         self.times(self.part(block, Role::StateOutput), &read)
     }

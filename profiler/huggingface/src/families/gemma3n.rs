@@ -23,7 +23,11 @@ const OUTSIDE: &[Rule] = &[
     same("per_layer_model_projection.weight", &["per_layer_model_proj.weight"]),
     same("per_layer_projection_norm.weight", &["per_layer_proj_norm.weight"]),
     Rule { from: "altup_projections.*.weight", to: &["altup_proj.weight"], make: Make::Expert },
-    Rule { from: "altup_unembed_projections.*.weight", to: &["altup_unembd_proj.weight"], make: Make::Expert },
+    Rule {
+        from: "altup_unembed_projections.*.weight",
+        to: &["altup_unembd_proj.weight"],
+        make: Make::Expert,
+    },
 ];
 
 const LAYER: &[Rule] = &[
@@ -137,7 +141,11 @@ fn cutoffs(config: &Config, layers: usize) -> Result<Vec<f32>, FolderError> {
 /// The standard deviations above the mean that a share of a normal distribution is below, rounded as transformers and llama.cpp's
 /// converter round them.
 fn deviations(share: f32) -> f32 {
-    if share == 0.0 { f32::NEG_INFINITY } else { inverse_erf((2.0 * share - 1.0).into()) as f32 * 2_f32.sqrt() }
+    if share == 0.0 {
+        f32::NEG_INFINITY
+    } else {
+        inverse_erf((2.0 * share - 1.0).into()) as f32 * 2_f32.sqrt()
+    }
 }
 
 /// The inverse of the error function, by Newton's steps from 0, which never pass the root.

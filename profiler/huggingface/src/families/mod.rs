@@ -27,6 +27,7 @@ mod olmoe;
 mod phi3;
 mod qwen;
 mod qwen35;
+mod qwen4exp;
 mod smallthinker;
 
 use std::path::Path;
@@ -65,6 +66,8 @@ pub(crate) struct Family {
     rope: fn(&Self, &Config, &mut Keys) -> Result<(), FolderError>,
     /// Writes the family's own keys, besides the common ones.
     keys: fn(&Config, &mut Keys) -> Result<(), FolderError>,
+    /// Writes keys whose values are in tensors.
+    keys_of_tensors: fn(&Self, &Config, &Weights, &mut Keys) -> Result<(), FolderError>,
     /// Prefix of all names in the text part.
     body: &'static str,
     /// Tensors that are of no layer.
@@ -115,6 +118,7 @@ const PLAIN: Family = Family {
     epsilon: ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
     rope: common::rope,
     keys: |_, _| Ok(()),
+    keys_of_tensors: |_, _, _, _| Ok(()),
     body: "model.",
     outside: OUTSIDE,
     layer: &[],
@@ -178,6 +182,12 @@ enum Make {
     Pairs,
     /// The rows of a tensor that has them as columns, the first half and the second.
     TransposedHalves,
+    /// Some of the rows of a table, which lie in one tensor that is of no layer, one after another.
+    Shard,
+    /// Integers, which become keys.
+    Integers,
+    /// Queries of an indexer, and the key behind them.
+    Indexer,
     /// As it is, with rows of zeros for tokens that it lacks.
     Vocabulary,
     /// Queries, keys or values of a matrix that has them by groups of heads.
@@ -278,7 +288,7 @@ const EXPERTS: &[Rule] = &[
 ];
 
 /// Every architecture that is read.
-const FAMILIES: [&Family; 53] = [
+const FAMILIES: [&Family; 54] = [
     &llama::LLAMA,
     &llama::ARCEE,
     &llama::SMOLLM3,
@@ -310,6 +320,7 @@ const FAMILIES: [&Family; 53] = [
     &qwen35::QWEN3NEXT,
     &qwen35::QWEN35,
     &qwen35::QWEN35MOE,
+    &qwen4exp::QWEN4EXP,
     &lfm2::LFM2,
     &lfm2::LFM2MOE,
     &nemotron_h::NEMOTRON_H_MOE,
@@ -366,7 +377,8 @@ pub(crate) fn of(config: &Config) -> Result<&'static Family, FolderError> {
 pub(crate) fn recipes_of_any(weights: &Weights, path: &Path, text: &str) {
     let keys = br#"{"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "max_position_embeddings": 64,
         "num_hidden_layers": 4, "num_nextn_predict_layers": 1, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "mamba_n_groups": 2, "n_groups": 2, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 32}"#;
+        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "mamba_n_groups": 2, "n_groups": 2, "vocab_size": 300,
+        "indexer_n_heads": 2, "indexer_head_dim": 16, "split_ngram_parts": 2, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 32}"#;
     let Ok(config) = Config::read(keys, path) else { return };
     let named = FAMILIES.map(|family| text.contains(&format!("\"{}\"", family.name)));
     for (family, is_named) in FAMILIES.into_iter().zip(named) {
@@ -415,6 +427,16 @@ impl Family {
         common::keys(self, config, &mut keys)?;
         (self.keys)(config, &mut keys)?;
         Ok(keys)
+    }
+
+    /// Adds the keys whose values are in tensors.
+    pub(crate) fn add_keys_of(
+        &self,
+        config: &Config,
+        weights: &Weights,
+        keys: &mut Keys,
+    ) -> Result<(), FolderError> {
+        (self.keys_of_tensors)(self, config, weights, keys)
     }
 
     /// Recipes of every tensor of the GGUF file; problems are collected.

@@ -71,7 +71,7 @@ impl Layer<'_> {
     /// What the block makes of its own input of each token, and of the stream that its gate reads; `None` without per-layer embeddings.
     pub(super) fn own_inputs(&self, x: &[f32], tokens: &[u32]) -> Option<Vec<f32>> {
         let c = self.source.config();
-        let (own, table) = (c.per_layer_width?, self.source.per_layer_embedding()?);
+        let (own, table) = (c.per_layer_width?, self.source.row_table()?);
         let times = |role: Role, x: &[f32]| transposed(&self.times(self.part(role), None, x), tokens.len());
         let mut projected = times(Role::PerLayerProjection, &embedded(self.source, tokens));
         projected.iter_mut().for_each(|value| *value /= (c.width as f32).sqrt());

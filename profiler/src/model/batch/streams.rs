@@ -1,5 +1,5 @@
-//! Several residual streams of windows of text, `[tokens, streams, width]`, at the front of a token's row of [`super::Stream::shared`];
-//! and the low-rank branch beside a mixer.
+//! Several residual streams of windows of text, `[tokens, streams, width]`, at the front of a token's row of [`super::Stream::shared`].
+//! Here alternating ones, and the low-rank branch beside a mixer; [`super::gated`] has gated ones.
 
 use flashplan::internals::model::config::{Config, Role, Streams};
 use flashplan::internals::model::source::SourceModel;
@@ -19,9 +19,14 @@ pub(super) fn streams_width(c: &Config) -> usize {
 /// Makes the streams of embeddings, if there are several.
 pub(super) fn open(source: &SourceModel<'_>, x: &[f32], shared: &mut [f32]) {
     let c = source.config();
-    let (Some(streams), Some(all)) = (c.streams, source.part(0, Role::StreamsOpen)) else { return };
+    let Some(streams) = c.streams else { return };
     let (width, stride) = (c.width, shared_width(c));
     put(shared, stride, 0, x, width);
+    let Some(all) = source.part(0, Role::StreamsOpen) else {
+        // gated streams begin equal
+        (1..streams.count).for_each(|stream| put(shared, stride, stream * width, x, width));
+        return;
+    };
     for stream in 1..streams.count {
         let mut made = product(of_stream(all, stream), x);
         as_long(&mut made, x, width);
@@ -33,7 +38,7 @@ impl Layer<'_> {
     /// Replaces the streams by their predictions, the first of which becomes the stream that the block computes with.
     pub(super) fn predict(&self, stream: &mut Stream) {
         let c = self.source.config();
-        let Some(streams) = c.streams else { return };
+        let Some(streams) = c.streams.filter(|streams| !streams.are_gated()) else { return };
         let (width, stride, count) = (c.width, shared_width(c), streams.count);
         let first = taken(&stream.shared, stride, 0, width);
         let coefficients = self.coefficients(Role::StreamsPredict, &first);
@@ -113,7 +118,7 @@ impl Layer<'_> {
 }
 
 /// A matrix times rows: `[rows of x, rows of w]`.
-fn product(w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
+pub(super) fn product(w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
     transposed(&times(w, None, x, Use::Transposed), x.len() / w.columns)
 }
 
@@ -134,7 +139,7 @@ fn as_long(rows: &mut [f32], others: &[f32], width: usize) {
 }
 
 /// Values `at..at + width` of rows of `stride`.
-fn taken(rows: &[f32], stride: usize, at: usize, width: usize) -> Vec<f32> {
+pub(super) fn taken(rows: &[f32], stride: usize, at: usize, width: usize) -> Vec<f32> {
     rows.chunks(stride).flat_map(|row| &row[at..][..width]).copied().collect()
 }
 

@@ -217,10 +217,15 @@ impl Directory {
             down_transposed: self.down_transposed,
             other_heads,
             sharing_heads: head_shapes(c.attentions().filter(|attention| attention.shares.is_some())),
-            per_layer: self.per_layer_rows.as_ref().map(|rows| PerLayer {
-                width: count(c.per_layer_width.unwrap_or(0)),
-                row_values: count(rows.table.columns),
-                row_bytes: rows.table.format.row_bytes(rows.table.columns) as u64,
+            per_layer: self.per_layer_rows.as_ref().map(|rows| {
+                let (_, columns, reads) = c.row_table().unwrap_or_default();
+                PerLayer {
+                    width: count(c.per_layer_width.unwrap_or(columns)),
+                    row_values: count(columns.saturating_mul(reads)),
+                    row_bytes: rows.table.format.row_bytes(rows.table.columns) as u64,
+                    rows: Some(rows.table.rows as u64).filter(|&rows| rows != c.vocabulary as u64),
+                    reads: count(reads),
+                }
             }),
             streams: c.stream_sizes(),
             recurrent: c.recurrent(),

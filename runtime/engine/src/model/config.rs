@@ -14,7 +14,8 @@
 //! logits = softcap( logit_scale * head( hidden ) )
 //! ```
 //!
-//! A model with several residual streams, [`Streams`], changes them around each block.
+//! A model with several residual streams, [`Streams`], changes them around each block. A block may add what
+//! hashed [`NGrams`] say of a token.
 
 use kernels::Activation;
 use plans::model::Recurrent;
@@ -26,6 +27,7 @@ mod attention;
 mod check;
 mod error;
 mod mixer;
+mod ngrams;
 mod roles;
 mod streams;
 
@@ -36,8 +38,9 @@ pub(crate) use check::{EXPERTS_USED_MAX, GROUPS_MAX};
 pub use error::ConfigError;
 pub(crate) use mixer::softplus;
 pub use mixer::{ChannelDecay, Convolution, DeltaNet, Mixer, StateSpace};
+pub use ngrams::{NGramHead, NGrams};
 pub use roles::{Role, TensorShape};
-pub use streams::Streams;
+pub use streams::{Mixing, Streams};
 pub(crate) use streams::{as_long, mean_square};
 
 /// The description of a model.
@@ -76,6 +79,9 @@ pub struct Config {
     /// The residual streams, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<Streams>,
+    /// Hashed n-grams, if a block has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ngrams: Option<NGrams>,
     /// Rotary embeddings; attention refers to them by index.
     pub ropes: Vec<Rope>,
     /// The blocks, first to last.
@@ -158,17 +164,19 @@ pub enum Norms {
     After,
     /// Normalises input and output.
     Both,
+    /// Normalises neither; gated streams are normalised themselves.
+    Neither,
 }
 
 impl Norms {
     /// Whether the input is normalised.
     pub fn before(self) -> bool {
-        self != Self::After
+        matches!(self, Self::Before | Self::Both)
     }
 
     /// Whether the output is normalised.
     pub fn after(self) -> bool {
-        self != Self::Before
+        matches!(self, Self::After | Self::Both)
     }
 }
 
@@ -338,13 +346,51 @@ impl Config {
         self.attentions().filter(|attention| attention.shares.is_none())
     }
 
-    /// Sizes of the residual streams and of the branches beside mixers; `None` if there is one stream.
+    /// Sizes of the residual streams and of projections between them; `None` if there is one stream.
     pub fn stream_sizes(&self) -> Option<plans::model::Streams> {
-        let rank = self.blocks.iter().filter_map(|block| block.branch_rank).max().unwrap_or(0);
         let streams = self.streams?;
-        // a branch's vector and its packed copy, or the packed copy of a stream
-        let projected_values = (2 * rank).max(self.width) as u32;
+        let rank = self.blocks.iter().filter_map(|block| block.branch_rank).max().unwrap_or(0);
+        let projected = match streams.mixing {
+            // a branch's vector and its packed copy, or the packed copy of a stream
+            Mixing::Alternating => (2 * rank).max(self.width),
+            // normalised streams, and gates or keys as long; the gates' low-rank vector, or a value
+            Mixing::Gated { rank } => 2 * self.streams_width() + rank.max(self.width),
+        };
+        let ngrams = self.ngrams.as_ref().map_or(0, NGrams::values);
+        let projected_values = projected.max(ngrams) as u32;
         Some(plans::model::Streams { count: streams.count as u32, projected_values })
+    }
+
+    /// Values of all residual streams of a token.
+    pub fn streams_width(&self) -> usize {
+        self.streams.map_or(1, |streams| streams.count) * self.width
+    }
+
+    /// Values of the norm before the head.
+    pub fn output_norm_values(&self) -> usize {
+        if self.streams.is_some_and(Streams::are_gated) { self.streams_width() } else { self.width }
+    }
+
+    /// The n-grams of a block.
+    pub fn ngrams_of(&self, block: usize) -> Option<&NGrams> {
+        self.ngrams.as_ref().filter(|ngrams| ngrams.block == block)
+    }
+
+    /// Values of a sequence's recurrent state in a block: the mixer's, then the n-grams'.
+    pub fn state_values(&self, block: usize) -> usize {
+        let mixer = self.blocks[block].recurrent().map_or(0, |mixer| mixer.state_values(self.width));
+        let ngrams = self.ngrams_of(block).map_or(0, |ngrams| ngrams.state_values(self.streams_width()));
+        mixer + ngrams
+    }
+
+    /// Rows and columns of the table that stays in the file until its rows are used, and the rows of a token;
+    /// `None` without one.
+    pub fn row_table(&self) -> Option<(usize, usize, usize)> {
+        let per_layer = self.per_layer_width.map(|_| (self.vocabulary, self.per_layer_values(), 1));
+        per_layer.or_else(|| {
+            let ngrams = self.ngrams.as_ref()?;
+            Some((ngrams.rows, ngrams.row_width, ngrams.heads.len()))
+        })
     }
 
     /// Values of a token's per-layer embedding, all blocks together; 0 without one.
@@ -358,7 +404,7 @@ impl Config {
         let all = || self.blocks.iter().filter_map(|block| block.mixer.as_ref());
         let most = |of: &dyn Fn(&Mixer) -> usize| all().map(of).max().unwrap_or(0) as u32;
         recurrent().next().map(|_| Recurrent {
-            state_values: recurrent().map(|mixer| mixer.state_values(self.width) as u64).sum(),
+            state_values: (0..self.blocks.len()).map(|block| self.state_values(block) as u64).sum(),
             projected_values: most(&|mixer| mixer.projected_values(self.width)),
             mixed_values: most(&|mixer| mixer.mixed_values(self.width)),
         })

@@ -1,4 +1,4 @@
-//! Several residual streams, and the branch beside a mixer: see [`Streams`].
+//! Alternating residual streams, and the branch beside a mixer: see [`Mixing`](crate::model::config::Mixing).
 
 use super::{Reference, add, values};
 use crate::model::config::{Role, Streams, as_long, mean_square};
@@ -7,6 +7,9 @@ use kernels::Matrix;
 impl Reference<'_> {
     /// The streams of a token whose scaled embedding is `x`.
     pub(super) fn open(&self, streams: Streams, x: &[f32]) -> Vec<Vec<f32>> {
+        if streams.are_gated() {
+            return vec![x.to_vec(); streams.count];
+        }
         let first = std::iter::once(x.to_vec());
         let matrices = streams_of(self.part(0, Role::StreamsOpen));
         let others = matrices.map(|matrix| self.as_long(matrix, x, mean_square(x)));

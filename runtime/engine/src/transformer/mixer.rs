@@ -64,6 +64,9 @@ impl Transformer {
         if let Some(bias) = w.values(block, Role::AttentionOutputBias) {
             out.chunks_exact_mut(c.width).for_each(|out| add(out, bias, 1.0));
         }
+        if let Some(streams) = c.streams.filter(|streams| streams.are_gated()) {
+            return self.inject(block, [Role::MixerGateNorm, Role::MixerInject], streams, rows);
+        }
         let out = post_normed(c, w.values(block, Role::AttentionPostNorm), out, &mut self.buffers.normed);
         add(&mut self.buffers.residual, out, c.blocks[block].residual_scale);
     }
@@ -166,6 +169,7 @@ impl Transformer {
             let projected = &mut self.buffers.projections[done * stride..][..count * stride];
             let mixed = &mut self.buffers.attended[done * width..][..count * width];
             let state = states.of(of_sequence[0].sequence, self.kept.at[block]);
+            let state = &mut state[..mixer.state_values(c.width)];
             match mixer {
                 Mixer::Attention(_) => {}
                 Mixer::Convolution(_) => {

@@ -1,5 +1,5 @@
-//! Several residual streams of each row, and the low-rank branch beside a mixer: see
-//! [`Streams`](crate::model::config::Streams).
+//! Alternating residual streams of each row, and the low-rank branch beside a mixer: see
+//! [`Mixing`](crate::model::config::Mixing).
 //!
 //! ```text
 //! buffer   residual           streams
@@ -64,9 +64,16 @@ impl<'a> Router<'a> {
 }
 
 impl Transformer {
-    /// Makes the streams of embeddings, which are the rows of the residual stream.
+    /// Makes the streams of embeddings, which are the rows of the residual stream. Gated streams begin equal.
     pub(super) fn open_streams(&mut self, streams: Streams, rows: usize) {
         let (width, stride) = (self.config.width, streams.count * self.config.width);
+        if streams.are_gated() {
+            let all = self.buffers.streams[..rows * stride].chunks_exact_mut(stride);
+            for (all, x) in all.zip(self.buffers.residual.chunks_exact(width)) {
+                all.chunks_exact_mut(width).for_each(|stream| stream.copy_from_slice(x));
+            }
+            return;
+        }
         let x = &mut self.buffers.normed[..rows * width];
         x.copy_from_slice(&self.buffers.residual[..rows * width]);
         let (parts, words) =

@@ -4,7 +4,7 @@
 
 use kernels::Activation;
 
-use super::super::config::{Attention, Config, HeadNorm, Norms, Pairing, Rope, Streams};
+use super::super::config::{Attention, Config, HeadNorm, Mixing, Norms, Pairing, Rope, Streams};
 use super::gemma4::{owners, unused};
 use super::shapes::Shapes;
 use super::{Keys, Names};
@@ -60,7 +60,7 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     config.embedding_scale = (shapes.width as f32).sqrt();
     config.logit_softcap = k.number_or_none("final_logit_softcapping");
     config.per_layer_width = k.whole("embedding_length_per_layer_input").filter(|&width| width > 0);
-    config.streams = Some(Streams { count: k.size("altup.num_inputs") });
+    config.streams = Some(Streams { count: k.size("altup.num_inputs"), mixing: Mixing::Alternating });
     if k.size("altup.active_idx") != 0 {
         k.refuse_value("altup.active_idx", "0, the first of the streams,");
     }

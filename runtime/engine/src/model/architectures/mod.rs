@@ -31,6 +31,7 @@ mod olmoe;
 mod phi3;
 mod qwen;
 mod qwen35;
+mod qwen4exp;
 mod smallthinker;
 
 use super::config::{Config, ConfigError, Role};
@@ -41,7 +42,7 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The readers by architecture, as named in GGUF.
-const READERS: [(&str, Read); 46] = [
+const READERS: [(&str, Read); 47] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
@@ -58,6 +59,7 @@ const READERS: [(&str, Read); 46] = [
     ("qwen3next", qwen35::read_next),
     ("qwen35", qwen35::read_dense),
     ("qwen35moe", qwen35::read_experts),
+    ("qwen4exp", qwen4exp::read),
     ("seed_oss", qwen::read_seed_oss),
     ("olmo2", olmo2::read),
     ("olmoe", olmoe::read),

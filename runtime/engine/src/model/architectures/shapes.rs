@@ -113,6 +113,7 @@ impl Shapes {
             pooling: pooling(k),
             per_layer_width: None,
             streams: None,
+            ngrams: None,
             ropes,
             blocks,
         }

@@ -3,8 +3,8 @@
 //! Gate, up and down matrices are not included, because they are cut into neurons.
 
 use super::{
-    Attention, ChannelDecay, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Norms,
-    Router, RouterInput, StateSpace, Streams,
+    Attention, ChannelDecay, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Mixing,
+    NGrams, Norms, Router, RouterInput, StateSpace, Streams,
 };
 
 /// The role of a tensor that every token uses.
@@ -18,6 +18,26 @@ pub enum Role {
     StreamsRouter,
     /// The coefficients of predictions, a row for each pair of streams.
     StreamsPredict,
+    /// Keys of n-grams, from their rows: one matrix for each stream.
+    NGramKey,
+    /// The value of n-grams, from their rows.
+    NGramValue,
+    /// The norms of those keys, for each stream.
+    NGramKeyNorm,
+    /// The norms of streams as queries, for each stream.
+    NGramQueryNorm,
+    /// The norms of what n-grams add, before its convolution, for each stream.
+    NGramConvolutionNorm,
+    /// The taps of each value of each stream.
+    NGramTaps,
+    /// The norms of streams before the mixer, for each stream.
+    MixerGateNorm,
+    /// The low-rank vector of the streams' gates before the mixer.
+    MixerGateDown,
+    /// Those gates, for each stream.
+    MixerGateUp,
+    /// The weight of the mixer's output in each stream.
+    MixerInject,
     /// The norm of the mixer's input.
     AttentionNorm,
     /// Queries.
@@ -108,6 +128,14 @@ pub enum Role {
     BranchUp,
     /// The norm of the branch's output.
     BranchNorm,
+    /// The norms of streams before the network, for each stream.
+    NetworkGateNorm,
+    /// The low-rank vector of the streams' gates before the network.
+    NetworkGateDown,
+    /// Those gates, for each stream.
+    NetworkGateUp,
+    /// The weight of the network's output in each stream.
+    NetworkInject,
     /// The norm of the feed-forward network's input.
     FfnNorm,
     /// The norm of the routed experts' input, if it differs from the shared expert's.
@@ -166,6 +194,10 @@ pub enum Role {
     OutputScale,
     /// What streams after the first add to the output: one matrix for each. In the last block.
     StreamsJoin,
+    /// The low-rank vector of the streams' gates before the head. In the last block.
+    OutputGateDown,
+    /// Those gates, for each stream. In the last block.
+    OutputGateUp,
 }
 
 /// A tensor of a block: `rows` of `columns` values.
@@ -181,7 +213,7 @@ pub struct TensorShape {
 
 impl Role {
     /// Number of roles.
-    pub const COUNT: usize = Self::StreamsJoin as usize + 1;
+    pub const COUNT: usize = Self::OutputGateUp as usize + 1;
 
     /// The name in a container, and in most GGUF files, after `blk.N.`.
     pub fn name(self) -> &'static str {
@@ -190,6 +222,16 @@ impl Role {
             Self::StreamsRouterNorm => "altup_router_norm.weight",
             Self::StreamsRouter => "altup_router.weight",
             Self::StreamsPredict => "altup_predict_coef.weight",
+            Self::NGramKey => "ple_key.weight",
+            Self::NGramValue => "ple_value.weight",
+            Self::NGramKeyNorm => "ple_norm_key.weight",
+            Self::NGramQueryNorm => "ple_norm_query.weight",
+            Self::NGramConvolutionNorm => "ple_norm_conv.weight",
+            Self::NGramTaps => "ple_conv1d.weight",
+            Self::MixerGateNorm => "hc_attn_norm.weight",
+            Self::MixerGateDown => "hc_attn_down.weight",
+            Self::MixerGateUp => "hc_attn_up.weight",
+            Self::MixerInject => "hc_attn_inject.weight",
             Self::AttentionNorm => "attn_norm.weight",
             Self::Query => "attn_q.weight",
             Self::Key => "attn_k.weight",
@@ -235,6 +277,10 @@ impl Role {
             Self::BranchDown => "laurel_l.weight",
             Self::BranchUp => "laurel_r.weight",
             Self::BranchNorm => "laurel_post_norm.weight",
+            Self::NetworkGateNorm => "hc_ffn_norm.weight",
+            Self::NetworkGateDown => "hc_ffn_down.weight",
+            Self::NetworkGateUp => "hc_ffn_up.weight",
+            Self::NetworkInject => "hc_ffn_inject.weight",
             Self::FfnNorm => "ffn_norm.weight",
             Self::ExpertsNorm => "pre_ffw_norm_2.weight",
             Self::RouterNorm => "ffn_gate_inp.scale",
@@ -264,6 +310,8 @@ impl Role {
             Self::PerLayerPostNorm => "post_norm.weight",
             Self::OutputScale => "layer_output_scale.weight",
             Self::StreamsJoin => "altup_unembd_proj.weight",
+            Self::OutputGateDown => "output_hc_down.weight",
+            Self::OutputGateUp => "output_hc_up.weight",
         }
     }
 
@@ -306,6 +354,14 @@ impl Role {
                 | Self::BranchUp
                 | Self::StreamsOpen
                 | Self::StreamsJoin
+                | Self::NGramKey
+                | Self::NGramValue
+                | Self::MixerGateDown
+                | Self::MixerGateUp
+                | Self::NetworkGateDown
+                | Self::NetworkGateUp
+                | Self::OutputGateDown
+                | Self::OutputGateUp
         );
         !is_matrix
     }
@@ -343,23 +399,55 @@ impl Config {
         let own_input = self.per_layer_width.into_iter().flat_map(|own| of_own_input(own, width));
         let scale = [(block.output_scale, Role::OutputScale, 1, 1)];
         let streams = self.streams.into_iter().flat_map(|streams| self.of_streams(streams, at));
-        let mixers = first.into_iter().chain(mixer).chain(last).chain(branch);
+        let ngrams = self.ngrams_of(at).into_iter().flat_map(|ngrams| self.of_ngrams(ngrams));
+        let mixers = ngrams.chain(first).chain(mixer).chain(last).chain(branch);
         let all = mixers.chain(network).chain(own_input).chain(scale).chain(streams);
         let there = all.filter(|&(there, ..)| there);
         there.map(|(_, role, rows, columns)| TensorShape { role, rows, columns }).collect()
     }
 
-    fn of_streams(&self, streams: Streams, block: usize) -> [Possible; 7] {
-        let (count, width, last) = (streams.count, self.width, self.blocks.len() - 1);
-        let others = count.saturating_sub(1) * width;
+    fn of_streams(&self, streams: Streams, block: usize) -> Vec<Possible> {
+        let (count, width, last) = (streams.count, self.width, block == self.blocks.len() - 1);
+        match streams.mixing {
+            Mixing::Alternating => {
+                let others = count.saturating_sub(1) * width;
+                vec![
+                    (block == 0, Role::StreamsOpen, others, width),
+                    (true, Role::StreamsRouterNorm, 1, width),
+                    (true, Role::StreamsRouter, count, width),
+                    (true, Role::StreamsPredict, count * count, count),
+                    (true, Role::StreamsCorrect, count, count),
+                    (self.per_layer_width.is_some(), Role::StreamsScale, 1, width),
+                    (last, Role::StreamsJoin, others, width),
+                ]
+            }
+            Mixing::Gated { rank } => {
+                let all = self.streams_width();
+                vec![
+                    (true, Role::MixerGateNorm, 1, all),
+                    (true, Role::MixerGateDown, rank, all),
+                    (true, Role::MixerGateUp, all, rank),
+                    (true, Role::MixerInject, count, all),
+                    (true, Role::NetworkGateNorm, 1, all),
+                    (true, Role::NetworkGateDown, rank, all),
+                    (true, Role::NetworkGateUp, all, rank),
+                    (true, Role::NetworkInject, count, all),
+                    (last, Role::OutputGateDown, rank, all),
+                    (last, Role::OutputGateUp, all, rank),
+                ]
+            }
+        }
+    }
+
+    fn of_ngrams(&self, ngrams: &NGrams) -> [Possible; 6] {
+        let (all, values) = (self.streams_width(), ngrams.values());
         [
-            (block == 0, Role::StreamsOpen, others, width),
-            (true, Role::StreamsRouterNorm, 1, width),
-            (true, Role::StreamsRouter, count, width),
-            (true, Role::StreamsPredict, count * count, count),
-            (true, Role::StreamsCorrect, count, count),
-            (self.per_layer_width.is_some(), Role::StreamsScale, 1, width),
-            (block == last, Role::StreamsJoin, others, width),
+            (true, Role::NGramKey, all, values),
+            (true, Role::NGramValue, self.width, values),
+            (true, Role::NGramKeyNorm, 1, all),
+            (true, Role::NGramQueryNorm, 1, all),
+            (true, Role::NGramConvolutionNorm, 1, all),
+            (true, Role::NGramTaps, all, ngrams.taps),
         ]
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 mod cases;
 
 use cases::{
-    BAILINGMOE3, CASES, Case, GEMMA3N, GEMMA4, GEMMA4_MOE, GEMMA4_SMALL, KIMI_LINEAR, NONE, QWEN35,
+    BAILINGMOE3, CASES, Case, GEMMA3N, GEMMA4, GEMMA4_MOE, GEMMA4_SMALL, KIMI_LINEAR, NONE, QWEN4EXP, QWEN35,
     SMALLTHINKER,
 };
 
@@ -204,7 +204,8 @@ fn every_piece_of_a_description_changes_the_logits() {
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
         let of = |layer: usize| case.own(layer).iter().map(move |(name, _)| format!("blk.{layer}.{name}"));
         let outside = case.others.iter().map(|(name, _)| (*name).to_owned());
-        let outside = outside.filter(|name| name.starts_with("per_layer") || name.starts_with("altup"));
+        let tables = ["per_layer", "altup", "output_hc"];
+        let outside = outside.filter(|name| tables.iter().any(|start| name.starts_with(start)));
         for name in (0..case.different()).flat_map(of).chain(outside) {
             // each tensor by itself replaced by zeros
             let mut changed = bytes.clone();
@@ -443,6 +444,9 @@ fn descriptions_that_the_engine_has_no_room_for_are_refused() {
     };
     refused(all, "key `gemma3n.altup.active_idx` is 1, and only 0, the first of the streams, is implemented");
     refused(Case { others: &GEMMA3N.others[1..], ..GEMMA3N }, "tensor `altup_proj.weight` is missing");
+    let beyond = Case { others: &[("per_layer_token_embd.weight", &[16, 23])], ..QWEN4EXP };
+    refused(beyond, "a head of n-grams reads beyond them");
+    refused(Case { recurrent: &[], ..QWEN4EXP }, "tensor `blk.0.attn_qkv.weight` is missing");
     refused(Case { others: &[], ..GEMMA4 }, "layers without a window need `rope_freqs.weight`");
     refused(
         Case { kv_heads: [0, 2], ..KIMI_LINEAR },
