@@ -179,7 +179,7 @@ pub struct Rows {
     pub members: u64,
     /// A mixture's prompt, packed by expert, `[rows * experts used, width]`.
     pub gathered: u64,
-    /// Embeddings, `[rows, width]`, and per-layer embeddings, `[rows, row_values]`, where there are any.
+    /// Embeddings, `[rows, width]`, and per-layer embeddings or rows of n-grams, `[rows, row_values]`, where there are any.
     pub own_inputs: u64,
     /// Residual streams, `[rows, streams, width]`, where there are several.
     pub streams: u64,

@@ -146,7 +146,7 @@ pub struct Architecture {
     /// `kv_layers` and `other_heads`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sharing_heads: Vec<Heads>,
-    /// Sizes of per-layer embeddings; absent: there are none. Each token reads its row from flash.
+    /// Sizes of per-layer embeddings or of n-grams; absent: there are none. Each token reads its rows from flash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_layer: Option<PerLayer>,
     /// Sizes of the residual streams; absent: there is one.

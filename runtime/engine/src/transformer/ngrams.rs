@@ -25,10 +25,8 @@ pub(super) fn last_tokens(
 ) -> [u32; NGrams::TOKENS_MAX] {
     let mut last = [ngrams.end; NGrams::TOKENS_MAX];
     let own = rows[..=row].iter().rev().take_while(|other| other.sequence == rows[row].sequence);
-    let here = own.clone().count();
-    let earlier = (0..ngrams.tokens()).map_while(|back| before(back));
-    last.iter_mut().zip(own.map(|row| row.token).chain(earlier)).for_each(|(last, token)| *last = token);
-    debug_assert!(here >= 1, "a row has its own token");
+    let tokens = own.map(|row| row.token).chain((0..ngrams.tokens()).map_while(before));
+    last.iter_mut().zip(tokens).for_each(|(last, token)| *last = token);
     last
 }
 

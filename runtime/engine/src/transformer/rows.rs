@@ -24,7 +24,8 @@ pub(super) struct Buffers {
     pub(super) attended: Slab<f32>,
     /// Cosines and sines of the rows' positions.
     pub(super) rotations: Slab<f32>,
-    /// Embeddings, `[rows, width]`, then per-layer embeddings, `[rows, blocks, own width]`; empty without them.
+    /// Embeddings, `[rows, width]`, then per-layer embeddings, `[rows, blocks, own width]`, or rows of n-grams; empty
+    /// without them.
     pub(super) own_inputs: Slab<f32>,
     /// Residual streams, `[rows, streams, width]`; empty where there is one.
     pub(super) streams: Slab<f32>,
