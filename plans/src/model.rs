@@ -199,8 +199,8 @@ pub struct Recurrent {
     pub mixed_values: u32,
 }
 
-/// A table whose rows are read for each token, and which stays in the file: per-layer embeddings, with which each block has an input of
-/// its own for each token, or rows of hashed n-grams.
+/// A table that stays in the file, and whose rows are read for each token. Per-layer embeddings have a row for each token, with an input
+/// for each block. N-grams have rows that hashes of tokens choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PerLayer {

@@ -212,7 +212,7 @@ impl<'a> Layer<'a> {
         Ok(())
     }
 
-    /// What a block does after its network: several residual streams are corrected, the tokens' own inputs added, and all is scaled.
+    /// Ends a block, after its network: several residual streams are corrected, the tokens' own inputs added, and all is scaled.
     fn end(&self, x: &mut [f32], shared: &mut [f32], tokens: &[u32]) {
         let streams = self.source.config().streams.filter(|streams| !streams.are_gated());
         if let Some(streams) = streams {

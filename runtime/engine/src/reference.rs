@@ -242,7 +242,7 @@ impl<'a> Reference<'a> {
         embedded.chunks(own).enumerate().map(of_block).collect()
     }
 
-    /// What a block makes of its own input, and of the residual stream that its gate reads.
+    /// The output of a block's own input, and of the residual stream that its gate reads.
     fn own_input(&self, block: usize, input: &[f32], x: &[f32]) -> Vec<f32> {
         let gates = self.times(self.part(block, Role::PerLayerGate), x).into_iter().zip(input);
         let gated: Vec<f32> = gates.map(|(gate, &input)| Activation::Gelu.apply(gate, input)).collect();

@@ -151,7 +151,7 @@ fn ngrams(config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     Ok(())
 }
 
-/// The token behind which n-grams begin anew. Of several, transformers takes the first and llama.cpp the last.
+/// The token after which n-grams start again. Of several, transformers takes the first and llama.cpp the last.
 fn end(config: &Config) -> Result<u64, FolderError> {
     const KEY: &str = "eos_token_id";
     if config.value(KEY).is_some_and(|value| !value.is_array()) {

@@ -68,7 +68,7 @@ impl Layer<'_> {
         (half(at), half(at + width))
     }
 
-    /// What the block makes of its own input of each token, and of the stream that its gate reads; `None` without per-layer embeddings.
+    /// The output of the block's own input of each token, and of the stream that its gate reads; `None` without per-layer embeddings.
     pub(super) fn own_inputs(&self, x: &[f32], tokens: &[u32]) -> Option<Vec<f32>> {
         let c = self.source.config();
         let (own, table) = (c.per_layer_width?, self.source.row_table()?);

@@ -35,7 +35,7 @@ pub(super) fn open(source: &SourceModel<'_>, x: &[f32], shared: &mut [f32]) {
 }
 
 impl Layer<'_> {
-    /// Replaces the streams by their predictions, the first of which becomes the stream that the block computes with.
+    /// Replaces the streams by their predictions. The first becomes the stream that the block computes with.
     pub(super) fn predict(&self, stream: &mut Stream) {
         let c = self.source.config();
         let Some(streams) = c.streams.filter(|streams| !streams.are_gated()) else { return };

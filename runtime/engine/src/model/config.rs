@@ -189,8 +189,8 @@ pub struct FeedForward {
     pub neurons: usize,
     /// The activation; it decides whether there are gates.
     pub activation: Activation,
-    /// Standard deviations above the mean of a token's gates that a gate must exceed, if only the highest
-    /// count: a gate `g` becomes `max(g - mean - cutoff * deviation, 0)` before the activation.
+    /// The cutoff of gates, if only the highest count, in standard deviations above the mean of a token's gates. A
+    /// gate `g` becomes `max(g - mean - cutoff * deviation, 0)` before the activation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate_cutoff: Option<f32>,
     /// Whether gate, up and down have biases.

@@ -12,13 +12,13 @@ pub(super) const NETWORK: Roles =
     [Role::NetworkGateNorm, Role::NetworkGateDown, Role::NetworkGateUp, Role::NetworkInject];
 
 impl Reference<'_> {
-    /// What a block's mixer or network reads.
+    /// The input of a block's mixer or network.
     pub(super) fn mixed(&self, block: usize, roles: Roles, streams: &[Vec<f32>]) -> Vec<f32> {
         let [norm, down, up, _] = roles.map(|role| self.part(block, role));
         self.gated_mean(norm, [down, up], streams)
     }
 
-    /// What the head reads.
+    /// The input of the head.
     pub(super) fn mixed_for_head(&self, streams: &[Vec<f32>]) -> Vec<f32> {
         let last = self.model.config().blocks.len() - 1;
         let gates = [Role::OutputGateDown, Role::OutputGateUp].map(|role| self.part(last, role));

@@ -87,7 +87,7 @@ impl Transformer {
 
 /// Replaces a stream's inputs by `silu` of their convolution over every `n`-th position, and keeps them.
 ///
-/// *Shapes*: `taps: [width, taps]`, `inputs: [positions, stride]`, in which the stream begins at `first`.
+/// *Shapes*: `taps: [width, taps]`, `inputs: [positions, stride]`, where the stream begins at `first`.
 fn convolve(
     ngrams: &NGrams,
     taps: &[f32],

@@ -90,7 +90,7 @@ impl Transformer {
         }
     }
 
-    /// Replaces streams by their predictions, the first of which becomes the residual stream.
+    /// Replaces streams by their predictions. The first becomes the residual stream.
     pub(super) fn predict_streams(&mut self, block: usize, streams: Streams, rows: usize) {
         let (count, width) = (streams.count, self.config.width);
         let router =

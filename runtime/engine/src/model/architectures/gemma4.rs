@@ -104,7 +104,7 @@ pub(super) fn owners(k: &Keys<'_>, windowed: &[bool]) -> Vec<Option<usize>> {
     (0..windowed.len()).map(|layer| if layer < own { None } else { owner_of(layer) }).collect()
 }
 
-/// Keys and values of layers that read those of others, which published files have.
+/// Keys and values of layers that share, which published files have.
 pub(super) fn unused(owners: &[Option<usize>]) -> Vec<String> {
     let of_layer =
         |layer: usize| ["attn_k", "attn_v", "attn_k_norm"].map(|name| format!("blk.{layer}.{name}.weight"));

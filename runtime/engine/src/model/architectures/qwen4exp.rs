@@ -27,7 +27,7 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     (config, Names { output_norm: Some("output_hc_norm.weight"), others: Vec::new(), unused, ..names })
 }
 
-/// Positions that attention sees without a choice: those of all blocks that the indexer may choose, and of the
+/// Positions that attention sees without a choice: all blocks that the indexer may choose, and of the
 /// incomplete one behind them.
 fn attended(k: &Keys<'_>, config: &Config) -> usize {
     // the indexer's shapes, which choosing all does not need

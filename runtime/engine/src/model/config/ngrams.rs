@@ -23,7 +23,7 @@ pub struct NGrams {
     pub block: usize,
     /// A multiplier for each token of the longest n-gram, the last token's first.
     pub multipliers: Vec<u64>,
-    /// The heads: those of pairs, then those of triples and so on, equally many.
+    /// The heads of pairs, then of triples and so on, equally many.
     pub heads: Vec<NGramHead>,
     /// The token that ends a text.
     pub end: u32,

@@ -34,7 +34,7 @@ pub enum Role {
     MixerGateNorm,
     /// The low-rank vector of the streams' gates before the mixer.
     MixerGateDown,
-    /// Those gates, for each stream.
+    /// The streams' gates before the mixer.
     MixerGateUp,
     /// The weight of the mixer's output in each stream.
     MixerInject,
@@ -132,7 +132,7 @@ pub enum Role {
     NetworkGateNorm,
     /// The low-rank vector of the streams' gates before the network.
     NetworkGateDown,
-    /// Those gates, for each stream.
+    /// The streams' gates before the network.
     NetworkGateUp,
     /// The weight of the network's output in each stream.
     NetworkInject,
@@ -192,11 +192,11 @@ pub enum Role {
     PerLayerPostNorm,
     /// The factor of the residual stream at the end of the block.
     OutputScale,
-    /// What streams after the first add to the output: one matrix for each. In the last block.
+    /// The share of streams after the first in the output: one matrix for each. In the last block.
     StreamsJoin,
     /// The low-rank vector of the streams' gates before the head. In the last block.
     OutputGateDown,
-    /// Those gates, for each stream. In the last block.
+    /// The streams' gates before the head. In the last block.
     OutputGateUp,
 }
 

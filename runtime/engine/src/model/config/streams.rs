@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Several residual streams, `s`, of which each block reads a mixture.
+/// Several residual streams, `s`. Each block reads a mixture of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Streams {
@@ -34,8 +34,8 @@ pub enum Mixing {
     ///
     /// *Source*: Baykal et al., "Alternating Updates for Efficient Transformers", 2023.
     Alternating,
-    /// Gated hyper-connections: mixer and network each read a gated mean of all normalised streams, and add
-    /// their output to each with a weight of its own. No other norm precedes them.
+    /// Gated hyper-connections: mixer and network each read a gated mean of all normalised streams. Their
+    /// output is added to each with a weight of its own. No other norm precedes them.
     ///
     /// ```text
     /// s[i] = embedding                                                   before the first block
