@@ -66,6 +66,14 @@ pub const LATENT_DISPATCHES: usize = 3;
 /// Two norms (read, read and write), two additions (two reads and a write each), and rotary positions.
 pub const SERIAL_PASSES_PER_LAYER: usize = 13;
 
+/// Passes of one thread over a row of the model's width, per layer, for so many residual streams.
+///
+/// Predicting reads each stream for each stream and copies it. Correcting reads and writes each. A router, once for both, reads a row
+/// of weights for each stream.
+pub const fn stream_passes(streams: usize) -> usize {
+    if streams > 1 { streams * streams + 6 * streams } else { 0 }
+}
+
 /// Passes of one thread over the routed experts' neurons to list the requested ones: it reads scores and ranks, writes lists and scores.
 pub const LIST_PASSES: usize = 4;
 

@@ -158,7 +158,7 @@ pub struct Rows {
     pub block_output: u64,
     /// Projections of the token mixer: queries with their gates, keys and values; or `[rows, projected_values]` of a recurrent layer
     /// or latent attention. A shared expert reuses the buffer: `[rows, width + 2 shared_neurons]`. So do per-layer embeddings, two of
-    /// their widths a row.
+    /// their widths a row, and low-rank branches beside the token mixer.
     pub projections: u64,
     /// Result of the token mixer before its output matrix: `[rows, heads * head_width]` of the widest heads, or a recurrent layer's
     /// `[rows, mixed_values]`.
@@ -179,8 +179,10 @@ pub struct Rows {
     pub members: u64,
     /// A mixture's prompt, packed by expert, `[rows * experts used, width]`.
     pub gathered: u64,
-    /// Embeddings, `[rows, width]`, and per-layer embeddings, `[rows, row_values]`, where there are any.
+    /// Embeddings, `[rows, width]`, and per-layer embeddings or rows of n-grams, `[rows, row_values]`, where there are any.
     pub own_inputs: u64,
+    /// Residual streams, `[rows, streams, width]`, where there are several.
+    pub streams: u64,
 }
 
 /// Whether this many buffers hold [`TRANSPOSED`] neurons wherever a window of reads begins: one read may be used in part.
@@ -259,11 +261,14 @@ impl Rows {
         let (own, own_inputs) = a.per_layer.map_or((0, 0), |per_layer| {
             (2 * u64::from(per_layer.width), width + u64::from(per_layer.row_values))
         });
+        let (streams, branch) = a.streams.map_or((0, 0), |streams| {
+            (width * u64::from(streams.count), u64::from(streams.projected_values))
+        });
         Self {
             residual: rows * width,
             normed: rows * width,
             block_output: rows * width,
-            projections: rows * attended.max(recurrent).max(latent).max(shared).max(own),
+            projections: rows * attended.max(recurrent).max(latent).max(shared).max(own).max(branch),
             attended: rows * mixed_values(a),
             rotations: rows * u64::from(a.rotary_embeddings) * widest(a, |heads| heads.head_width.into()),
             router: 2 * (rows + 1) * u64::from(a.experts),
@@ -272,11 +277,12 @@ impl Rows {
             members: 0,
             gathered: 0,
             own_inputs: rows * own_inputs,
+            streams: rows * streams,
         }
     }
 
     /// Elements of each buffer, in memory order; each buffer starts on a cache line.
-    pub fn elements(&self) -> [u64; 12] {
+    pub fn elements(&self) -> [u64; 13] {
         let Self {
             residual,
             normed,
@@ -290,6 +296,7 @@ impl Rows {
             members,
             gathered,
             own_inputs,
+            streams,
         } = *self;
         [
             residual,
@@ -299,6 +306,7 @@ impl Rows {
             attended,
             rotations,
             own_inputs,
+            streams,
             router,
             neurons,
             sums,
@@ -358,8 +366,9 @@ pub fn slots_tables_bytes(a: &Architecture, policy: Policy, slice_neurons: u64, 
 
 /// The part of [`tables_bytes`] that does not depend on the cache, not rounded up to pages.
 pub fn slotless_tables_bytes(a: &Architecture, slice_neurons: u64, embedding_rows: bool) -> u64 {
-    let embeddings = u64::from(embedding_rows) + u64::from(a.per_layer.is_some());
-    let rows = embeddings * u64::from(a.vocabulary);
+    let vocabulary = u64::from(a.vocabulary);
+    let per_layer = a.per_layer.map_or(0, |per_layer| per_layer.rows.unwrap_or(vocabulary));
+    let rows = if embedding_rows { vocabulary } else { 0 } + per_layer;
     let slices = a.neurons() / slice_neurons;
     u64::from(a.layers) * (a.neurons() * NEURON_TABLES_BYTES + slices * SLICE_TABLES_BYTES) + rows * 4
 }

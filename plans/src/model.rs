@@ -146,9 +146,12 @@ pub struct Architecture {
     /// `kv_layers` and `other_heads`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sharing_heads: Vec<Heads>,
-    /// Sizes of per-layer embeddings; absent: there are none. Each token reads its row from flash.
+    /// Sizes of per-layer embeddings or of n-grams; absent: there are none. Each token reads its rows from flash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_layer: Option<PerLayer>,
+    /// Sizes of the residual streams; absent: there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<Streams>,
     /// Sizes of the layers with a recurrent state instead of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,
@@ -196,16 +199,33 @@ pub struct Recurrent {
     pub mixed_values: u32,
 }
 
-/// Per-layer embeddings: each block has an input of its own for each token. The table stays in the file.
+/// A table that stays in the file, and whose rows are read for each token. Per-layer embeddings have a row for each token, with an input
+/// for each block. N-grams have rows that hashes of tokens choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PerLayer {
-    /// Values of a block's input of a token.
+    /// Values of a block's input of a token; of n-grams, of a row.
     pub width: u32,
-    /// Values of a token's row: its inputs of all blocks.
+    /// Values of a token's rows: its inputs of all blocks, or all its n-grams.
     pub row_values: u32,
-    /// Bytes of a token's row in the file.
+    /// Bytes of a row in the file.
     pub row_bytes: u64,
+    /// Rows of the table; absent: one for each token known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
+    /// Rows that a token reads; absent: 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub reads: u32,
+}
+
+/// Several residual streams of a token instead of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Streams {
+    /// Number of streams.
+    pub count: u32,
+    /// Values that a token's projections between streams take at most, low-rank branches included.
+    pub projected_values: u32,
 }
 
 /// Latent attention: one stored vector for the keys and values of all heads of a token.

@@ -260,7 +260,7 @@ pub struct ReadPlan {
     /// Whether a row of the token embedding is read when its token comes; absent: `false`, the embedding is in memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub embedding_rows: bool,
-    /// Whether a row of the per-layer embedding is read for each token; absent: `false`, the model has none.
+    /// Whether rows of per-layer embeddings or of n-grams are read for each token; absent: `false`, the model has none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub per_layer_rows: bool,
 }

@@ -172,6 +172,7 @@ pub(crate) fn model(which: Published, given: &Assumed) -> Model {
             other_heads: Vec::new(),
             sharing_heads: Vec::new(),
             per_layer: None,
+            streams: None,
             shared_neurons: 0,
             rotary_embeddings: 1,
             vocabulary: 32000,

@@ -4,7 +4,7 @@ use plans::KvFormat;
 use plans::device::LONG_ROW_VALUES;
 use plans::engine::{
     ADDED, ALONE, ATTENTION_DISPATCHES, LATENT_DISPATCHES, LIST_PASSES, PREFETCH_ONE_IN, SAMPLING_PASSES,
-    SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES, run_neurons,
+    SERIAL_PASSES_PER_LAYER, SUMS, SUMS_PASSES, run_neurons, stream_passes,
 };
 use plans::layout::Part;
 use plans::memory::{kv_read_bytes_per_token, slot_part};
@@ -264,7 +264,9 @@ pub fn check_seconds(model: &Model, level: &Level, r: &Rates) -> f64 {
 pub fn rest(model: &Model, r: &Rates) -> Work {
     let a = &model.architecture;
     let head = model.parts.head_read_bytes as f64;
-    let passes = SERIAL_PASSES_PER_LAYER as f64 * f64::from(a.layers) * f64::from(a.width)
+    let streams = a.streams.map_or(1, |streams| streams.count as usize);
+    let of_layer = SERIAL_PASSES_PER_LAYER + stream_passes(streams);
+    let passes = of_layer as f64 * f64::from(a.layers) * f64::from(a.width)
         + SAMPLING_PASSES as f64 * f64::from(a.vocabulary);
     let work = Work {
         compute_seconds: compute_seconds(head / weight_bytes(model), r.flops),

@@ -89,10 +89,11 @@ impl DecodePrice {
 pub fn embedding_seconds(question: &Question<'_>, rows: bool) -> f64 {
     let of_tokens = if rows { embedding_row_seconds(question).unwrap_or(0.0) } else { 0.0 };
     let per_layer = question.model.architecture.per_layer.map_or(0.0, |per_layer| {
-        row_seconds(question, per_layer.row_bytes).unwrap_or_else(|| {
+        let of_row = row_seconds(question, per_layer.row_bytes).unwrap_or_else(|| {
             let curves = ReadCurves::of_one(&question.device.storage.reads[0]);
             1.0 / curves.reads_per_second(embedding_buffer_bytes(per_layer.row_bytes) as f64, 1.0)
-        })
+        });
+        f64::from(per_layer.reads) * of_row
     });
     of_tokens + per_layer
 }
@@ -100,7 +101,10 @@ pub fn embedding_seconds(question: &Question<'_>, rows: bool) -> f64 {
 /// Reads of a token's row of the per-layer embedding, and their bytes: a row begins anywhere in a page.
 fn per_layer_reads(question: &Question<'_>) -> (f64, f64) {
     let per_layer = question.model.architecture.per_layer;
-    per_layer.map_or((0.0, 0.0), |per_layer| (1.0, (per_layer.row_bytes + PAGE_BYTES) as f64))
+    per_layer.map_or((0.0, 0.0), |per_layer| {
+        let reads = f64::from(per_layer.reads);
+        (reads, reads * (per_layer.row_bytes + PAGE_BYTES) as f64)
+    })
 }
 
 /// Reading a row of the token embedding, by itself; `None` where no such read was measured.

@@ -1,7 +1,7 @@
-//! Per-layer embeddings, and layers that read the keys and values of others: their memory and their price.
+//! Per-layer embeddings, layers that read the keys and values of others, and several residual streams: their memory and their price.
 
 use plans::memory::{embedding_buffer_bytes, kv_bytes_per_token};
-use plans::model::{Heads, PerLayer};
+use plans::model::{Heads, PerLayer, Streams};
 use plans::{KvFormat, PAGE_BYTES};
 
 use crate::small::{inputs, plan, request};
@@ -12,7 +12,7 @@ fn a_token_reads_its_row_and_the_table_takes_no_memory() {
     let without = plan(&inputs(4), &request(None)).plan;
     let mut inputs = inputs(4);
     let a = &mut inputs.model.architecture;
-    a.per_layer = Some(PerLayer { width: 256, row_values: 8960, row_bytes });
+    a.per_layer = Some(PerLayer { width: 256, row_values: 8960, row_bytes, rows: None, reads: 1 });
     let vocabulary = u64::from(a.vocabulary);
     let with = plan(&inputs, &request(None)).plan;
     assert!(with.read.per_layer_rows && !without.read.per_layer_rows);
@@ -49,4 +49,20 @@ fn shared_keys_and_values_are_stored_once_and_read_by_each_layer() {
     assert!(shared.memory.kv_bytes < own.memory.kv_bytes);
     let context = |plan: &plans::Plan| plan.expected.decode_seconds_per_context_token;
     assert_eq!(context(&shared), context(&own));
+}
+
+#[test]
+fn streams_take_activations_and_time() {
+    let one = plan(&inputs(4), &request(None)).plan;
+    let mut inputs = inputs(4);
+    let width = u64::from(inputs.model.architecture.width);
+    inputs.model.architecture.streams = Some(Streams { count: 4, projected_values: 1 });
+    let four = plan(&inputs, &request(None)).plan;
+    let rows = u64::from(four.decode_rows());
+    let more = four.memory.activations_bytes - one.memory.activations_bytes;
+    assert_eq!(more, (rows * 4 * width * 4).next_multiple_of(PAGE_BYTES));
+    let rows = u64::from(four.prefill.chunk_tokens);
+    assert!(four.memory.prompt_bytes >= rows * 4 * width * 4);
+    let seconds = |plan: &plans::Plan| plan.expected.decode_seconds_constant;
+    assert!(seconds(&four) > seconds(&one), "{} {}", seconds(&four), seconds(&one));
 }

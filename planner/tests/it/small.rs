@@ -169,6 +169,7 @@ pub(crate) fn model(layers: u32) -> Model {
             other_heads: Vec::new(),
             sharing_heads: Vec::new(),
             per_layer: None,
+            streams: None,
             shared_neurons: 0,
             rotary_embeddings: 1,
             vocabulary: 4096,

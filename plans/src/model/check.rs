@@ -3,7 +3,7 @@
 use super::{
     Architecture, ContainerIdentity, DenseQuality, Drafts, GAP_RANKS, Heads, KvLoss, Latent, LayerActivity,
     Level, LevelKind, LevelLayer, Model, ModelProvenance, PERPLEXITY_MAX, Parts, PerLayer, Recurrent,
-    ReuseAxes,
+    ReuseAxes, Streams,
 };
 use crate::check::{
     ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, Checked, FORMATS, LAYERS_MAX, LOSS_MAX, LOSSLESS_MAX,
@@ -163,6 +163,7 @@ fn architecture(architecture: &Architecture, whole: bool, at: &At<'_>) -> Checke
         other_heads,
         sharing_heads,
         per_layer,
+        streams,
         recurrent,
         latent,
     } = architecture;
@@ -203,6 +204,7 @@ fn architecture(architecture: &Architecture, whole: bool, at: &At<'_>) -> Checke
         format!("is false, and neurons of {activation} are read one by one")
     })?;
     per_layer.map_or(Ok(()), |per_layer| per_layer_embeddings(per_layer, &at.key("per_layer")))?;
+    streams.map_or(Ok(()), |streams| residual_streams(streams, &at.key("streams")))?;
     recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, &at.key("recurrent")))?;
     let Some(latent) = latent else { return Ok(()) };
     at.key("latent").holds(*kv_heads == 1, || {
@@ -225,11 +227,19 @@ fn heads_of_layers(at: &At<'_>, heads: &Heads) -> Checked {
 }
 
 fn per_layer_embeddings(per_layer: PerLayer, at: &At<'_>) -> Checked {
-    let PerLayer { width, row_values, row_bytes } = per_layer;
+    let PerLayer { width, row_values, row_bytes, rows, reads } = per_layer;
     at.key("width").count(width, 1, 4096)?;
     at.key("row_values").count(row_values, width.into(), 1 << 26)?;
     at.key("row_values").note("`architecture.per_layer.width` to 2^26");
-    at.key("row_bytes").count(row_bytes, 1, ROW_BYTES_MAX)
+    at.key("row_bytes").count(row_bytes, 1, ROW_BYTES_MAX)?;
+    rows.map_or(Ok(()), |rows| at.key("rows").count(rows, 1, u32::MAX.into()))?;
+    at.key("reads").count(reads, 1, 64)
+}
+
+fn residual_streams(streams: Streams, at: &At<'_>) -> Checked {
+    let Streams { count, projected_values } = streams;
+    at.key("count").count(count, 1, 64)?;
+    at.key("projected_values").count(projected_values, 0, 1 << 22)
 }
 
 /// A head shape: the number of key and value heads divides the number of query heads.

@@ -113,8 +113,11 @@ impl Conversion {
         if let Some(family) = family {
             family.complete(&mut config);
         }
-        let keys = family.and_then(|family| problems.note(family.keys(&config)));
+        let mut keys = family.and_then(|family| problems.note(family.keys(&config)));
         let weights = problems.note(Weights::open(&folder));
+        if let (Some(family), Some(weights), Some(keys)) = (family, &weights, &mut keys) {
+            problems.note(family.add_keys_of(&config, weights, keys));
+        }
         let told = families::remarks(family, &config, weights.as_ref());
         let mut remarks = problems.note(told).unwrap_or_default();
         let recipes = family.zip(weights.as_ref()).map(|(family, weights)| {
@@ -161,7 +164,8 @@ impl Conversion {
     fn quantise(&mut self, quantisation: Quantisation) {
         for recipe in &mut self.recipes {
             let is_weight = matches!(recipe.content, Content::Rows { .. })
-                && !families::is_exact(&recipe.name, &recipe.shape);
+                && !families::is_exact(&recipe.name, &recipe.shape)
+                && !families::keeps_format(&recipe.name);
             if is_weight {
                 recipe.format = quantisation.format(recipe);
             }

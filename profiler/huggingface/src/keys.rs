@@ -53,6 +53,10 @@ impl Keys {
         self.array(key, 5, values.len(), values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
+    pub(crate) fn long_wholes(&mut self, key: &str, values: &[u64]) {
+        self.array(key, 10, values.len(), values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+
     fn array(&mut self, key: &str, kind: u32, count: usize, elements: impl Iterator<Item = u8>) {
         let mut value = kind.to_le_bytes().to_vec();
         value.extend((count as u64).to_le_bytes());
@@ -120,6 +124,7 @@ impl Keys {
                 Value::Array(Array::String(values)) => keys.texts(key, values.iter().map(String::as_str)),
                 Value::Array(Array::F32(values)) => keys.numbers(key, values),
                 Value::Array(Array::I32(values)) => keys.wholes(key, values),
+                Value::Array(Array::U64(values)) => keys.long_wholes(key, values),
                 Value::Array(Array::Boolean(values)) => keys.flags(key, values),
                 Value::Array(other) => panic!("{key}: {other:?}"),
             }

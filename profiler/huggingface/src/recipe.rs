@@ -27,8 +27,8 @@ pub(crate) struct Recipe {
 /// Contents of a tensor.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// Rows of tensors, one part after another, and what is done to every value.
-    Rows { parts: Vec<Rows>, change: ValueChange },
+    /// Rows of tensors, one part after another, then rows of zeros, and what is done to every value.
+    Rows { parts: Vec<Rows>, zeros: u64, change: ValueChange },
     /// Rows of MXFP4, of every `step`-th row of these tensors from `first` on.
     Blocks { blocks: String, scales: String, first: u64, step: u64 },
     /// Values that were computed.
@@ -233,7 +233,7 @@ impl Recipe {
                 }
                 Ok(())
             }
-            Content::Rows { parts, change } => {
+            Content::Rows { parts, zeros, change } => {
                 let mut written = 0;
                 for part in parts {
                     // as many as a row of the tensor; of a bias whose heads take turns, one
@@ -267,6 +267,12 @@ impl Recipe {
                         to.write_all(bytes)?;
                         written += bytes.len() as u64;
                     }
+                }
+                let zero = vec![0.0; self.columns() as usize];
+                let mut stored = vec![0; self.format.row_bytes(zero.len())];
+                quantise(self.format, &zero, &mut stored);
+                for _ in 0..*zeros {
+                    to.write_all(&stored)?;
                 }
                 Ok(())
             }

@@ -19,7 +19,7 @@ use crate::keys::Keys;
 mod families;
 
 /// The models of `fixtures/golden/folders`.
-const MODELS: [&str; 59] = [
+const MODELS: [&str; 61] = [
     "llama3",
     "llama-linear",
     "llama-yarn",
@@ -40,6 +40,7 @@ const MODELS: [&str; 59] = [
     "mixtral",
     "qwen35moe",
     "qwen35",
+    "qwen4exp",
     "lfm2",
     "lfm2moe",
     "nemotron_h_moe",
@@ -49,6 +50,7 @@ const MODELS: [&str; 59] = [
     "gemma4-e2b",
     "gemma4-e4b",
     "gemma4moe",
+    "gemma3n",
     "smallthinker",
     "bamboo",
     "deepseek3",
@@ -201,8 +203,11 @@ fn a_folder_becomes_what_llama_cpps_converter_makes_of_it() {
             }
             assert_eq!(made.value(&key), Some(&value), "{name}: {key}");
         }
+        // its n-grams begin anew behind a token that is not the tokenizer's end, so that a text has two
+        let ends = |key: &str| name == "qwen4exp" && key == "tokenizer.ggml.eot_token_id";
         let more: Vec<_> = keys(&made)
             .into_iter()
+            .filter(|(key, _)| !ends(key))
             .filter(|(key, _)| expected.value(key).is_none() && (scored || !key.starts_with("tokenizer.")))
             .collect();
         assert!(more.is_empty(), "{name}: {more:?}");

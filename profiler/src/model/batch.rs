@@ -7,11 +7,13 @@
 //! A step with weights `[rows, columns]` gives `[rows, tokens]`. A block of weight rows gives a block of the result, and threads share the
 //! blocks.
 
+mod gated;
 mod mixers;
 mod products;
 mod shared;
+mod streams;
 
-use flashplan::internals::model::config::{Mixer, Role, RouterInput};
+use flashplan::internals::model::config::{FeedForward, Mixer, Role, RouterInput, Streams};
 use flashplan::internals::model::source::{Down, SourceModel};
 use flashplan::internals::moe;
 use flashplan::internals::reference::negative_log_likelihood;
@@ -19,6 +21,7 @@ use kernels::{Activation, Format, Matrix, rms_norm};
 use rayon::prelude::*;
 
 use super::matrix::Use;
+use gated::Place;
 use mixers::sigmoid;
 pub use products::{row_sizes, times, times_down, times_rounded};
 use products::{transposed, values_of};
@@ -39,7 +42,7 @@ pub struct Stream {
     pub windows: Vec<usize>,
     /// The tokens, for their own inputs of each block.
     pub tokens: Vec<u32>,
-    /// Keys and values that later blocks read, `[tokens, shared_width]`; mostly none.
+    /// Residual streams, where there are several, and keys and values that later blocks read, `[tokens, shared_width]`; mostly none.
     pub shared: Vec<f32>,
     /// Each token's experts in the current layer, with their weights, if they are chosen before its attention; else empty.
     routed: Vec<Routed>,
@@ -52,8 +55,9 @@ impl Stream {
     /// The embeddings of the tokens.
     pub fn new(source: &SourceModel<'_>, windows: &[&[u32]]) -> Self {
         let tokens: Vec<u32> = windows.iter().flat_map(|window| window.iter().copied()).collect();
-        let (x, shared) =
-            (embedded(source, &tokens), vec![0.0; tokens.len() * shared_width(source.config())]);
+        let x = embedded(source, &tokens);
+        let mut shared = vec![0.0; tokens.len() * shared_width(source.config())];
+        streams::open(source, &x, &mut shared);
         let windows = windows.iter().map(|window| window.len()).collect();
         Self { x, windows, tokens, shared, routed: Vec::new() }
     }
@@ -160,14 +164,18 @@ impl<'a> Layer<'a> {
         let first = self.layer.checked_sub(1).map_or(0, |before| c.block_of(before) + 1);
         for block in first..=self.block {
             let block = Self { block, ..*self };
+            block.add_ngrams(stream);
+            block.predict(stream);
+            block.mix(Place::Mixer, stream);
             if block.block == self.block && self.router_input() == RouterInput::BeforeMixer {
                 let batches = stream.x.chunks(BATCH_TOKENS * c.width);
                 stream.routed = batches.flat_map(|x| self.routed(x)).collect();
             }
             block.mixer(stream, go_on)?;
+            block.mix(Place::Network, stream);
             if block.block < self.block {
                 block.resident(stream, go_on)?;
-                block.scale(&mut stream.x);
+                block.end_all(stream, go_on)?;
             }
         }
         Ok(())
@@ -176,25 +184,65 @@ impl<'a> Layer<'a> {
     /// Adds a network that is always in memory to the stream.
     fn resident<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
         let c = self.source.config();
-        let block = &c.blocks[self.block];
-        let Some(network) = block.resident() else { return Ok(()) };
-        let batches = stream.x.chunks_mut(BATCH_TOKENS * c.width);
-        for (x, tokens) in batches.zip(stream.tokens.chunks(BATCH_TOKENS)) {
+        let Some(network) = c.blocks[self.block].resident() else { return Ok(()) };
+        let shared_width = shared_width(c);
+        for (at, x) in stream.x.chunks_mut(BATCH_TOKENS * c.width).enumerate() {
             go_on()?;
             let roles = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
-            let out = self.always(roles, network.activation, &self.normed(x));
-            let out = self.normed_by(Role::FfnPostNorm, &out);
-            x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
-            self.own_inputs(x, tokens);
+            let out = self.always(roles, network, &self.normed(x));
+            let shared = &mut stream.shared[at * BATCH_TOKENS * shared_width..];
+            self.add_output(Place::Network, self.normed_by(Role::FfnPostNorm, &out), x, shared);
         }
         Ok(())
     }
 
-    /// Scales the stream by the block's factor, if it has one.
-    fn scale(&self, x: &mut [f32]) {
+    /// [`Self::end`] of a whole stream, in batches.
+    fn end_all<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
+        let (width, batch) = (self.source.config().width, BATCH_TOKENS);
+        for first in (0..stream.tokens.len()).step_by(batch) {
+            go_on()?;
+            let tokens = first..stream.tokens.len().min(first + batch);
+            let shared = shared_width(self.source.config());
+            self.end(
+                &mut stream.x[tokens.start * width..tokens.end * width],
+                &mut stream.shared[tokens.start * shared..tokens.end * shared],
+                &stream.tokens[tokens],
+            );
+        }
+        Ok(())
+    }
+
+    /// Ends a block, after its network: several residual streams are corrected, the tokens' own inputs added, and all is scaled.
+    fn end(&self, x: &mut [f32], shared: &mut [f32], tokens: &[u32]) {
+        let streams = self.source.config().streams.filter(|streams| !streams.are_gated());
+        if let Some(streams) = streams {
+            self.correct(streams, x, shared);
+        }
+        if let Some(out) = self.own_inputs(x, tokens) {
+            match streams {
+                None => x.iter_mut().zip(out).for_each(|(x, out)| *x += out),
+                Some(streams) => self.add_to_others(streams, &out, shared),
+            }
+        }
         if let Some(scale) = self.source.part(self.block, Role::OutputScale).map(values_of) {
             x.iter_mut().for_each(|x| *x *= scale[0]);
         }
+        if self.block + 1 == self.source.config().blocks.len() {
+            match streams {
+                Some(streams) => self.join(streams, x, shared),
+                None => self.mix_rows(Place::Head, x, shared),
+            }
+        }
+    }
+
+    /// Adds the output of a mixer or network to the stream, or to all gated streams.
+    fn add_output(&self, place: Place, out: Vec<f32>, x: &mut [f32], shared: &mut [f32]) {
+        let c = self.source.config();
+        if c.streams.is_some_and(Streams::are_gated) {
+            return self.inject(place, &out, shared);
+        }
+        let scale = c.blocks[self.block].residual_scale;
+        x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
     }
 
     /// The input of the layer's router, or of its network without experts.
@@ -204,11 +252,15 @@ impl<'a> Layer<'a> {
     }
 
     /// `down (f(gate x) * up x)` of a network that every token visits, or without gates `down f(up x)`: `[tokens, width]`.
-    fn always(&self, roles: [Role; 3], activation: Activation, normed: &[f32]) -> Vec<f32> {
-        let [gate, up, down] = roles;
+    fn always(&self, roles: [Role; 3], network: &FeedForward, normed: &[f32]) -> Vec<f32> {
+        let ([gate, up, down], activation) = (roles, network.activation);
         let tokens = normed.len() / self.source.config().width;
         let up = self.times(self.part(up), None, normed);
-        let gate = if activation.is_gated() { &*self.times(self.part(gate), None, normed) } else { &*up };
+        let mut gate =
+            if activation.is_gated() { self.times(self.part(gate), None, normed) } else { up.clone() };
+        if let Some(cutoff) = network.gate_cutoff {
+            cut_off(&mut gate, tokens, cutoff);
+        }
         let values: Vec<f32> = gate.iter().zip(&up).map(|(&gate, &up)| activation.apply(gate, up)).collect();
         transposed(&self.times(self.part(down), None, &transposed(&values, tokens)), tokens)
     }
@@ -254,8 +306,10 @@ impl<'a> Layer<'a> {
             Some(Mixer::DeltaNet(net)) => self.delta_net(*net, &normed, windows),
             Some(Mixer::StateSpace(space)) => self.state_space(*space, &normed, windows),
         };
-        let out = self.normed_by(Role::AttentionPostNorm, &out);
-        x.iter_mut().zip(out).for_each(|(x, out)| *x += block.residual_scale * out);
+        self.add_output(Place::Mixer, self.normed_by(Role::AttentionPostNorm, &out), x, shared);
+        if block.branch_rank.is_some() {
+            self.branch(x, &normed);
+        }
     }
 
     /// A tensor that the description has.
@@ -418,7 +472,7 @@ impl<'a> Layer<'a> {
             if c.network().shared_neurons.is_some() {
                 let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
                 let normed = self.normed_by(Role::FfnNorm, x);
-                let out = self.always(roles, c.activation(), &normed);
+                let out = self.always(roles, c.network(), &normed);
                 let out = self.normed_by(Role::SharedPostNorm, &out);
                 let gate = self.source.part(self.block, Role::SharedOutputGate).map(values_of);
                 let rows = sums.chunks_mut(c.width).zip(out.chunks(c.width)).zip(normed.chunks(c.width));
@@ -428,11 +482,10 @@ impl<'a> Layer<'a> {
                     sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += gate * out);
                 }
             }
-            let (out, scale) =
-                (self.normed_by(Role::FfnPostNorm, &sums), c.blocks[self.block].residual_scale);
-            x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
-            self.own_inputs(x, &stream.tokens[first..first + tokens]);
-            self.scale(x);
+            let width = shared_width(c);
+            let shared = &mut stream.shared[first * width..][..tokens * width];
+            self.add_output(Place::Network, self.normed_by(Role::FfnPostNorm, &sums), x, shared);
+            self.end(x, shared, &stream.tokens[first..first + tokens]);
         }
         Ok(())
     }
@@ -494,7 +547,11 @@ pub fn said<E>(
     let mut said = Said { losses: vec![0.0; windows.len()], chosen: Vec::with_capacity(next.len()) };
     for (x, next) in stream.x.chunks(HEAD_TOKENS * c.width).zip(next.chunks(HEAD_TOKENS)) {
         go_on()?;
-        let normed = normed_rows(x, source.output_norm(), c.width, c.norm_epsilon);
+        // gated streams have been normalised before they were mixed
+        let normed = match c.streams {
+            Some(streams) if streams.are_gated() => x.to_vec(),
+            _ => normed_rows(x, source.output_norm(), c.width, c.norm_epsilon),
+        };
         let mut logits = transposed(&times(head, None, &normed, Use::Transposed), next.len());
         logits.par_iter_mut().for_each(|logit| {
             *logit *= c.logit_scale;
@@ -520,6 +577,25 @@ pub fn said<E>(
 fn likeliest(logits: &[f32]) -> u32 {
     let better = |best: usize, at: usize| if logits[at] > logits[best] { at } else { best };
     (0..logits.len()).reduce(better).unwrap_or(0) as u32
+}
+
+/// Replaces gates, `[neurons, tokens]`, by what they exceed `cutoff` standard deviations above their token's mean by, or zero.
+fn cut_off(gates: &mut [f32], tokens: usize, cutoff: f32) {
+    let count = (gates.len() / tokens) as f32;
+    let sums = |of: &dyn Fn(usize, f32) -> f32| {
+        let mut sums = vec![0.0; tokens];
+        for gates in gates.chunks(tokens) {
+            gates.iter().enumerate().for_each(|(token, &gate)| sums[token] += of(token, gate) / count);
+        }
+        sums
+    };
+    let means = sums(&|_, gate| gate);
+    let variances = sums(&|token, gate| (gate - means[token]) * (gate - means[token]));
+    let least: Vec<f32> =
+        means.iter().zip(&variances).map(|(mean, variance)| mean + cutoff * variance.sqrt()).collect();
+    for gates in gates.chunks_mut(tokens) {
+        gates.iter_mut().zip(&least).for_each(|(gate, least)| *gate = (*gate - least).max(0.0));
+    }
 }
 
 /// Rows of `width` values, each normalised.
@@ -557,6 +633,7 @@ mod tests {
             "bailingmoe3",
             "deepseek2",
             "gemma3",
+            "gemma3n",
             "gemma4",
             "gemma4-e2b",
             "gemma4-e4b",
@@ -579,6 +656,7 @@ mod tests {
             "qwen3moe",
             "qwen35",
             "qwen35moe",
+            "qwen4exp",
             "smallthinker",
         ];
         let architectures = architectures.map(|name| format!("golden/architectures/{name}"));

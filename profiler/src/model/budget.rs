@@ -353,7 +353,7 @@ pub(super) fn container_bytes(source: &SourceModel<'_>, menu: &Menu) -> u64 {
     if menu.index {
         let parts = (0..c.blocks.len()).flat_map(|block| c.parts(block));
         let plain = parts.filter(|part| part.role.is_plain()).map(|part| part.rows * part.columns);
-        let rows = source.per_layer_embedding().map_or(0, |rows| 4 * rows.rows);
+        let rows = source.row_table().map_or(0, |rows| 4 * rows.rows);
         return (4 * plain.sum::<usize>() + rows + 64 * c.experts() * c.layers()) as u64 + (16 << 20);
     }
     let (neurons, gated) = ((c.experts() * c.ffn_width()) as u64, c.activation().is_gated());

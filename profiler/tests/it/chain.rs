@@ -852,15 +852,47 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
         if name == "gemma4-e2b" {
             // six blocks with inputs of 32 values, in 16 bits; the last three read keys and values of others
             let model = plans::file::read::<plans::Model>(&here.path("model.toml")).unwrap().value;
-            let per_layer = plans::model::PerLayer { width: 32, row_values: 192, row_bytes: 384 };
+            let per_layer =
+                plans::model::PerLayer { width: 32, row_values: 192, row_bytes: 384, rows: None, reads: 1 };
             assert_eq!(model.architecture.per_layer, Some(per_layer));
             let of = |layers, head_width| plans::model::Heads { layers, heads: 2, kv_heads: 1, head_width };
             assert_eq!(model.architecture.sharing_heads, [of(2, 32), of(1, 64)]);
             assert_eq!((model.architecture.layers, model.architecture.kv_layers()), (3, 3));
         }
+        if name == "gemma3n" {
+            // seven blocks with inputs of 32 values, in 16 bits, and four streams; the first two blocks' networks are always in memory
+            let a = plans::file::read::<plans::Model>(&here.path("model.toml")).unwrap().value.architecture;
+            let per_layer =
+                plans::model::PerLayer { width: 32, row_values: 224, row_bytes: 448, rows: None, reads: 1 };
+            let streams = plans::model::Streams { count: 4, projected_values: 64 };
+            assert_eq!((a.per_layer, a.streams), (Some(per_layer), Some(streams)));
+            assert_eq!((a.layers, a.kv_layers(), a.shared_neurons), (5, 4, 96));
+        }
+        if name == "qwen4exp" {
+            // pairs and triples by two heads each, of 32 values in 16 bits, in a table of 192 rows; four streams
+            let a = plans::file::read::<plans::Model>(&here.path("model.toml")).unwrap().value.architecture;
+            let rows = plans::model::PerLayer {
+                width: 32,
+                row_values: 128,
+                row_bytes: 64,
+                rows: Some(192),
+                reads: 4,
+            };
+            let streams = plans::model::Streams { count: 4, projected_values: 2 * 256 + 64 };
+            assert_eq!((a.per_layer, a.streams), (Some(rows), Some(streams)));
+            // as many positions as attention sees without a choice
+            assert_eq!(a.context, 71);
+        }
+        // bytes of a row that a token reads, and its number of rows
+        let of_rows = match name {
+            "gemma4-e2b" => Some((384.0, 1.0)),
+            "gemma3n" => Some((448.0, 1.0)),
+            "qwen4exp" => Some((64.0, 4.0)),
+            _ => None,
+        };
         for (plan, arguments) in &plans {
             let planned = here.plan(plan, arguments);
-            assert_eq!(planned.read.per_layer_rows, name == "gemma4-e2b", "{name} {plan}");
+            assert_eq!(planned.read.per_layer_rows, of_rows.is_some(), "{name} {plan}");
             assert_eq!(planned.memory.state_bytes > 0, recurrent.contains(&name), "{name} {plan}");
             if name == "deepseek2" {
                 // 32 values and a key of 16 of each of three layers, in 16 bits
@@ -871,11 +903,11 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
             let report = json(here.run(plan).args(["--prompt", "neuron gate", "-n", "8", "--no-probe"]));
             let [peak, limit] = ["memory_peak_bytes", "memory_limit_bytes"].map(|key| number(&report, key));
             assert!(peak <= limit, "{name} {plan}: {report}");
-            if planned.read.per_layer_rows && planned.expected.hit_fraction == 1.0 {
-                // all neurons are in memory: a token reads its row, in one page or two
+            if let Some((row_bytes, rows)) = of_rows.filter(|_| planned.expected.hit_fraction == 1.0) {
+                // all neurons are in memory: a token reads its rows, each in one page or two
                 let read = number(&report, "bytes_read_per_token");
-                assert_eq!(planned.expected.bytes_read_per_token, 384.0 + 4096.0);
-                assert!((4096.0..=8192.0).contains(&read), "{report}");
+                assert_eq!(planned.expected.bytes_read_per_token, rows * (row_bytes + 4096.0));
+                assert!((rows * 4096.0..=rows * 8192.0).contains(&read), "{report}");
             }
         }
     }

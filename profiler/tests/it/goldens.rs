@@ -4,11 +4,11 @@
 pub(crate) const FIXTURES_IN_CHAIN: [&str; 2] = ["oxide-dense", "oxide-moe"];
 
 /// Models of `fixtures/golden/architectures` with a recurrent state.
-pub(crate) const RECURRENT: [&str; 6] =
-    ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe", "kimi-linear"];
+pub(crate) const RECURRENT: [&str; 7] =
+    ["qwen4exp", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe", "kimi-linear"];
 
 /// Models of `fixtures/golden/architectures` of other pieces.
-pub(crate) const OTHERS: [&str; 4] = ["deepseek2", "gemma4-e2b", "gemma4moe", "smallthinker"];
+pub(crate) const OTHERS: [&str; 5] = ["deepseek2", "gemma3n", "gemma4-e2b", "gemma4moe", "smallthinker"];
 
 /// Models of `fixtures/golden/architectures` of the architectures that are not among those: by two plans each.
 pub(crate) const BY_TWO_PLANS: [&str; 12] = [

@@ -125,9 +125,9 @@ impl<'a> Net<'a> {
             *read = self.kernels.dot(as_row(state), query) / root;
         }
         rms_norm(read, self.norm, self.epsilon, out);
-        let open: fn(f32) -> f32 = match self.config.channel_decay {
-            None => |gate| Activation::Silu.of_gate(gate),
-            Some(_) => sigmoid,
+        let open: fn(f32) -> f32 = match self.config.has_sigmoid_gate() {
+            false => |gate| Activation::Silu.of_gate(gate),
+            true => sigmoid,
         };
         out.iter_mut().zip(gate).for_each(|(out, gate)| *out *= open(*gate));
     }

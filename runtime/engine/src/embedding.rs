@@ -5,7 +5,7 @@
 //!
 //! * the token embedding, if the plan says so and it is not also the head. It is the first tensor of the fixed
 //!   part, whose bytes are hashed at start; the checksums are kept then;
-//! * per-layer embeddings, always. They are no part of the fixed part, and the container has the checksums.
+//! * per-layer embeddings and n-grams, always. They are no part of the fixed part, and the container has the checksums.
 
 use plans::memory::{embedding_buffer_bytes, embedding_left_bytes};
 use plans::{PAGE_BYTES, layout::Span};
@@ -72,7 +72,7 @@ pub(crate) fn row_checksum(row: &[u8]) -> u32 {
 }
 
 impl RowTable {
-    /// Rows of the per-layer embedding of `container`, with their checksums, read through `files` into
+    /// Rows of the per-layer embedding or n-grams of `container`, with their checksums, read through `files` into
     /// `buffer`; `None` if it has none.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl RowTable {
         let checksums: &[u32] = bytemuck::cast_slice(&section[..]);
         let table = &rows.table;
         Ok(Some(Self {
-            name: "per-layer embedding",
+            name: if container.directory.config.ngrams.is_some() { "n-grams" } else { "per-layer embedding" },
             files: files.clone(),
             format: table.format,
             row_bytes: table.format.row_bytes(table.columns),

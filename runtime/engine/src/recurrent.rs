@@ -36,9 +36,9 @@ impl States {
     /// there are no such layers.
     pub(crate) fn new(region: Slab<f32>, config: &Config, sequences: usize) -> Option<Self> {
         let mut starts = vec![0];
-        for block in &config.blocks {
-            if let Some(mixer) = block.recurrent() {
-                starts.push(starts[starts.len() - 1] + mixer.state_values(config.width));
+        for (at, block) in config.blocks.iter().enumerate() {
+            if block.recurrent().is_some() {
+                starts.push(starts[starts.len() - 1] + config.state_values(at));
             }
         }
         let at = vec![Standing::default(); sequences].into_boxed_slice();
@@ -95,6 +95,12 @@ impl States {
     pub(crate) fn of(&mut self, sequence: usize, layer: usize) -> &mut [f32] {
         let first = 2 * sequence * self.count();
         &mut self.region[first..][self.starts[layer]..self.starts[layer + 1]]
+    }
+
+    /// [`States::of`], to be read.
+    pub(crate) fn read(&self, sequence: usize, layer: usize) -> &[f32] {
+        let first = 2 * sequence * self.count();
+        &self.region[first..][self.starts[layer]..self.starts[layer + 1]]
     }
 
     /// Bytes that one token reads and writes.

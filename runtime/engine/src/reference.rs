@@ -7,12 +7,18 @@
 
 use crate::model::config::{
     Attention, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Role, RouterInput, StateSpace,
-    softplus,
+    Streams, softplus,
 };
 use crate::model::source::{Down, SourceModel};
 use crate::moe;
 use crate::rotary::Rotary;
 use kernels::{Activation, Format, Kernels, Matrix, Rotation, dequantise, quantise, rms_norm, softmax};
+
+mod gated;
+mod streams;
+
+use gated::{MIXER, NETWORK};
+use streams::scaled;
 
 /// Observes each feed-forward network.
 pub trait Observer {
@@ -65,6 +71,10 @@ pub struct Reference<'a> {
     /// By block with a delta net: `S` of each value head, `[heads, head_width, head_width]`. With a state
     /// space: each value's state, `[heads, head_width, state]`.
     matrices: Vec<Vec<f32>>,
+    /// The tokens before, the last one first, as far as n-grams reach.
+    last: Vec<u32>,
+    /// Inputs of the convolution of n-grams: `[positions, streams * width]`.
+    ngram_inputs: Vec<Vec<f32>>,
     position: usize,
     /// Context in tokens.
     context: usize,
@@ -78,7 +88,19 @@ impl<'a> Reference<'a> {
         let (blocks, context) = (model.config().blocks.len(), model.config().context);
         let [keys, values, convolved, matrices] = [0; 4].map(|_| vec![Vec::new(); blocks]);
         let kv_format = Format::F32;
-        Self { model, kernels, keys, values, convolved, matrices, position: 0, context, kv_format }
+        Self {
+            model,
+            kernels,
+            keys,
+            values,
+            convolved,
+            matrices,
+            last: Vec::new(),
+            ngram_inputs: Vec::new(),
+            position: 0,
+            context,
+            kv_format,
+        }
     }
 
     /// Sets the context; some models have other rotary frequencies for a long one.
@@ -128,8 +150,19 @@ impl<'a> Reference<'a> {
         dequantise(embedding.format, embedding.row(token as usize).bytes, &mut x);
         x.iter_mut().for_each(|x| *x *= c.embedding_scale);
         let own_inputs = self.own_inputs(token, &x);
+        let mut streams = c.streams.map(|streams| self.open(streams, &x));
+        let is_gated = c.streams.is_some_and(Streams::are_gated);
         for (at, block) in c.blocks.iter().enumerate() {
+            if let (Some(ngrams), Some(streams)) = (c.ngrams_of(at), &mut streams) {
+                self.add_ngrams(at, ngrams, token, streams);
+            }
+            if let Some(streams) = streams.as_mut().filter(|_| !is_gated) {
+                x = self.predict(at, streams);
+            }
             let entering = x.clone();
+            if let Some(streams) = streams.as_ref().filter(|_| is_gated) {
+                x = self.mixed(at, MIXER, streams);
+            }
             if let Some(mixer) = &block.mixer {
                 let normed = self.normed(at, Role::AttentionNorm, x.clone());
                 let mixed = match mixer {
@@ -141,7 +174,16 @@ impl<'a> Reference<'a> {
                     Mixer::DeltaNet(net) => self.delta_net(at, *net, &normed),
                     Mixer::StateSpace(space) => self.state_space(at, *space, &normed),
                 };
-                add(&mut x, block.residual_scale, &self.normed(at, Role::AttentionPostNorm, mixed));
+                let out = self.normed(at, Role::AttentionPostNorm, mixed);
+                if let Some(streams) = streams.as_mut().filter(|_| is_gated) {
+                    self.inject(at, MIXER, streams, &out);
+                    x = self.mixed(at, NETWORK, streams);
+                } else {
+                    add(&mut x, block.residual_scale, &out);
+                }
+                if block.branch_rank.is_some() {
+                    self.add_branch(at, &normed, &mut x);
+                }
             }
             if let Some(network) = &block.feed_forward {
                 let mixed = match c.layer_of(at) {
@@ -151,26 +193,45 @@ impl<'a> Reference<'a> {
                     }
                     None => self.resident(at, RESIDENT, network, &self.normed(at, Role::FfnNorm, x.clone())),
                 };
-                add(&mut x, block.residual_scale, &self.normed(at, Role::FfnPostNorm, mixed));
+                let out = self.normed(at, Role::FfnPostNorm, mixed);
+                if let Some(streams) = streams.as_mut().filter(|_| is_gated) {
+                    self.inject(at, NETWORK, streams, &out);
+                } else {
+                    add(&mut x, block.residual_scale, &out);
+                }
             }
-            if let Some(input) = own_inputs.get(at) {
-                self.add_own_input(at, input, &mut x);
+            if let Some(streams) = streams.as_mut().filter(|_| !is_gated) {
+                self.correct(at, streams, &x);
+                if let Some(input) = own_inputs.get(at) {
+                    let read = scaled(&streams[0], self.part(at, Role::StreamsScale));
+                    let out = self.own_input(at, input, &read);
+                    streams[1..].iter_mut().for_each(|stream| add(stream, 1.0, &out));
+                }
+            } else if let Some(input) = own_inputs.get(at) {
+                let out = self.own_input(at, input, &x);
+                add(&mut x, 1.0, &out);
             }
             if let Some(scale) = self.model.part(at, Role::OutputScale).map(values) {
                 x.iter_mut().for_each(|x| *x *= scale[0]);
             }
         }
         self.position += 1;
+        if let Some(streams) = &streams {
+            if is_gated {
+                return self.mixed_for_head(streams);
+            }
+            x = self.join(streams);
+        }
         norm(&x, &values(self.model.output_norm()), c.norm_epsilon)
     }
 
     /// Each block's own input of a token whose scaled embedding is `x`, as
     /// [`Config::per_layer_width`](crate::model::config::Config::per_layer_width) has it; none without them.
     fn own_inputs(&self, token: u32, x: &[f32]) -> Vec<Vec<f32>> {
-        let Some(embedding) = self.model.per_layer_embedding() else { return Vec::new() };
+        let Some(own) = self.model.config().per_layer_width else { return Vec::new() };
+        let Some(embedding) = self.model.row_table() else { return Vec::new() };
         let mut embedded = vec![0.0; embedding.columns];
         dequantise(embedding.format, embedding.row(token as usize).bytes, &mut embedded);
-        let own = embedding.columns / self.model.config().blocks.len();
         let of_block = |(block, embedded): (usize, &[f32])| {
             let mut projected = self.times(self.part(block, Role::PerLayerProjection), x);
             projected.iter_mut().for_each(|value| *value /= (x.len() as f32).sqrt());
@@ -181,12 +242,12 @@ impl<'a> Reference<'a> {
         embedded.chunks(own).enumerate().map(of_block).collect()
     }
 
-    /// Adds what a block makes of its own input to the residual stream.
-    fn add_own_input(&self, block: usize, input: &[f32], x: &mut [f32]) {
+    /// The output of a block's own input, and of the residual stream that its gate reads.
+    fn own_input(&self, block: usize, input: &[f32], x: &[f32]) -> Vec<f32> {
         let gates = self.times(self.part(block, Role::PerLayerGate), x).into_iter().zip(input);
         let gated: Vec<f32> = gates.map(|(gate, &input)| Activation::Gelu.apply(gate, input)).collect();
         let out = self.times(self.part(block, Role::PerLayerOutput), &gated);
-        add(x, 1.0, &self.normed(block, Role::PerLayerPostNorm, out));
+        self.normed(block, Role::PerLayerPostNorm, out)
     }
 
     /// Computes `softmax(scale q k^T) v` for each head, over the positions that this token sees.
@@ -391,7 +452,7 @@ impl<'a> Reference<'a> {
             let y: Vec<f32> = read_by(s, &q).into_iter().map(|y| y / (width as f32).sqrt()).collect();
             read.extend(norm(&y, &weight, epsilon));
         }
-        let open = |gate: f32| if net.channel_decay.is_some() { 1.0 } else { gate };
+        let open = |gate: f32| if net.has_sigmoid_gate() { 1.0 } else { gate };
         read.iter_mut().zip(gate).for_each(|(read, &gate)| *read *= open(gate) * sigmoid(gate));
         self.times(self.part(block, Role::StateOutput), &read)
     }
@@ -520,7 +581,15 @@ impl<'a> Reference<'a> {
         let [gate, up, down] = roles;
         let [up, down] = [up, down].map(|role| self.part(block, role));
         let gate = self.model.part(block, gate).unwrap_or(up);
-        let pairs = self.times(gate, x).into_iter().zip(self.times(up, x));
+        let mut gates = self.times(gate, x);
+        if let Some(cutoff) = network.gate_cutoff {
+            let count = gates.len() as f32;
+            let mean = gates.iter().sum::<f32>() / count;
+            let variance = gates.iter().map(|gate| (gate - mean) * (gate - mean)).sum::<f32>() / count;
+            let least = mean + cutoff * variance.sqrt();
+            gates.iter_mut().for_each(|gate| *gate = (*gate - least).max(0.0));
+        }
+        let pairs = gates.into_iter().zip(self.times(up, x));
         let neurons: Vec<f32> = pairs.map(|(g, u)| network.activation.apply(g, u)).collect();
         self.times(down, &neurons)
     }

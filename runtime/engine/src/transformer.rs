@@ -14,7 +14,7 @@ use std::ops::Range;
 use crate::arena::{LockError, Slab};
 use crate::fetch::{Fetcher, Replay};
 use crate::kv::At;
-use crate::model::config::{Config, Role, RouterInput};
+use crate::model::config::{Config, Role, RouterInput, Streams};
 use crate::probe::{self, Points, Probe};
 use crate::products::Inputs;
 use crate::recurrent::States;
@@ -28,16 +28,19 @@ use kernels::{Rotation, dequantise, rms_norm};
 mod compute;
 mod counters;
 mod error;
+mod gated;
 mod heads;
 mod kept;
 mod latent;
 mod matrices;
 mod mixer;
 mod network;
+mod ngrams;
 mod own_inputs;
 mod resident;
 mod rows;
 mod start;
+mod streams;
 #[cfg(test)]
 pub(crate) mod tests;
 mod vectors;
@@ -373,21 +376,45 @@ impl Transformer {
             let embedded = self.weights.embed(row.token)?;
             dequantise(embedded.format, embedded.bytes, x);
             scale(x, c.embedding_scale);
-            if let Some(own) = self.weights.embed_per_layer(row.token)? {
-                let (embedded, inputs) = self.buffers.own_inputs.split_at_mut(count * c.width);
-                embedded[i * c.width..][..c.width].copy_from_slice(x);
-                let values = c.per_layer_values();
-                dequantise(own.format, own.bytes, &mut inputs[i * values..][..values]);
+            if c.per_layer_width.is_some() {
+                self.buffers.own_inputs[i * c.width..][..c.width].copy_from_slice(x);
+            }
+            let values = self.buffers.own_inputs.get_mut(count * c.width..).unwrap_or_default();
+            if let Some(ngrams) = &c.ngrams {
+                let last = ngrams::last_tokens(ngrams, rows, i, |back| self.kept.token_before(c, row, back));
+                let values = values[i * ngrams.values()..].chunks_exact_mut(ngrams.row_width);
+                for (row, values) in ngrams.rows_of(&last).zip(values) {
+                    let row = self.weights.table_row(row)?;
+                    dequantise(row.format, row.bytes, values);
+                }
+            } else if c.per_layer_width.is_some() {
+                let (row, count) = (self.weights.table_row(row.token)?, c.per_layer_values());
+                dequantise(row.format, row.bytes, &mut values[i * count..][..count]);
             }
             for (rope, rotary) in self.turns.rotaries.iter().enumerate() {
                 let rotations = &mut rotations[(rope * count + i) * pairs..][..rotary.pairs()];
                 rotary.fill(row.position, rotations);
             }
         }
+        let streams = self.config.streams;
+        if let Some(streams) = streams {
+            self.open_streams(streams, count);
+        }
+        let gated = streams.filter(|streams| streams.are_gated());
+        let alternating = streams.filter(|streams| !streams.are_gated());
         for block in 0..self.config.blocks.len() {
             if self.stop.is_stopped() {
                 self.fetcher.abandon();
                 return Err(TransformerError::Stopped);
+            }
+            if self.config.ngrams_of(block).is_some() {
+                self.ngram_block(block, rows);
+            }
+            if let Some(streams) = alternating {
+                self.predict_streams(block, streams, count);
+            }
+            if let Some(streams) = gated {
+                self.mix_streams(gated::Place::Mixer(block), streams, count);
             }
             let layer = self.layers.of_block[block];
             if let Some(layer) = layer {
@@ -396,6 +423,12 @@ impl Transformer {
             }
             if self.config.blocks[block].mixer.is_some() {
                 self.mixer_block(block, count);
+            }
+            if let (Some(streams), Some(rank)) = (alternating, self.config.blocks[block].branch_rank) {
+                self.branch_block(block, streams, rank, count);
+            }
+            if let Some(streams) = gated {
+                self.mix_streams(gated::Place::Network(block), streams, count);
             }
             if self.config.blocks[block].resident().is_some() {
                 self.resident_block(block, count);
@@ -407,6 +440,9 @@ impl Transformer {
             if let Some(layer) = layer {
                 self.feed_forward_block(block, layer, count)?;
             }
+            if let Some(streams) = alternating {
+                self.correct_streams(block, streams, count);
+            }
             if let Some(own) = self.config.per_layer_width {
                 self.own_input_block(block, own, count);
             }
@@ -414,12 +450,23 @@ impl Transformer {
                 scale(&mut self.buffers.residual[..count * self.config.width], factor[0]);
             }
         }
+        if let Some(streams) = alternating {
+            self.join_streams(streams, count);
+        }
+        if let Some(streams) = gated {
+            self.mix_streams(gated::Place::Head, streams, count);
+        }
         Ok(())
     }
 
-    /// Computes `hidden = norm(x[row])` for some rows, at the front of `normed`.
+    /// Computes `hidden = norm(x[row])` for some rows, at the front of `normed`. Gated streams have been
+    /// normalised before they were mixed.
     fn norm_last(&mut self, rows: Range<usize>) {
         let c = &self.config;
+        if c.streams.is_some_and(Streams::are_gated) {
+            let x = &self.buffers.residual[rows.start * c.width..rows.end * c.width];
+            return self.buffers.normed[..x.len()].copy_from_slice(x);
+        }
         let x = &self.buffers.residual[rows.start * c.width..rows.end * c.width];
         for (x, normed) in x.chunks_exact(c.width).zip(self.buffers.normed.chunks_exact_mut(c.width)) {
             rms_norm(x, self.weights.output_norm(), c.norm_epsilon, normed);

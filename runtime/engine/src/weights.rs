@@ -156,15 +156,16 @@ impl Weights {
         }
     }
 
-    /// The per-layer embedding of a token: `[blocks, own width]`; `None` if the model has none.
+    /// A row of the table whose rows stay in the file.
     ///
     /// # Errors
     /// If the read fails, or the bytes do not match their checksum.
     ///
     /// # Panics
-    /// If there is no such token.
-    pub(crate) fn embed_per_layer(&mut self, token: u32) -> Result<Option<Row<'_>>, EmbeddingError> {
-        self.per_layer.as_mut().map(|rows| rows.read(token)).transpose()
+    /// If the model has no such table, or the table no such row.
+    pub(crate) fn table_row(&mut self, row: u32) -> Result<Row<'_>, EmbeddingError> {
+        let Some(table) = &mut self.per_layer else { panic!("a model without a table of rows") };
+        table.read(row)
     }
 
     /// Counts of embedding rows read, and their pages.

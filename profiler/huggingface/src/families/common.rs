@@ -50,9 +50,10 @@ pub(super) fn keys(family: &Family, config: &Config, keys: &mut Keys) -> Result<
     whole(keys, "block_count", Some(config.size("num_hidden_layers")?));
     whole(keys, "context_length", Some(config.size("max_position_embeddings")?));
     whole(keys, "embedding_length", Some(config.size("hidden_size")?));
-    // a model of experts alone has no width of another kind
-    let neurons = match config.whole("intermediate_size")? {
+    // a model of experts alone has no width of another kind; one with a width for each layer has keys of its own
+    let neurons = match config.value("intermediate_size") {
         None if config.whole("moe_intermediate_size")?.is_some() => None,
+        Some(widths) if widths.is_array() && family.widths_of_layers => None,
         _ => Some(config.size("intermediate_size")?),
     };
     whole(keys, "feed_forward_length", neurons);

@@ -11,6 +11,7 @@ mod ernie4_5;
 mod exaone4;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod gpt_oss;
 mod granite;
@@ -26,6 +27,7 @@ mod olmoe;
 mod phi3;
 mod qwen;
 mod qwen35;
+mod qwen4exp;
 mod smallthinker;
 
 use std::path::Path;
@@ -36,7 +38,7 @@ use crate::index::Weights;
 use crate::keys::Keys;
 use crate::recipe::Recipe;
 
-pub(crate) use tensors::is_exact;
+pub(crate) use tensors::{is_exact, keeps_format};
 
 /// A tensor that is computed: its name, and its values.
 type Computed = (&'static str, Vec<f32>);
@@ -64,6 +66,8 @@ pub(crate) struct Family {
     rope: fn(&Self, &Config, &mut Keys) -> Result<(), FolderError>,
     /// Writes the family's own keys, besides the common ones.
     keys: fn(&Config, &mut Keys) -> Result<(), FolderError>,
+    /// Writes keys whose values are in tensors.
+    keys_of_tensors: fn(&Self, &Config, &Weights, &mut Keys) -> Result<(), FolderError>,
     /// Prefix of all names in the text part.
     body: &'static str,
     /// Tensors that are of no layer.
@@ -80,6 +84,8 @@ pub(crate) struct Family {
     partial: bool,
     /// Whether layers with a window may have a rotary embedding of their own.
     local_rope: bool,
+    /// Whether the networks' width may be given for each layer.
+    widths_of_layers: bool,
     /// Whether networks are no others with another function in them.
     own_activation: bool,
     /// The key of the networks' function.
@@ -112,6 +118,7 @@ const PLAIN: Family = Family {
     epsilon: ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
     rope: common::rope,
     keys: |_, _| Ok(()),
+    keys_of_tensors: |_, _, _, _| Ok(()),
     body: "model.",
     outside: OUTSIDE,
     layer: &[],
@@ -120,6 +127,7 @@ const PLAIN: Family = Family {
     divided: false,
     partial: false,
     local_rope: false,
+    widths_of_layers: false,
     own_activation: false,
     activation_key: "hidden_act",
     guesses: false,
@@ -162,7 +170,7 @@ enum Make {
     Key,
     /// With 1 added to every value.
     PlusOne,
-    /// One of the experts, which lie in one tensor one after another.
+    /// One of the experts, or of other matrices, which lie in one tensor one after another.
     Expert,
     /// The first half of each matrix's rows, and the second.
     Halves,
@@ -174,6 +182,14 @@ enum Make {
     Pairs,
     /// The rows of a tensor that has them as columns, the first half and the second.
     TransposedHalves,
+    /// Some of the rows of a table, which lie in one tensor that is of no layer, one after another.
+    Shard,
+    /// Integers, which become keys.
+    Integers,
+    /// Queries of an indexer, and the key behind them.
+    Indexer,
+    /// As it is, with rows of zeros for tokens that it lacks.
+    Vocabulary,
     /// Queries, keys or values of a matrix that has them by groups of heads.
     FusedGroups,
     /// A delta net's queries, keys and values, or its gates, of a matrix that has them by key heads.
@@ -272,7 +288,7 @@ const EXPERTS: &[Rule] = &[
 ];
 
 /// Every architecture that is read.
-const FAMILIES: [&Family; 52] = [
+const FAMILIES: [&Family; 54] = [
     &llama::LLAMA,
     &llama::ARCEE,
     &llama::SMOLLM3,
@@ -295,6 +311,7 @@ const FAMILIES: [&Family; 52] = [
     &phi3::PHI3,
     &gemma2::GEMMA2,
     &gemma3::GEMMA3,
+    &gemma3n::GEMMA3N,
     &granite::GRANITE,
     &granite::GRANITEMOE,
     &granite::GRANITEHYBRID_DENSE,
@@ -303,6 +320,7 @@ const FAMILIES: [&Family; 52] = [
     &qwen35::QWEN3NEXT,
     &qwen35::QWEN35,
     &qwen35::QWEN35MOE,
+    &qwen4exp::QWEN4EXP,
     &lfm2::LFM2,
     &lfm2::LFM2MOE,
     &nemotron_h::NEMOTRON_H_MOE,
@@ -359,7 +377,8 @@ pub(crate) fn of(config: &Config) -> Result<&'static Family, FolderError> {
 pub(crate) fn recipes_of_any(weights: &Weights, path: &Path, text: &str) {
     let keys = br#"{"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "max_position_embeddings": 64,
         "num_hidden_layers": 4, "num_nextn_predict_layers": 1, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "mamba_n_groups": 2, "n_groups": 2, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 32}"#;
+        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "mamba_n_groups": 2, "n_groups": 2, "vocab_size": 300,
+        "indexer_n_heads": 2, "indexer_head_dim": 16, "split_ngram_parts": 2, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "v_head_dim": 32}"#;
     let Ok(config) = Config::read(keys, path) else { return };
     let named = FAMILIES.map(|family| text.contains(&format!("\"{}\"", family.name)));
     for (family, is_named) in FAMILIES.into_iter().zip(named) {
@@ -410,24 +429,39 @@ impl Family {
         Ok(keys)
     }
 
+    /// Adds the keys whose values are in tensors.
+    pub(crate) fn add_keys_of(
+        &self,
+        config: &Config,
+        weights: &Weights,
+        keys: &mut Keys,
+    ) -> Result<(), FolderError> {
+        (self.keys_of_tensors)(self, config, weights, keys)
+    }
+
     /// Recipes of every tensor of the GGUF file; problems are collected.
     pub(crate) fn recipes(&self, config: &Config, weights: &Weights, problems: &mut Problems) -> Vec<Recipe> {
         tensors::recipes(self, config, weights, problems)
     }
 
     /// The rule for a tensor that is of no layer.
-    fn rule_outside(&self, name: &str) -> Option<&'static Rule> {
-        self.outside.iter().find(|rule| rule.from == name)
+    fn rule_outside(&self, name: &str) -> Option<(&'static Rule, Option<u64>)> {
+        rule_among(self.outside, name)
     }
 
     /// The rule for a name behind `layers.N.`, and the expert's number where it has one.
     fn rule(&self, role: &str) -> Option<(&'static Rule, Option<u64>)> {
-        self.layer.iter().copied().chain([LAYER]).flatten().find_map(|rule| match rule.from.split_once('*') {
-            None => (rule.from == role).then_some((rule, None)),
-            Some((before, after)) => {
-                let number = role.strip_prefix(before)?.strip_suffix(after)?;
-                Some((rule, Some(tensors::plain_number(number)?)))
-            }
-        })
+        self.layer.iter().copied().chain([LAYER]).find_map(|rules| rule_among(rules, role))
     }
+}
+
+/// The rule for a name, and the number that stands for `*` where it has one.
+fn rule_among(rules: &'static [Rule], name: &str) -> Option<(&'static Rule, Option<u64>)> {
+    rules.iter().find_map(|rule| match rule.from.split_once('*') {
+        None => (rule.from == name).then_some((rule, None)),
+        Some((before, after)) => {
+            let number = name.strip_prefix(before)?.strip_suffix(after)?;
+            Some((rule, Some(tensors::plain_number(number)?)))
+        }
+    })
 }

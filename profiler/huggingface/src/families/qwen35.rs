@@ -11,7 +11,7 @@ use super::common::{layers, rotated};
 use super::{EXPERTS, Family, Make, OUTSIDE_PLUS_ONE, PLAIN, Rule, plus_one, same};
 
 /// The heads of values lie by the head of keys that they share, and in GGUF in turns.
-const LAYER: &[Rule] = &[
+pub(super) const LAYER: &[Rule] = &[
     plus_one("input_layernorm.weight", &["attn_norm.weight"]),
     plus_one("post_attention_layernorm.weight", &["post_attention_norm.weight"]),
     plus_one("self_attn.q_norm.weight", &["attn_q_norm.weight"]),
@@ -129,7 +129,7 @@ const PERIOD: u64 = 4;
 /// The sections of rotated pairs by time, height and width, which text has no use for, where the file does not say them.
 const SECTIONS: [i32; 4] = [11, 11, 10, 0];
 
-fn sizes(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
+pub(super) fn sizes(name: &str, config: &Config, keys: &mut Keys) -> Result<(), FolderError> {
     let mut sections = SECTIONS;
     if let Some(own) = config.rope_numbers(&config.rope()?.full, "mrope_section")? {
         sections = [0; 4];

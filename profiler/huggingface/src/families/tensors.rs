@@ -52,13 +52,14 @@ impl FolderTensor<'_> {
         let of = |rule: &Rule, expert, before: &str| {
             let parts = rule.to.len() as u64;
             let becomes = |(part, to): (u64, &&str)| {
+                let before = if rule.make == Make::Shard { "" } else { before };
                 let to = format!("{before}{to}");
                 Becomes { make: rule.make, expert, to, parts: (part, parts) }
             };
             (0..).zip(rule.to).map(becomes).collect()
         };
-        if let Some(rule) = family.rule_outside(own) {
-            return Ok(of(rule, None, ""));
+        if let Some((rule, number)) = family.rule_outside(own) {
+            return Ok(of(rule, number, ""));
         }
         let (layer, role) = layer_of(own).ok_or_else(|| self.unknown())?;
         let (rule, expert) = family.rule(role).ok_or_else(|| self.unknown())?;
@@ -98,6 +99,7 @@ pub(super) fn recipes(
         made.push(Recipe { name: name.to_owned(), shape, format: Format::F32, content });
     }
     let mut experts: BTreeMap<String, BTreeMap<u64, FolderTensor<'_>>> = BTreeMap::new();
+    let mut shards: BTreeMap<String, BTreeMap<u64, FolderTensor<'_>>> = BTreeMap::new();
     for (name, tensor) in weights.tensors() {
         let of_head = name == "lm_head.weight" || name.ends_with(".lm_head.weight");
         let is_left_out = LEFT_OUT.iter().any(|end| name.ends_with(end)) || is_of_pictures(name);
@@ -107,10 +109,13 @@ pub(super) fn recipes(
         let given = FolderTensor { name, tensor, path: weights.path_of(name).unwrap_or(config.path()) };
         for Becomes { make, expert, to, parts } in problems.note(given.becomes(family)).unwrap_or_default() {
             match (make, expert) {
-                (Make::Scales, _) => {} // read with their blocks
+                (Make::Scales | Make::Integers, _) => {} // read with their blocks, or into keys
                 (Make::Gates, _) if (parts.0 == 1) != has_row_of_each_head(config, tensor) => {}
                 (Make::Expert, Some(expert)) => {
                     experts.entry(to).or_default().insert(expert, given);
+                }
+                (Make::Shard, Some(shard)) => {
+                    shards.entry(to).or_default().insert(shard, given);
                 }
                 _ => made.extend(problems.note(recipe(family, config, weights, given, make, &to, parts))),
             }
@@ -118,6 +123,9 @@ pub(super) fn recipes(
     }
     for (to, experts) in experts {
         made.extend(problems.note(stacked(&to, &experts, config)));
+    }
+    for (to, shards) in shards {
+        made.extend(problems.note(joined(&to, &shards, config)));
     }
     let mut names: Vec<&str> = made.iter().map(|recipe| recipe.name.as_str()).collect();
     names.sort_unstable();
@@ -187,7 +195,13 @@ fn recipe(
     let heads = |order: Option<HeadOrder>| order.ok_or_else(|| given.shaped("which does not fit its heads"));
     // of a bias, too, which has one value for each row
     let run = || Rows::run(name, 0, shape[0], tensor.values() / shape[0]);
+    let mut zeros = 0;
     let (made, parts) = match make {
+        Make::Vocabulary => {
+            let [rows, columns] = *shape else { return Err(given.shaped("which has no rows")) };
+            zeros = config.size("vocab_size")?.saturating_sub(rows);
+            one(vec![rows + zeros, columns], all())
+        }
         Make::Same | Make::PlusOne | Make::Decay | Make::Gates => one(shape.to_vec(), all()),
         Make::Query | Make::Key if family.permuted => {
             let of_queries = config.size("num_attention_heads")?;
@@ -261,6 +275,14 @@ fn recipe(
             one(vec![groups, values / groups], all())
         }
         Make::Latent => latent(config, given, part)?,
+        Make::Indexer => {
+            let queries = config.size("indexer_n_heads")?.checked_mul(config.size("indexer_head_dim")?);
+            let [rows, columns] = *shape else { return Err(given.shaped("which has no rows")) };
+            let queries = queries.filter(|&queries| (1..rows).contains(&queries));
+            let queries = queries.ok_or_else(|| given.shaped("which does not fit its heads"))?;
+            let (first, count) = if part == 0 { (0, queries) } else { (queries, rows - queries) };
+            one(vec![count, columns], Rows::run(name, first * columns, count, columns))
+        }
         Make::ValueHeads | Make::DecayHeads => {
             let row_order = Some(heads(value_heads(config, shape[0])?)?);
             one(shape.to_vec(), Rows { row_order, ..run() })
@@ -283,7 +305,9 @@ fn recipe(
             (shape, vec![before, Rows { row_order, ..after }])
         }
         // of several tensors, or of none
-        Make::Expert | Make::Blocks | Make::Scales | Make::LeftOut => return Err(given.unknown()),
+        Make::Expert | Make::Shard | Make::Integers | Make::Blocks | Make::Scales | Make::LeftOut => {
+            return Err(given.unknown());
+        }
     };
     if !parts.iter().all(|rows| rows.fits(tensor.values())) {
         return Err(given.shaped("which does not fit its heads"));
@@ -295,7 +319,7 @@ fn recipe(
         Make::SlopeColumn => ValueChange::Exp,
         _ => ValueChange::None,
     };
-    Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts, change } })
+    Ok(Recipe { name: to.to_owned(), shape: made, format, content: Content::Rows { parts, zeros, change } })
 }
 
 /// A shape without the dimension of one value between rows and columns, where there is one.
@@ -406,8 +430,15 @@ pub(crate) fn is_exact(name: &str, shape: &[u64]) -> bool {
         "conv1d_q.weight",
         "conv1d_k.weight",
         "conv1d_v.weight",
+        "altup_predict_coef.weight",
+        "altup_correct_coef.weight",
     ];
-    shape.len() < 2 || !ends(".weight") || small.into_iter().any(ends)
+    shape.len() < 2 || !ends(".weight") || (small.into_iter().any(ends) && !ends("ple_conv1d.weight"))
+}
+
+/// Whether a matrix keeps its format when the others are quantised: it is small, and all others depend on it.
+pub(crate) fn keeps_format(name: &str) -> bool {
+    ["altup_", "laurel_"].iter().any(|part| name.contains(part))
 }
 
 /// All experts of a role as one tensor.
@@ -437,8 +468,34 @@ fn stacked(
         name: to.to_owned(),
         shape,
         format,
-        content: Content::Rows { parts, change: ValueChange::None },
+        content: Content::Rows { parts, zeros: 0, change: ValueChange::None },
     })
+}
+
+/// All shards of a table as one tensor.
+fn joined(
+    to: &str,
+    shards: &BTreeMap<u64, FolderTensor<'_>>,
+    config: &Config,
+) -> Result<Recipe, FolderError> {
+    let damaged = |fact: &str| FolderError::damaged(config.path(), format!("parts of {}: {fact}", quote(to)));
+    let Some((_, first)) = shards.first_key_value() else { return Err(damaged("there are none")) };
+    let (format, columns) = (first.format()?, first.tensor.shape.last().copied().unwrap_or(0));
+    let (mut parts, mut rows) = (Vec::with_capacity(shards.len()), 0_u64);
+    let expected = config.size("split_ngram_parts")?;
+    if shards.len() as u64 != expected || !shards.keys().copied().eq(0..expected) {
+        return Err(damaged(&format!("there are {}, and not {expected}", shards.len())));
+    }
+    for given in shards.values() {
+        let [count, width] = *given.tensor.shape else { return Err(given.shaped("which has no rows")) };
+        if count == 0 || width == 0 || width != columns || given.format()? != format {
+            return Err(damaged("they differ in their width or type"));
+        }
+        rows = rows.saturating_add(count);
+        parts.push(Rows::all(given.name, given.tensor));
+    }
+    let content = Content::Rows { parts, zeros: 0, change: ValueChange::None };
+    Ok(Recipe { name: to.to_owned(), shape: vec![rows, columns], format, content })
 }
 
 /// A tensor of MXFP4, whose scales lie in another of the folder.

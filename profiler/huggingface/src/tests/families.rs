@@ -272,6 +272,27 @@ fn latent_attention_of_deepseek_has_its_scaling() {
 }
 
 #[test]
+fn tokens_without_embeddings_have_rows_of_zeros() {
+    let folder = Folder::of("gemma3n");
+    folder.edit("config.json", |it| {
+        // tokens of pictures and sound
+        it["vocab_size"] = json!(323);
+        // one width for all layers
+        it["intermediate_size"] = json!(96);
+    });
+    let (_place, file) = converted(folder.path(), None);
+    let gguf = Gguf::open(&file).unwrap();
+    assert_eq!(gguf.texts("tokenizer.ggml.tokens").unwrap().unwrap().len(), 323);
+    let old = Gguf::open(converters("gemma3n")).unwrap();
+    for name in ["token_embd.weight", "per_layer_token_embd.weight"] {
+        let [new, old] = [&gguf, &old].map(|gguf| gguf.tensor_bytes(gguf.tensor(name).unwrap()));
+        let (rows, zeros) = new.split_at(old.len());
+        assert_eq!((rows, zeros.len()), (old, old.len() / 320 * 3), "{name}");
+        assert!(zeros.iter().all(|&byte| byte == 0), "{name}");
+    }
+}
+
+#[test]
 fn what_later_architectures_have_no_key_for_is_refused_by_name() {
     let of = |name: &str, change: fn(&mut Json)| {
         let folder = Folder::of(name);
@@ -305,6 +326,35 @@ fn what_later_architectures_have_no_key_for_is_refused_by_name() {
         (of("nemotron_h_moe", |it| it["moe_latent_size"] = json!(8)), "moe_latent_size"),
         (of("nemotron_h_moe", |it| it["n_groups"] = json!(3)), "which does not fit its groups"),
         (of("nemotron_h_moe", |it| it["time_step_limit"] = json!([0.0, 0.1])), "time_step_limit"),
+        (of("qwen4exp", |it| it["output_gate_type"] = json!("silu")), "gates `silu` of delta nets"),
+        (of("qwen4exp", |it| it["output_gate_type"] = json!(null)), "gates `silu` of delta nets"),
+        (
+            of("qwen4exp", |it| it["eos_token_id"] = json!([148, 2])),
+            "n-grams with none or several end tokens",
+        ),
+        (of("qwen4exp", |it| it["eos_token_id"] = json!(320)), "the token that ends n-grams"),
+        (of("qwen4exp", |it| it["split_ngram_parts"] = json!(3)), "there are 2, and not 3"),
+        (of("qwen4exp", |it| it["heads_per_ngram"] = json!(3)), "128 values of n-grams do not fit 6 heads"),
+        (of("qwen4exp", |it| it["hc_count"] = json!(3)), "tensor `output_hc_norm.weight`"),
+        (
+            of("qwen4exp", |it| it["ple_layer_ids"] = json!([4])),
+            "n-grams need a block with a recurrent state",
+        ),
+        (of("qwen4exp", |it| it["ple_layer_ids"] = json!([1, 2])), "n-grams in one block"),
+        (of("qwen4exp", |it| it["indexer_n_heads"] = json!(4)), "which does not fit its heads"),
+        (of("qwen4exp", |it| it["norm_topk_prob"] = json!(false)), "norm_topk_prob"),
+        (
+            of("gemma3n", |it| it["altup_correct_scale"] = json!(false)),
+            "key `altup_correct_scale` with false",
+        ),
+        (of("gemma3n", |it| it["altup_active_idx"] = json!(1)), "gemma3n.altup.active_idx"),
+        (of("gemma3n", |it| it["altup_num_inputs"] = json!(3)), "tensor `altup_proj.weight`"),
+        (of("gemma3n", |it| it["num_kv_shared_layers"] = json!(6)), "gemma3n.attention.shared_kv_layers"),
+        (
+            of("gemma3n", |it| it["activation_sparsity_pattern"] = json!(0.95)),
+            "key `activation_sparsity_pattern` is not a share from 0 to 0.9999 for each layer",
+        ),
+        (of("gemma3n", |it| it["layer_types"][0] = json!("other")), "a layer of type `other`"),
         (of("gemma4", |it| it["hidden_size_per_layer_input"] = json!(256)), "per_layer_token_embd.weight"),
         (of("gemma4", |it| it["num_kv_shared_layers"] = json!(1)), "gemma4.attention.shared_kv_layers"),
         (of("gemma4-e2b", |it| it["num_kv_shared_layers"] = json!(2)), "ffn_down.weight"),

@@ -105,7 +105,7 @@ impl Layer<'_> {
                 let place = (t * heads + head) * width;
                 let out = &mut out[place..][..width];
                 rms_norm(read, &weight, c.norm_epsilon, out);
-                let open = |gate: f32| if net.channel_decay.is_some() { 1.0 } else { gate };
+                let open = |gate: f32| if net.has_sigmoid_gate() { 1.0 } else { gate };
                 let gated = out.iter_mut().zip(&gate[place..]);
                 gated.for_each(|(out, &gate)| *out *= open(gate) * sigmoid(gate));
             }

@@ -1,4 +1,5 @@
-//! Data of a stream beside its rows: tokens' own inputs of each block, and keys and values that later blocks read.
+//! Data of a stream beside its rows: tokens' own inputs of each block, and keys and values that later blocks read. Residual streams, if
+//! there are several, come before those: see [`super::streams`].
 
 use flashplan::internals::model::config::{Config, Role};
 use flashplan::internals::model::source::SourceModel;
@@ -6,6 +7,7 @@ use kernels::{Activation, dequantise};
 use rayon::prelude::*;
 
 use super::products::transposed;
+use super::streams::streams_width;
 use super::{Layer, normed_rows};
 
 /// The blocks whose keys and values later ones read, and the keys' place in a row of [`super::Stream::shared`]; values follow.
@@ -13,7 +15,7 @@ fn owners(c: &Config) -> Vec<(usize, usize)> {
     let mut owners: Vec<usize> = c.attentions().filter_map(|attention| attention.shares).collect();
     owners.sort_unstable();
     owners.dedup();
-    let mut end = 0;
+    let mut end = streams_width(c);
     let place = |owner| {
         let at = end;
         end += 2 * c.attention(owner).kv_width();
@@ -22,9 +24,9 @@ fn owners(c: &Config) -> Vec<(usize, usize)> {
     owners.into_iter().map(place).collect()
 }
 
-/// Values of a token's shared keys and values.
+/// Values of a token's residual streams, if there are several, and of its shared keys and values.
 pub fn shared_width(c: &Config) -> usize {
-    owners(c).last().map_or(0, |&(owner, at)| at + 2 * c.attention(owner).kv_width())
+    owners(c).last().map_or(streams_width(c), |&(owner, at)| at + 2 * c.attention(owner).kv_width())
 }
 
 /// The embeddings of tokens: `[tokens, width]`.
@@ -66,10 +68,10 @@ impl Layer<'_> {
         (half(at), half(at + width))
     }
 
-    /// Adds to the stream what the block makes of its own input of each token, if the model has per-layer embeddings.
-    pub(super) fn own_inputs(&self, x: &mut [f32], tokens: &[u32]) {
+    /// The output of the block's own input of each token, and of the stream that its gate reads; `None` without per-layer embeddings.
+    pub(super) fn own_inputs(&self, x: &[f32], tokens: &[u32]) -> Option<Vec<f32>> {
         let c = self.source.config();
-        let (Some(own), Some(table)) = (c.per_layer_width, self.source.per_layer_embedding()) else { return };
+        let (own, table) = (c.per_layer_width?, self.source.row_table()?);
         let times = |role: Role, x: &[f32]| transposed(&self.times(self.part(role), None, x), tokens.len());
         let mut projected = times(Role::PerLayerProjection, &embedded(self.source, tokens));
         projected.iter_mut().for_each(|value| *value /= (c.width as f32).sqrt());
@@ -84,7 +86,6 @@ impl Layer<'_> {
                 *value = Activation::Gelu.apply(*gate, input);
             }
         });
-        let out = self.normed_by(Role::PerLayerPostNorm, &times(Role::PerLayerOutput, &values));
-        x.iter_mut().zip(out).for_each(|(x, out)| *x += out);
+        Some(self.normed_by(Role::PerLayerPostNorm, &times(Role::PerLayerOutput, &values)))
     }
 }

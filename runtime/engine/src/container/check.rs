@@ -114,12 +114,12 @@ impl Container {
         section: &dyn Fn(&str, &Section) -> Result<(), String>,
     ) -> Result<(), String> {
         let d = &self.directory;
-        let values = d.config.per_layer_values();
+        let expected = d.config.row_table();
         let Some(RowsEntry { table, checksums }) = &d.per_layer_rows else {
-            return if values == 0 { Ok(()) } else { Err("its per-layer embedding is missing".to_owned()) };
+            return if expected.is_none() { Ok(()) } else { Err("its table of rows is missing".to_owned()) };
         };
-        if (table.rows, table.columns) != (d.config.vocabulary, values) || values == 0 {
-            return Err(format!("its per-layer embedding is {} x {}", table.rows, table.columns));
+        if Some((table.rows, table.columns)) != expected.map(|(rows, columns, _)| (rows, columns)) {
+            return Err(format!("its table of rows is {} x {}", table.rows, table.columns));
         }
         section("checksums of the per-layer embedding", checksums)?;
         let in_file = |bytes: u64| match &d.source {
@@ -190,7 +190,7 @@ impl Container {
             None => Err(format!("the tensor {name} is missing")),
         };
         expect("token_embd.weight".to_owned(), false, c.vocabulary, c.width)?;
-        expect("output_norm.weight".to_owned(), true, 1, c.width)?;
+        expect("output_norm.weight".to_owned(), true, 1, c.output_norm_values())?;
         if self.tensor("output.weight").is_some() {
             expect("output.weight".to_owned(), false, c.vocabulary, c.width)?;
         }

@@ -10,7 +10,7 @@
 //! |                     | u32     | 0x01020304  | offset u64 | bytes u64 | bytes | of dir | 0-71 | byte 4096 |
 //! +---------------------+---------+-------------+------------+-----------+-------+--------+------+-----------+
 //! page 1  fixed part      tensors in load order, each on 64 bytes: one sequential read
-//!         per-layer rows  a row for each token, if the model has per-layer embeddings; then checksums u32[tokens]
+//!         per-layer rows  of per-layer embeddings, one for each token, or of n-grams; then checksums u32[rows]
 //!         predictor sets  one section each: matrices of every layer and expert
 //!         thresholds      one section for each level that has them
 //!         neuron tables   per layer: source index of each rank u32[neurons], checksums of each bundle u32[neurons][2]
@@ -94,7 +94,7 @@ pub struct Directory {
     pub fixed: Section,
     /// Tensors of the fixed part; offsets count from its start.
     pub tensors: Vec<TensorEntry>,
-    /// The per-layer embedding; absent if the model has none.
+    /// The per-layer embedding, or the table of n-grams; absent if the model has neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_layer_rows: Option<RowsEntry>,
     /// Predictor sets.
@@ -217,11 +217,17 @@ impl Directory {
             down_transposed: self.down_transposed,
             other_heads,
             sharing_heads: head_shapes(c.attentions().filter(|attention| attention.shares.is_some())),
-            per_layer: self.per_layer_rows.as_ref().map(|rows| PerLayer {
-                width: count(c.per_layer_width.unwrap_or(0)),
-                row_values: count(rows.table.columns),
-                row_bytes: rows.table.format.row_bytes(rows.table.columns) as u64,
+            per_layer: self.per_layer_rows.as_ref().map(|rows| {
+                let (_, columns, reads) = c.row_table().unwrap_or_default();
+                PerLayer {
+                    width: count(c.per_layer_width.unwrap_or(columns)),
+                    row_values: count(columns.saturating_mul(reads)),
+                    row_bytes: rows.table.format.row_bytes(rows.table.columns) as u64,
+                    rows: Some(rows.table.rows as u64).filter(|&rows| rows != c.vocabulary as u64),
+                    reads: count(reads),
+                }
             }),
+            streams: c.stream_sizes(),
             recurrent: c.recurrent(),
             latent: c.latent(),
         }

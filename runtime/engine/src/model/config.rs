@@ -13,6 +13,9 @@
 //! hidden = norm(x)
 //! logits = softcap( logit_scale * head( hidden ) )
 //! ```
+//!
+//! A model with several residual streams, [`Streams`], changes them around each block. A block may add what
+//! hashed [`NGrams`] say of a token.
 
 use kernels::Activation;
 use plans::model::Recurrent;
@@ -24,7 +27,9 @@ mod attention;
 mod check;
 mod error;
 mod mixer;
+mod ngrams;
 mod roles;
+mod streams;
 
 pub use attention::{
     Attention, AttentionBiases, HeadNorm, Latent, LongContext, Pairing, Rope, RopeScaling, Temperature,
@@ -33,7 +38,10 @@ pub(crate) use check::{EXPERTS_USED_MAX, GROUPS_MAX};
 pub use error::ConfigError;
 pub(crate) use mixer::softplus;
 pub use mixer::{ChannelDecay, Convolution, DeltaNet, Mixer, StateSpace};
+pub use ngrams::{NGramHead, NGrams};
 pub use roles::{Role, TensorShape};
+pub use streams::{Mixing, Streams};
+pub(crate) use streams::{as_long, mean_square};
 
 /// The description of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -68,6 +76,12 @@ pub struct Config {
     /// of all blocks, and stays in the file until its token comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_layer_width: Option<usize>,
+    /// The residual streams, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<Streams>,
+    /// Hashed n-grams, if a block has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ngrams: Option<NGrams>,
     /// Rotary embeddings; attention refers to them by index.
     pub ropes: Vec<Rope>,
     /// The blocks, first to last.
@@ -81,6 +95,14 @@ pub struct Block {
     /// The token mixer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixer: Option<Mixer>,
+    /// Rank of a linear branch beside the mixer (Laurel), if there is one. `x` is the stream that the mixer
+    /// reads:
+    ///
+    /// ```text
+    /// x = (x + post_norm(mixer(norm(x))) + norm(x) + branch_norm(up (down norm(x)))) / sqrt(2)
+    /// ```
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch_rank: Option<usize>,
     /// The feed-forward network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed_forward: Option<FeedForward>,
@@ -94,6 +116,18 @@ pub struct Block {
 }
 
 impl Block {
+    /// A block whose inputs are normalised, without anything else.
+    pub(super) fn plain(mixer: Option<Mixer>, feed_forward: Option<FeedForward>) -> Self {
+        Self {
+            mixer,
+            branch_rank: None,
+            feed_forward,
+            norms: Norms::Before,
+            residual_scale: 1.0,
+            output_scale: false,
+        }
+    }
+
     /// The attention, if the mixer is one.
     pub fn attention(&self) -> Option<&Attention> {
         self.mixer.as_ref().and_then(Mixer::attention)
@@ -130,17 +164,19 @@ pub enum Norms {
     After,
     /// Normalises input and output.
     Both,
+    /// Normalises neither; gated streams are normalised themselves.
+    Neither,
 }
 
 impl Norms {
     /// Whether the input is normalised.
     pub fn before(self) -> bool {
-        self != Self::After
+        matches!(self, Self::Before | Self::Both)
     }
 
     /// Whether the output is normalised.
     pub fn after(self) -> bool {
-        self != Self::Before
+        matches!(self, Self::After | Self::Both)
     }
 }
 
@@ -153,6 +189,10 @@ pub struct FeedForward {
     pub neurons: usize,
     /// The activation; it decides whether there are gates.
     pub activation: Activation,
+    /// The cutoff of gates, if only the highest count, in standard deviations above the mean of a token's gates. A
+    /// gate `g` becomes `max(g - mean - cutoff * deviation, 0)` before the activation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate_cutoff: Option<f32>,
     /// Whether gate, up and down have biases.
     pub biases: bool,
     /// Whether the network is always in memory, such as the dense networks of a mixture's first blocks. It
@@ -306,6 +346,53 @@ impl Config {
         self.attentions().filter(|attention| attention.shares.is_none())
     }
 
+    /// Sizes of the residual streams and of projections between them; `None` if there is one stream.
+    pub fn stream_sizes(&self) -> Option<plans::model::Streams> {
+        let streams = self.streams?;
+        let rank = self.blocks.iter().filter_map(|block| block.branch_rank).max().unwrap_or(0);
+        let projected = match streams.mixing {
+            // a branch's vector and its packed copy, or the packed copy of a stream
+            Mixing::Alternating => (2 * rank).max(self.width),
+            // normalised streams, and gates or keys as long; the gates' low-rank vector, or a value
+            Mixing::Gated { rank } => 2 * self.streams_width() + rank.max(self.width),
+        };
+        let ngrams = self.ngrams.as_ref().map_or(0, NGrams::values);
+        let projected_values = projected.max(ngrams) as u32;
+        Some(plans::model::Streams { count: streams.count as u32, projected_values })
+    }
+
+    /// Values of all residual streams of a token.
+    pub fn streams_width(&self) -> usize {
+        self.streams.map_or(1, |streams| streams.count) * self.width
+    }
+
+    /// Values of the norm before the head.
+    pub fn output_norm_values(&self) -> usize {
+        if self.streams.is_some_and(Streams::are_gated) { self.streams_width() } else { self.width }
+    }
+
+    /// The n-grams of a block.
+    pub fn ngrams_of(&self, block: usize) -> Option<&NGrams> {
+        self.ngrams.as_ref().filter(|ngrams| ngrams.block == block)
+    }
+
+    /// Values of a sequence's recurrent state in a block: the mixer's, then the n-grams'.
+    pub fn state_values(&self, block: usize) -> usize {
+        let mixer = self.blocks[block].recurrent().map_or(0, |mixer| mixer.state_values(self.width));
+        let ngrams = self.ngrams_of(block).map_or(0, |ngrams| ngrams.state_values(self.streams_width()));
+        mixer + ngrams
+    }
+
+    /// Rows and columns of the table that stays in the file until its rows are used, and the rows of a token;
+    /// `None` without one.
+    pub fn row_table(&self) -> Option<(usize, usize, usize)> {
+        let per_layer = self.per_layer_width.map(|_| (self.vocabulary, self.per_layer_values(), 1));
+        per_layer.or_else(|| {
+            let ngrams = self.ngrams.as_ref()?;
+            Some((ngrams.rows, ngrams.row_width, ngrams.heads.len()))
+        })
+    }
+
     /// Values of a token's per-layer embedding, all blocks together; 0 without one.
     pub fn per_layer_values(&self) -> usize {
         self.per_layer_width.map_or(0, |width| width * self.blocks.len())
@@ -317,7 +404,7 @@ impl Config {
         let all = || self.blocks.iter().filter_map(|block| block.mixer.as_ref());
         let most = |of: &dyn Fn(&Mixer) -> usize| all().map(of).max().unwrap_or(0) as u32;
         recurrent().next().map(|_| Recurrent {
-            state_values: recurrent().map(|mixer| mixer.state_values(self.width) as u64).sum(),
+            state_values: (0..self.blocks.len()).map(|block| self.state_values(block) as u64).sum(),
             projected_values: most(&|mixer| mixer.projected_values(self.width)),
             mixed_values: most(&|mixer| mixer.mixed_values(self.width)),
         })

@@ -114,7 +114,7 @@ pub struct SourceModel<'a> {
     token_embedding: TensorSpan,
     output_norm: TensorSpan,
     output: Option<TensorSpan>,
-    per_layer_embedding: Option<TensorSpan>,
+    row_table: Option<TensorSpan>,
     blocks: Vec<Block>,
     /// The block of each layer.
     layers: Vec<usize>,
@@ -210,11 +210,12 @@ impl<'a> SourceModel<'a> {
         let mut roles = Roles::new(&gguf, &names);
         let (width, vocabulary) = (config.width, config.vocabulary);
         let token_embedding = roles.matrix("token_embd.weight", vocabulary, width);
-        let output_norm = roles.matrix(names.output_norm.unwrap_or("output_norm.weight"), 1, width);
+        let norm_values = config.output_norm_values();
+        let output_norm = roles.matrix(names.output_norm.unwrap_or("output_norm.weight"), 1, norm_values);
         let output = roles.optional("output.weight", vocabulary, width);
-        let per_layer_embedding = config
-            .per_layer_width
-            .map(|_| roles.matrix("per_layer_token_embd.weight", vocabulary, config.per_layer_values()));
+        let row_table = config
+            .row_table()
+            .map(|(rows, columns, _)| roles.matrix("per_layer_token_embd.weight", rows, columns));
         let blocks = (0..config.blocks.len()).map(|block| roles.block(block, &config)).collect();
         let layers = (0..config.layers()).map(|layer| config.block_of(layer)).collect();
         if config.ropes.iter().any(|rope| !rope.divisors.is_empty()) {
@@ -229,7 +230,7 @@ impl<'a> SourceModel<'a> {
             problems.extend(tokenizer());
             return Err(SourceError::of(problems));
         }
-        Ok(Self { config, token_embedding, output_norm, output, per_layer_embedding, blocks, layers, gguf })
+        Ok(Self { config, token_embedding, output_norm, output, row_table, blocks, layers, gguf })
     }
 
     /// Replaces the activation that the file says or implies.
@@ -272,9 +273,10 @@ impl<'a> SourceModel<'a> {
         self.output.map(|place| self.view(place))
     }
 
-    /// `[vocabulary, blocks * own]`: each block's own embedding of a token, if the model has them.
-    pub fn per_layer_embedding(&self) -> Option<Matrix<'_>> {
-        self.per_layer_embedding.map(|place| self.view(place))
+    /// The table of [`Config::row_table`]: each block's own embedding of a token, `[vocabulary, blocks * own]`, or
+    /// rows of n-grams.
+    pub fn row_table(&self) -> Option<Matrix<'_>> {
+        self.row_table.map(|place| self.view(place))
     }
 
     /// A tensor of a block that every token uses, if the model has it.
@@ -422,6 +424,12 @@ impl<'g> Roles<'g> {
                 return if all.rows == 0 { all } else { all.rows(layer * rows..(layer + 1) * rows) };
             }
             Role::PerLayerNorm => return self.matrix(own, rows, columns),
+            Role::StreamsOpen | Role::StreamsJoin => {
+                // a matrix for each stream but the first
+                let first = self.needed(own, columns, columns, rows / columns.max(1));
+                return if first.rows == 0 { first } else { TensorSpan { rows, ..first } };
+            }
+            Role::OutputGateDown | Role::OutputGateUp => return self.matrix(own, rows, columns),
             _ => {}
         }
         let own = match (own.split_once('.'), role) {

@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use super::matrices::{times, times_prompt};
+use super::matrices::multiply;
 use super::vectors::as_rotations;
 use super::{Phase, Transformer};
 use crate::attention::{Tiling, attend};
@@ -111,7 +111,7 @@ impl Transformer {
 
     /// Writes the rows' queries, `[rows, heads, plain + rotated]`, to the front of `projections`.
     fn make_queries(&mut self, block: usize, latent: Latent, rows: usize) {
-        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.compute.pool, self.compute.kernels);
+        let (c, w) = (&self.config, &self.weights);
         let a = c.attention(block);
         let (stride, queries) = (a.projected_width(), a.heads * latent.query_width());
         let Some(rank) = latent.query_rank else {
@@ -127,13 +127,9 @@ impl Transformer {
         }
         let (parts, out) =
             ([w.matrix(block, Role::QueryUp)], &mut self.buffers.projections[..rows * queries]);
-        if self.compute.phase == Phase::Decode {
-            let low = Inputs::new(low, rank, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, low, (out, 0));
-        } else {
-            let spare = &mut self.buffers.block_output;
-            times_prompt(pool, kernels, self.compute.form, &parts, low, spare, (out, 0));
-        }
+        let words = &mut self.layers.feed_forward.rounded[0];
+        let spare = &mut self.buffers.block_output;
+        multiply(&self.compute, &mut self.fetcher, words, &parts, low, spare, (out, 0));
     }
 
     /// Rotates the end of each query and moves it to its place in `attended`; packs the unrotated fronts:

@@ -1,5 +1,6 @@
 //! Products of matrices with the rows of a step or prompt; threads share the matrices' rows.
 
+use super::{Compute, Phase};
 use crate::fetch::Fetcher;
 use crate::pool::Pool;
 use crate::products::{self, Inputs, form_for, pack_in_place, write_products};
@@ -7,6 +8,27 @@ use kernels::{Form, Input, Kernels, Matrix, Packed};
 
 /// Rows of matrices that are multiplied by all vectors while cached.
 const TOGETHER: usize = 16;
+
+/// Multiplies several matrices by the rows of the current phase: [`times`], or [`times_prompt`], which leaves the
+/// vectors packed. `spare` is as long as they are; `words` has room for rounded vectors.
+pub(super) fn multiply(
+    compute: &Compute,
+    fetcher: &mut Fetcher,
+    words: &mut [f32],
+    parts: &[Matrix<'_>],
+    x: &mut [f32],
+    spare: &mut [f32],
+    out: (&mut [f32], usize),
+) {
+    let Compute { pool, kernels, form, phase, cores: _ } = compute;
+    match phase {
+        Phase::Decode => {
+            let x = Inputs::new(x, parts[0].columns, *form, words);
+            times(pool, fetcher, *kernels, parts, x, out);
+        }
+        Phase::Prefill => times_prompt(pool, *kernels, *form, parts, x, spare, out),
+    }
+}
 
 /// Multiplies several matrices by each of a few vectors: `out[row][first..] = [parts[0] x[row] | parts[1]
 /// x[row] | ...]`. Threads share the matrices' rows, and poll prefetch reads meanwhile.

@@ -9,7 +9,7 @@
 //! bit.
 
 use super::heads::Heads;
-use super::matrices::{times, times_prompt};
+use super::matrices::multiply;
 use super::vectors::{add, as_rotations, norm_rows, post_normed};
 use super::{Phase, Transformer};
 use crate::attention::{Tiling, attend};
@@ -17,7 +17,6 @@ use crate::convolution::convolve;
 use crate::delta_net::Net;
 use crate::kv::{At, Half};
 use crate::model::config::{DeltaNet, Mixer, Role};
-use crate::products::Inputs;
 use crate::state_space::Space;
 use kernels::Rotation;
 
@@ -65,6 +64,9 @@ impl Transformer {
         if let Some(bias) = w.values(block, Role::AttentionOutputBias) {
             out.chunks_exact_mut(c.width).for_each(|out| add(out, bias, 1.0));
         }
+        if let Some(streams) = c.streams.filter(|streams| streams.are_gated()) {
+            return self.inject(block, [Role::MixerGateNorm, Role::MixerInject], streams, rows);
+        }
         let out = post_normed(c, w.values(block, Role::AttentionPostNorm), out, &mut self.buffers.normed);
         add(&mut self.buffers.residual, out, c.blocks[block].residual_scale);
     }
@@ -72,26 +74,21 @@ impl Transformer {
     /// Multiplies the rows' normalised input by the input matrices: `projections: [rows, projected_values]`, from
     /// their first column on.
     pub(super) fn project(&mut self, block: usize, roles: &[Role], rows: usize) {
-        let (c, w, pool, kernels) = (&self.config, &self.weights, &self.compute.pool, self.compute.kernels);
+        let (c, w) = (&self.config, &self.weights);
         let projected = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.projected_values(c.width));
         let mut parts = [w.matrix(block, roles[0]); ROLES_MAX];
         roles.iter().zip(&mut parts).for_each(|(&role, part)| *part = w.matrix(block, role));
         let parts = &parts[..roles.len()];
         let (x, out) =
             (&mut self.buffers.normed[..rows * c.width], &mut self.buffers.projections[..rows * projected]);
-        if self.compute.phase == Phase::Decode {
-            let x = Inputs::new(x, c.width, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, parts, x, (out, 0));
-        } else {
-            let spare = &mut self.buffers.block_output;
-            times_prompt(pool, kernels, self.compute.form, parts, x, spare, (out, 0));
-        }
+        let words = &mut self.layers.feed_forward.rounded[0];
+        let spare = &mut self.buffers.block_output;
+        multiply(&self.compute, &mut self.fetcher, words, parts, x, spare, (out, 0));
     }
 
     /// Makes a delta net's gates and decays from their low-rank vectors, if it has those, in the last columns of
     /// `projections`.
     fn widen_gates(&mut self, block: usize, net: DeltaNet, rows: usize) {
-        let (pool, kernels) = (&self.compute.pool, self.compute.kernels);
         let (stride, rank) = (net.projected_values(), net.low_values() / 2);
         if rank == 0 {
             return;
@@ -104,30 +101,22 @@ impl Transformer {
                 low.copy_from_slice(&row[wide - (2 - at) * rank..][..rank]);
             }
             let (parts, first) = ([self.weights.matrix(block, role)], wide + at * net.value_width());
-            if self.compute.phase == Phase::Decode {
-                let low = Inputs::new(low, rank, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-                times(pool, &mut self.fetcher, kernels, &parts, low, (out, first));
-            } else {
-                let spare = &mut self.buffers.block_output;
-                times_prompt(pool, kernels, self.compute.form, &parts, low, spare, (out, first));
-            }
+            let words = &mut self.layers.feed_forward.rounded[0];
+            let spare = &mut self.buffers.block_output;
+            multiply(&self.compute, &mut self.fetcher, words, &parts, low, spare, (out, first));
         }
     }
 
     /// Multiplies the mixer's result by the output matrix: `block_output: [rows, width]`.
     fn put_out(&mut self, block: usize, role: Role, rows: usize) {
-        let (c, pool, kernels) = (&self.config, &self.compute.pool, self.compute.kernels);
+        let c = &self.config;
         let mixed = c.blocks[block].mixer.as_ref().map_or(0, |mixer| mixer.mixed_values(c.width));
         let (x, out) =
             (&mut self.buffers.attended[..rows * mixed], &mut self.buffers.block_output[..rows * c.width]);
         let parts = [self.weights.matrix(block, role)];
-        if self.compute.phase == Phase::Decode {
-            let x = Inputs::new(x, mixed, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, x, (out, 0));
-        } else {
-            let spare = &mut self.buffers.projections;
-            times_prompt(pool, kernels, self.compute.form, &parts, x, spare, (out, 0));
-        }
+        let words = &mut self.layers.feed_forward.rounded[0];
+        let spare = &mut self.buffers.projections;
+        multiply(&self.compute, &mut self.fetcher, words, &parts, x, spare, (out, 0));
     }
 
     /// Stores the rows' keys and values, unless the block reads another's, and computes `softmax(scale q k^T) v` of their heads over their
@@ -180,6 +169,7 @@ impl Transformer {
             let projected = &mut self.buffers.projections[done * stride..][..count * stride];
             let mixed = &mut self.buffers.attended[done * width..][..count * width];
             let state = states.of(of_sequence[0].sequence, self.kept.at[block]);
+            let state = &mut state[..mixer.state_values(c.width)];
             match mixer {
                 Mixer::Attention(_) => {}
                 Mixer::Convolution(_) => {

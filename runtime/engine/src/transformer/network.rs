@@ -196,6 +196,9 @@ impl Transformer {
 
     /// Adds a network's output to the residual stream.
     fn add_network(&mut self, block: usize, rows: usize) {
+        if let Some(streams) = self.config.streams.filter(|streams| streams.are_gated()) {
+            return self.inject(block, [Role::NetworkGateNorm, Role::NetworkInject], streams, rows);
+        }
         let (c, out) = (&self.config, &self.buffers.block_output[..rows * self.config.width]);
         let weight = self.weights.values(block, Role::FfnPostNorm);
         let out = post_normed(c, weight, out, &mut self.buffers.normed);

@@ -4,12 +4,13 @@
 //! input = (norm(projection embedded / sqrt(width)) + sqrt(own) * own embedding) / sqrt(2)
 //! x += post_norm(output (gelu(gate x) * input))
 //! ```
+//!
+//! With several residual streams, the output is added to all but the first.
 
-use super::matrices::{times, times_prompt};
+use super::Transformer;
+use super::matrices::multiply;
 use super::vectors::{add, post_normed, scale};
-use super::{Phase, Transformer};
 use crate::model::config::Role;
-use crate::products::Inputs;
 use kernels::{Activation, rms_norm_in_place};
 
 /// The vectors that a matrix of the block multiplies.
@@ -48,41 +49,39 @@ impl Transformer {
         let out = &self.buffers.block_output[..rows * c.width];
         let weight = self.weights.values(block, Role::PerLayerPostNorm);
         let out = post_normed(c, weight, out, &mut self.buffers.normed);
-        add(&mut self.buffers.residual, out, 1.0);
+        match c.streams {
+            None => add(&mut self.buffers.residual, out, 1.0),
+            Some(streams) => {
+                let all = self.buffers.streams.chunks_exact_mut(streams.count * c.width);
+                for (all, out) in all.zip(out.chunks_exact(c.width)) {
+                    all.chunks_exact_mut(c.width).skip(1).for_each(|stream| add(stream, out, 1.0));
+                }
+            }
+        }
     }
 
     /// Multiplies rows of the model's width by a matrix, into a part of `projections`.
     fn narrow(&mut self, block: usize, role: Role, of: Of, rows: usize, to: std::ops::Range<usize>) {
-        let (width, pool, kernels) = (self.config.width, &self.compute.pool, self.compute.kernels);
-        let x = match of {
-            Of::Embeddings => &self.buffers.own_inputs[..rows * width],
-            Of::Stream => &self.buffers.residual[..rows * width],
-        };
+        let elements = rows * self.config.width;
+        // a prompt's product leaves its input packed
+        let x = &mut self.buffers.normed[..elements];
+        x.copy_from_slice(match of {
+            Of::Embeddings => &self.buffers.own_inputs[..elements],
+            Of::Stream => &self.buffers.residual[..elements],
+        });
         let (parts, out) = ([self.weights.matrix(block, role)], &mut self.buffers.projections[to]);
-        if self.compute.phase == Phase::Decode {
-            let x = Inputs::new(x, width, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, x, (out, 0));
-        } else {
-            // the product leaves its input packed
-            let packed = &mut self.buffers.normed[..rows * width];
-            packed.copy_from_slice(x);
-            let spare = &mut self.buffers.block_output;
-            times_prompt(pool, kernels, self.compute.form, &parts, packed, spare, (out, 0));
-        }
+        let words = &mut self.layers.feed_forward.rounded[0];
+        let spare = &mut self.buffers.block_output;
+        multiply(&self.compute, &mut self.fetcher, words, &parts, x, spare, (out, 0));
     }
 
     /// Multiplies the gated inputs, the front of `projections`, by the output matrix: `block_output: [rows,
     /// width]`.
     fn widen_inputs(&mut self, block: usize, own: usize, rows: usize) {
-        let (width, pool, kernels) = (self.config.width, &self.compute.pool, self.compute.kernels);
         let parts = [self.weights.matrix(block, Role::PerLayerOutput)];
         let (x, spare) = self.buffers.projections.split_at_mut(rows * own);
-        let out = &mut self.buffers.block_output[..rows * width];
-        if self.compute.phase == Phase::Decode {
-            let x = Inputs::new(x, own, self.compute.form, &mut self.layers.feed_forward.rounded[0]);
-            times(pool, &mut self.fetcher, kernels, &parts, x, (out, 0));
-        } else {
-            times_prompt(pool, kernels, self.compute.form, &parts, x, spare, (out, 0));
-        }
+        let out = &mut self.buffers.block_output[..rows * self.config.width];
+        let words = &mut self.layers.feed_forward.rounded[0];
+        multiply(&self.compute, &mut self.fetcher, words, &parts, x, spare, (out, 0));
     }
 }

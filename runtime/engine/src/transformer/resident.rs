@@ -25,6 +25,8 @@ pub(super) struct Resident<'a> {
     /// Gate, up and down.
     roles: [Role; 3],
     activation: Activation,
+    /// Deviations above the mean of a row's gates that a gate must exceed.
+    cutoff: Option<f32>,
     /// Neurons.
     count: usize,
 }
@@ -39,8 +41,9 @@ impl<'a> Resident<'a> {
         roles: [Role; 3],
         count: usize,
     ) -> Option<Self> {
-        let activation = config.blocks[block].feed_forward.as_ref()?.activation;
-        Some(Self { config, weights, pool, kernels, form, block, roles, activation, count })
+        let network = config.blocks[block].feed_forward.as_ref()?;
+        let (activation, cutoff) = (network.activation, network.gate_cutoff);
+        Some(Self { config, weights, pool, kernels, form, block, roles, activation, cutoff, count })
     }
 
     /// Computes the factor of each row's output.
@@ -58,6 +61,9 @@ impl<'a> Resident<'a> {
     fn activate(&self, values: &mut [f32], rows: usize) {
         let (count, each) = (self.count, self.inputs() * self.count);
         for row in 0..rows {
+            if let Some(cutoff) = self.cutoff {
+                cut_off(&mut values[row * each..][..count], cutoff);
+            }
             for neuron in 0..count {
                 let [gate, up] = [0, each - count].map(|half| values[row * each + half + neuron]);
                 values[row * count + neuron] = self.activation.apply(gate, up);
@@ -133,4 +139,13 @@ impl<'a> Resident<'a> {
             add(out, made, gate);
         }
     }
+}
+
+/// Replaces gates by what they exceed `cutoff` standard deviations above their mean by, or zero.
+fn cut_off(gates: &mut [f32], cutoff: f32) {
+    let count = gates.len() as f32;
+    let mean = gates.iter().sum::<f32>() / count;
+    let variance = gates.iter().map(|gate| (gate - mean) * (gate - mean)).sum::<f32>() / count;
+    let least = mean + cutoff * variance.sqrt();
+    gates.iter_mut().for_each(|gate| *gate = (*gate - least).max(0.0));
 }

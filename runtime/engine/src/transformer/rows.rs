@@ -24,8 +24,11 @@ pub(super) struct Buffers {
     pub(super) attended: Slab<f32>,
     /// Cosines and sines of the rows' positions.
     pub(super) rotations: Slab<f32>,
-    /// Embeddings, `[rows, width]`, then per-layer embeddings, `[rows, blocks, own width]`; empty without them.
+    /// Embeddings, `[rows, width]`, then per-layer embeddings, `[rows, blocks, own width]`, or rows of n-grams; empty
+    /// without them.
     pub(super) own_inputs: Slab<f32>,
+    /// Residual streams, `[rows, streams, width]`; empty where there is one.
+    pub(super) streams: Slab<f32>,
 }
 
 /// All buffers of the engine for some rows.
@@ -69,6 +72,7 @@ impl Rows {
             attended,
             rotations,
             own_inputs,
+            streams,
             router,
             values,
             sums,
@@ -77,7 +81,16 @@ impl Rows {
         ] = sizes.elements().map(next);
         let gathered = gathered.join(rest);
         Self {
-            buffers: Buffers { residual, normed, block_output, projections, attended, rotations, own_inputs },
+            buffers: Buffers {
+                residual,
+                normed,
+                block_output,
+                projections,
+                attended,
+                rotations,
+                own_inputs,
+                streams,
+            },
             of_neurons: NeuronRows { router, values, sums, members: members.cast(), gathered },
         }
     }
@@ -85,7 +98,7 @@ impl Rows {
     /// The memory that the buffers were cut from.
     pub(super) fn whole(self) -> Slab<f32> {
         let Self { buffers, of_neurons } = self;
-        let Buffers { residual, normed, block_output, projections, attended, rotations, own_inputs } =
+        let Buffers { residual, normed, block_output, projections, attended, rotations, own_inputs, streams } =
             buffers;
         let NeuronRows { router, values, sums, members, gathered } = of_neurons;
         [
@@ -95,6 +108,7 @@ impl Rows {
             attended,
             rotations,
             own_inputs,
+            streams,
             router,
             values,
             sums,

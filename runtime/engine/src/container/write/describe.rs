@@ -41,7 +41,7 @@ pub fn describe_index(contents: Contents<'_>) -> io::Result<Written> {
         tensors.push(TensorEntry { name, format, rows, columns, offset });
     }
     let unhashed = |offset, bytes| Section { offset, bytes, hash: "0".repeat(64) };
-    let per_layer_rows = source.per_layer_embedding().map(|rows| {
+    let per_layer_rows = source.row_table().map(|rows| {
         let in_file = source.gguf().place_of_bytes(rows.bytes).unwrap_or(0);
         let checksums = (rows.rows as u64 * 4).next_multiple_of(PAGE_BYTES);
         let offset = PAGE_BYTES + own_bytes.next_multiple_of(PAGE_BYTES);

@@ -76,7 +76,7 @@ pub(super) fn write_per_layer(
     source: &SourceModel<'_>,
     in_file: Option<u64>,
 ) -> io::Result<Option<RowsEntry>> {
-    let Some(matrix) = source.per_layer_embedding() else { return Ok(None) };
+    let Some(matrix) = source.row_table() else { return Ok(None) };
     let table = per_layer_table(matrix, in_file.unwrap_or(out.position));
     if in_file.is_none() {
         for rows in matrix.bytes.chunks(PIECE_BYTES) {

@@ -97,9 +97,9 @@ fn write_index_part(
     hasher.update(&[0; PAGE_BYTES as usize][..(bytes - end) as usize]);
     let fixed = Section { offset: own_offset, bytes, hash: hex(hasher.finalize()) };
     out.pad()?;
-    let in_file = source.per_layer_embedding().map(|rows| place(rows.bytes)).transpose()?;
+    let in_file = source.row_table().map(|rows| place(rows.bytes)).transpose()?;
     let per_layer_rows = write_per_layer(&mut out, source, in_file)?;
-    see(source.per_layer_embedding().map_or(0, |rows| rows.bytes.len() as u64))?;
+    see(source.row_table().map_or(0, |rows| rows.bytes.len() as u64))?;
 
     let mut tables: Vec<u32> = Vec::new();
     for (layer, order) in orders.iter().enumerate() {

@@ -85,17 +85,13 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
         (Role::SharedDown, "ffn_down.weight"),
     ];
     let others = if has_experts { shared.to_vec() } else { Vec::new() };
-    // published files have keys and values of all layers
-    let of_layer =
-        |layer: usize| ["attn_k", "attn_v", "attn_k_norm"].map(|name| format!("blk.{layer}.{name}.weight"));
-    let sharing = (0..owners.len()).filter(|&layer| owners[layer].is_some());
-    let unused = sharing.flat_map(of_layer).collect();
+    let unused = unused(&owners);
     (config, Names { others, unused, ..Names::default() })
 }
 
 /// The layer whose keys and values each layer reads, if they are not its own. A last layer with a window reads
 /// the last earlier layer with one, and a layer without a window the last earlier layer without.
-fn owners(k: &Keys<'_>, windowed: &[bool]) -> Vec<Option<usize>> {
+pub(super) fn owners(k: &Keys<'_>, windowed: &[bool]) -> Vec<Option<usize>> {
     let shared = k.whole("attention.shared_kv_layers").unwrap_or(0);
     let own = windowed.len().saturating_sub(shared);
     let owner_of = |layer: usize| {
@@ -106,4 +102,12 @@ fn owners(k: &Keys<'_>, windowed: &[bool]) -> Vec<Option<usize>> {
         owner
     };
     (0..windowed.len()).map(|layer| if layer < own { None } else { owner_of(layer) }).collect()
+}
+
+/// Keys and values of layers that share, which published files have.
+pub(super) fn unused(owners: &[Option<usize>]) -> Vec<String> {
+    let of_layer =
+        |layer: usize| ["attn_k", "attn_v", "attn_k_norm"].map(|name| format!("blk.{layer}.{name}.weight"));
+    let sharing = (0..owners.len()).filter(|&layer| owners[layer].is_some());
+    sharing.flat_map(of_layer).collect()
 }

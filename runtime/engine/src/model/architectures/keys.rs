@@ -223,6 +223,36 @@ impl<'g> Keys<'g> {
         self.number(key).filter(|&number| number != 0.0)
     }
 
+    /// Integers of 0 or more, `least` of them or more; none if the key is absent.
+    pub(super) fn wholes(&self, key: &str, least: usize) -> Option<Vec<u64>> {
+        let value = self.gguf.value(&self.name(key))?;
+        self.ignore(key);
+        let numbers = match value {
+            Value::Array(array) => whole_numbers(array),
+            _ => None,
+        };
+        let numbers: Option<Vec<u64>> =
+            numbers.and_then(|numbers| numbers.into_iter().map(|number| number.try_into().ok()).collect());
+        let numbers = numbers.filter(|numbers| numbers.len() >= least);
+        if numbers.is_none() {
+            self.refuse_value(key, &format!("an array of {least} integers of 0 or more"));
+        }
+        numbers
+    }
+
+    /// A number for each layer; none if the key is absent.
+    pub(super) fn numbers_of_layers(&self, key: &str, layers: usize) -> Option<Vec<f32>> {
+        let value = self.gguf.value(&self.name(key))?;
+        self.ignore(key);
+        match value {
+            Value::Array(Array::F32(numbers)) if numbers.len() >= layers => {
+                return Some(numbers[..layers].to_vec());
+            }
+            _ => self.refuse_value(key, "a number for each layer"),
+        }
+        None
+    }
+
     /// A text.
     pub(super) fn text(&self, key: &str) -> Option<&'g str> {
         let gguf = self.gguf;

@@ -62,6 +62,7 @@ fn delta_net(k: &Keys<'_>, decay: ChannelDecay) -> DeltaNet {
         head_width: k.size("kda.head_dim"),
         taps: k.size("ssm.conv_kernel"),
         grouped: false,
+        sigmoid_gate: false,
         channel_decay: Some(decay),
     }
 }

@@ -15,6 +15,7 @@ mod ernie4_5;
 mod exaone4;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm4moe;
 mod gpt_oss;
@@ -30,6 +31,7 @@ mod olmoe;
 mod phi3;
 mod qwen;
 mod qwen35;
+mod qwen4exp;
 mod smallthinker;
 
 use super::config::{Config, ConfigError, Role};
@@ -40,7 +42,7 @@ use keys::Keys;
 type Read = fn(&Keys<'_>) -> (Config, Names);
 
 /// The readers by architecture, as named in GGUF.
-const READERS: [(&str, Read); 45] = [
+const READERS: [(&str, Read); 47] = [
     ("llama", llama::read),
     ("bamboo", llama::read_bamboo),
     ("mistral3", llama::read_mistral3),
@@ -57,12 +59,14 @@ const READERS: [(&str, Read); 45] = [
     ("qwen3next", qwen35::read_next),
     ("qwen35", qwen35::read_dense),
     ("qwen35moe", qwen35::read_experts),
+    ("qwen4exp", qwen4exp::read),
     ("seed_oss", qwen::read_seed_oss),
     ("olmo2", olmo2::read),
     ("olmoe", olmoe::read),
     ("phi3", phi3::read),
     ("gemma2", gemma2::read),
     ("gemma3", gemma3::read),
+    ("gemma3n", gemma3n::read),
     ("gemma4", gemma4::read),
     ("granite", granite::read_dense),
     ("granitemoe", granite::read_experts),

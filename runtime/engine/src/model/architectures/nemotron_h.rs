@@ -5,9 +5,7 @@
 
 use kernels::Activation;
 
-use super::super::config::{
-    Attention, Block, Config, FeedForward, Gating, Mixer, Norms, Role, Router, StateSpace,
-};
+use super::super::config::{Attention, Block, Config, FeedForward, Gating, Mixer, Role, Router, StateSpace};
 use super::shapes::{Shapes, router, state_space};
 use super::{Keys, Names};
 
@@ -44,7 +42,7 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
             _ => Some(Mixer::Attention(Attention { rope: None, ..shapes.attention(k, block) })),
         };
         let feed_forward = Some(network.clone()).filter(|_| has_network);
-        Block { mixer, feed_forward, norms: Norms::Before, residual_scale: 1.0, output_scale: false }
+        Block::plain(mixer, feed_forward)
     };
     let blocks = (0..shapes.layers).map(block).collect();
     let names = Names { others: vec![(Role::FfnNorm, "attn_norm.weight")], ..Names::default() };
@@ -76,6 +74,7 @@ fn network(k: &Keys<'_>, neurons: &[usize], most: usize) -> FeedForward {
     }
     FeedForward {
         neurons: of_expert.unwrap_or(most),
+        gate_cutoff: None,
         activation: k.activation(Activation::ReluSquared),
         biases: false,
         resident: false,

@@ -46,6 +46,7 @@ fn read(k: &Keys<'_>) -> (Config, Names) {
         head_width: k.size("ssm.state_size"),
         taps: k.size("ssm.conv_kernel"),
         grouped: false,
+        sigmoid_gate: false,
         channel_decay: None,
     };
     if k.size("ssm.inner_size") != net.value_heads.saturating_mul(net.head_width) {

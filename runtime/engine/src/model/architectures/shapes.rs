@@ -3,8 +3,8 @@
 use kernels::Activation;
 
 use super::super::config::{
-    Attention, AttentionBiases, Block, Config, ConfigError, FeedForward, Gating, LongContext, Mixer, Norms,
-    Pairing, Rope, RopeScaling, Router, RouterInput, StateSpace,
+    Attention, AttentionBiases, Block, Config, ConfigError, FeedForward, Gating, LongContext, Mixer, Pairing,
+    Rope, RopeScaling, Router, RouterInput, StateSpace,
 };
 use super::Keys;
 use crate::pooling::Pooling;
@@ -112,6 +112,8 @@ impl Shapes {
             logit_softcap: None,
             pooling: pooling(k),
             per_layer_width: None,
+            streams: None,
+            ngrams: None,
             ropes,
             blocks,
         }
@@ -123,13 +125,7 @@ impl Shapes {
         feed_forward: &FeedForward,
         mixer: impl Fn(usize) -> M,
     ) -> Vec<Block> {
-        let block = |layer| Block {
-            mixer: Some(mixer(layer).into()),
-            feed_forward: Some(feed_forward.clone()),
-            norms: Norms::Before,
-            residual_scale: 1.0,
-            output_scale: false,
-        };
+        let block = |layer| Block::plain(Some(mixer(layer).into()), Some(feed_forward.clone()));
         (0..self.layers).map(block).collect()
     }
 
@@ -215,6 +211,7 @@ impl Shapes {
         FeedForward {
             neurons,
             activation,
+            gate_cutoff: None,
             biases: has("ffn_gate") || has("ffn_gate_exps"),
             router: if experts > 1 { Some(router(k, experts)) } else { None },
             resident: false,

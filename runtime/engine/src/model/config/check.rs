@@ -1,8 +1,8 @@
 //! Checks that a description's numbers are usable and consistent.
 
 use super::{
-    Attention, Block, Config, ConfigError, DeltaNet, Gating, Latent, Mixer, Rope, RopeScaling, Router,
-    RouterInput, StateSpace,
+    Attention, Block, Config, ConfigError, DeltaNet, Gating, Latent, Mixer, Mixing, NGramHead, NGrams, Norms,
+    Rope, RopeScaling, Router, RouterInput, StateSpace, Streams,
 };
 
 /// The most experts of a token; more than any model uses.
@@ -13,6 +13,9 @@ pub(crate) const GROUPS_MAX: usize = 64;
 
 /// The widest per-layer embedding; buffers of rounded vectors hold it.
 const PER_LAYER_WIDTH_MAX: usize = 4096;
+
+/// The most values of a vector that buffers of rounded vectors hold in every model.
+const ROUNDED_MAX: usize = 4096;
 
 /// The most positions of a convolution; more than any model has.
 const TAPS_MAX: usize = 64;
@@ -58,7 +61,25 @@ impl Config {
         if let Some(own) = self.per_layer_width {
             problems.sizes(&[("the width of per-layer embeddings", own, PER_LAYER_WIDTH_MAX)]);
         }
+        if let Some(streams) = self.streams {
+            problems.sizes(&[("the number of residual streams", streams.count, Streams::COUNT_MAX)]);
+            if let Mixing::Gated { rank } = streams.mixing {
+                problems.sizes(&[("the rank of the gates of residual streams", rank, self.width)]);
+            }
+        }
+        if let Some(ngrams) = &self.ngrams {
+            problems.ngrams(ngrams, self);
+        }
         for (layer, block) in self.blocks.iter().enumerate() {
+            let alternates = self.streams.is_some_and(|streams| !streams.are_gated());
+            problems.branch(layer, block, self.width, alternates);
+            if self.streams.is_some_and(Streams::are_gated)
+                && (block.norms != Norms::Neither || block.mixer.is_none() || block.feed_forward.is_none())
+            {
+                let rule =
+                    "gated residual streams have a mixer and a network, and norms of their own".to_owned();
+                problems.contradiction("the layer of a block", layer, rule);
+            }
             match &block.mixer {
                 None => {}
                 Some(Mixer::Attention(attention)) => {
@@ -80,6 +101,15 @@ impl Config {
                     let rule = "a network that is always in memory has neither experts nor biases".to_owned();
                     problems.contradiction("the layer of a network", layer, rule);
                 }
+            }
+            let cutoff = block.feed_forward.as_ref().and_then(|network| network.gate_cutoff);
+            if cutoff.is_some_and(|cutoff| !cutoff.is_finite()) {
+                let found = cutoff.unwrap_or_default();
+                problems.0.push(ConfigError::Constant { what: "the cutoff of gates", found, limit: "" });
+            }
+            if cutoff.is_some() && block.network().is_some() {
+                let rule = "gates of neurons that are read one by one have no cutoff".to_owned();
+                problems.contradiction("the layer of a network", layer, rule);
             }
             if block.network().is_some_and(|own| own != network) {
                 problems.0.push(ConfigError::Differs { what: "feed-forward network", layer });
@@ -189,6 +219,50 @@ impl Problems {
                 self.contradiction("the rotary embedding", rope, format!("there are {}", ropes.len()));
             }
             None => {}
+        }
+    }
+
+    /// Checks that every head's rows are in the table, and that the block can keep their state.
+    fn ngrams(&mut self, ngrams: &NGrams, config: &Config) {
+        let (tokens, heads) = (ngrams.tokens(), ngrams.heads.len());
+        self.sizes(&[
+            ("the number of tokens of n-grams", tokens, NGrams::TOKENS_MAX),
+            ("the number of heads of n-grams", heads, NGrams::HEADS_MAX),
+            ("the number of rows of n-grams", ngrams.rows, u32::MAX as usize),
+            ("the values of a row of n-grams", ngrams.row_width, PER_LAYER_WIDTH_MAX),
+            ("the values of all rows of n-grams", ngrams.values(), ROUNDED_MAX.max(config.width)),
+        ]);
+        self.taps(ngrams.taps);
+        if tokens < 2 || !heads.is_multiple_of(tokens.saturating_sub(1).max(1)) {
+            let rule = format!("equally many read pairs and n-grams of up to {tokens} tokens");
+            self.contradiction("the number of heads of n-grams", heads, rule);
+        }
+        let outside = |head: &NGramHead| {
+            let end = head.offset.checked_add(head.rows);
+            head.rows == 0 || end.is_none_or(|end| end > ngrams.rows as u64)
+        };
+        if ngrams.heads.iter().any(outside) {
+            let rule = "a head of n-grams reads beyond them".to_owned();
+            self.contradiction("the number of rows of n-grams", ngrams.rows, rule);
+        }
+        if !config.streams.is_some_and(Streams::are_gated) || config.per_layer_width.is_some() {
+            let rule = "n-grams are added to gated residual streams, without per-layer embeddings".to_owned();
+            self.contradiction("the block with n-grams", ngrams.block, rule);
+        }
+        if config.blocks.get(ngrams.block).and_then(Block::recurrent).is_none() {
+            let rule = "n-grams need a block with a recurrent state, which keeps theirs".to_owned();
+            self.contradiction("the block with n-grams", ngrams.block, rule);
+        }
+    }
+
+    /// Checks the rank of the branch beside a mixer. It reads the stream before the mixer, which only models
+    /// with several streams keep.
+    fn branch(&mut self, layer: usize, block: &Block, width: usize, alternates: bool) {
+        let Some(rank) = block.branch_rank else { return };
+        self.sizes(&[("the rank of a branch beside a mixer", rank, width)]);
+        if block.mixer.is_none() || !alternates {
+            let rule = "a branch beside its mixer needs several residual streams".to_owned();
+            self.contradiction("the layer of a block", layer, rule);
         }
     }
 

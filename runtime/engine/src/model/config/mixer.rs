@@ -62,6 +62,9 @@ pub struct DeltaNet {
     /// then their alphas.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub grouped: bool,
+    /// Whether the output's gates are sigmoids instead of `SiLU`, as always with `channel_decay`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sigmoid_gate: bool,
     /// Kimi delta attention; absent if a head has one decay. As many key heads as value heads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel_decay: Option<ChannelDecay>,
@@ -85,6 +88,11 @@ impl DeltaNet {
     pub const EPSILON: f32 = 1e-6;
     /// The largest width of a head.
     pub const HEAD_WIDTH_MAX: usize = 512;
+
+    /// Whether the output's gates are sigmoids instead of `SiLU`.
+    pub fn has_sigmoid_gate(&self) -> bool {
+        self.sigmoid_gate || self.channel_decay.is_some()
+    }
 
     /// Width of all keys of a token; also of all queries.
     pub fn key_width(&self) -> usize {

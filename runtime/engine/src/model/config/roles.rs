@@ -3,13 +3,41 @@
 //! Gate, up and down matrices are not included, because they are cut into neurons.
 
 use super::{
-    Attention, ChannelDecay, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Norms,
-    Router, RouterInput, StateSpace,
+    Attention, ChannelDecay, Config, Convolution, DeltaNet, FeedForward, HeadNorm, Latent, Mixer, Mixing,
+    NGrams, Norms, Router, RouterInput, StateSpace, Streams,
 };
 
 /// The role of a tensor that every token uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
+    /// Residual streams after the first, from the embedding: one matrix for each. In the first block.
+    StreamsOpen,
+    /// The norm of the router of streams.
+    StreamsRouterNorm,
+    /// The router of streams.
+    StreamsRouter,
+    /// The coefficients of predictions, a row for each pair of streams.
+    StreamsPredict,
+    /// Keys of n-grams, from their rows: one matrix for each stream.
+    NGramKey,
+    /// The value of n-grams, from their rows.
+    NGramValue,
+    /// The norms of those keys, for each stream.
+    NGramKeyNorm,
+    /// The norms of streams as queries, for each stream.
+    NGramQueryNorm,
+    /// The norms of what n-grams add, before its convolution, for each stream.
+    NGramConvolutionNorm,
+    /// The taps of each value of each stream.
+    NGramTaps,
+    /// The norms of streams before the mixer, for each stream.
+    MixerGateNorm,
+    /// The low-rank vector of the streams' gates before the mixer.
+    MixerGateDown,
+    /// The streams' gates before the mixer.
+    MixerGateUp,
+    /// The weight of the mixer's output in each stream.
+    MixerInject,
     /// The norm of the mixer's input.
     AttentionNorm,
     /// Queries.
@@ -94,6 +122,20 @@ pub enum Role {
     StateOutput,
     /// The norm of attention's output.
     AttentionPostNorm,
+    /// Projection of the mixer's input to the low-rank vector of the branch beside the mixer.
+    BranchDown,
+    /// The branch's output from its low-rank vector.
+    BranchUp,
+    /// The norm of the branch's output.
+    BranchNorm,
+    /// The norms of streams before the network, for each stream.
+    NetworkGateNorm,
+    /// The low-rank vector of the streams' gates before the network.
+    NetworkGateDown,
+    /// The streams' gates before the network.
+    NetworkGateUp,
+    /// The weight of the network's output in each stream.
+    NetworkInject,
     /// The norm of the feed-forward network's input.
     FfnNorm,
     /// The norm of the routed experts' input, if it differs from the shared expert's.
@@ -134,10 +176,14 @@ pub enum Role {
     SharedPostNorm,
     /// The norm of the feed-forward network's output.
     FfnPostNorm,
+    /// The coefficients of corrections, a row for each stream.
+    StreamsCorrect,
     /// The projection of a token's embedding to the block's own input: the block's rows of one matrix.
     PerLayerProjection,
     /// The norm of that projection, the same for all blocks.
     PerLayerNorm,
+    /// The factor of each value of the first stream, as the gate of the block's own input reads it.
+    StreamsScale,
     /// The gate of the block's own input.
     PerLayerGate,
     /// The output projection of the gated input.
@@ -146,6 +192,12 @@ pub enum Role {
     PerLayerPostNorm,
     /// The factor of the residual stream at the end of the block.
     OutputScale,
+    /// The share of streams after the first in the output: one matrix for each. In the last block.
+    StreamsJoin,
+    /// The low-rank vector of the streams' gates before the head. In the last block.
+    OutputGateDown,
+    /// The streams' gates before the head. In the last block.
+    OutputGateUp,
 }
 
 /// A tensor of a block: `rows` of `columns` values.
@@ -161,11 +213,25 @@ pub struct TensorShape {
 
 impl Role {
     /// Number of roles.
-    pub const COUNT: usize = Self::OutputScale as usize + 1;
+    pub const COUNT: usize = Self::OutputGateUp as usize + 1;
 
     /// The name in a container, and in most GGUF files, after `blk.N.`.
     pub fn name(self) -> &'static str {
         match self {
+            Self::StreamsOpen => "altup_proj.weight",
+            Self::StreamsRouterNorm => "altup_router_norm.weight",
+            Self::StreamsRouter => "altup_router.weight",
+            Self::StreamsPredict => "altup_predict_coef.weight",
+            Self::NGramKey => "ple_key.weight",
+            Self::NGramValue => "ple_value.weight",
+            Self::NGramKeyNorm => "ple_norm_key.weight",
+            Self::NGramQueryNorm => "ple_norm_query.weight",
+            Self::NGramConvolutionNorm => "ple_norm_conv.weight",
+            Self::NGramTaps => "ple_conv1d.weight",
+            Self::MixerGateNorm => "hc_attn_norm.weight",
+            Self::MixerGateDown => "hc_attn_down.weight",
+            Self::MixerGateUp => "hc_attn_up.weight",
+            Self::MixerInject => "hc_attn_inject.weight",
             Self::AttentionNorm => "attn_norm.weight",
             Self::Query => "attn_q.weight",
             Self::Key => "attn_k.weight",
@@ -208,6 +274,13 @@ impl Role {
             Self::StateNorm => "ssm_norm.weight",
             Self::StateOutput => "ssm_out.weight",
             Self::AttentionPostNorm => "post_attention_norm.weight",
+            Self::BranchDown => "laurel_l.weight",
+            Self::BranchUp => "laurel_r.weight",
+            Self::BranchNorm => "laurel_post_norm.weight",
+            Self::NetworkGateNorm => "hc_ffn_norm.weight",
+            Self::NetworkGateDown => "hc_ffn_down.weight",
+            Self::NetworkGateUp => "hc_ffn_up.weight",
+            Self::NetworkInject => "hc_ffn_inject.weight",
             Self::FfnNorm => "ffn_norm.weight",
             Self::ExpertsNorm => "pre_ffw_norm_2.weight",
             Self::RouterNorm => "ffn_gate_inp.scale",
@@ -228,12 +301,17 @@ impl Role {
             Self::ExpertsPostNorm => "post_ffw_norm_2.weight",
             Self::SharedPostNorm => "post_ffw_norm_1.weight",
             Self::FfnPostNorm => "post_ffw_norm.weight",
+            Self::StreamsCorrect => "altup_correct_coef.weight",
             Self::PerLayerProjection => "per_layer_model_proj.weight",
             Self::PerLayerNorm => "per_layer_proj_norm.weight",
+            Self::StreamsScale => "altup_correct_scale.weight",
             Self::PerLayerGate => "inp_gate.weight",
             Self::PerLayerOutput => "proj.weight",
             Self::PerLayerPostNorm => "post_norm.weight",
             Self::OutputScale => "layer_output_scale.weight",
+            Self::StreamsJoin => "altup_unembd_proj.weight",
+            Self::OutputGateDown => "output_hc_down.weight",
+            Self::OutputGateUp => "output_hc_up.weight",
         }
     }
 
@@ -272,6 +350,18 @@ impl Role {
                 | Self::PerLayerProjection
                 | Self::PerLayerGate
                 | Self::PerLayerOutput
+                | Self::BranchDown
+                | Self::BranchUp
+                | Self::StreamsOpen
+                | Self::StreamsJoin
+                | Self::NGramKey
+                | Self::NGramValue
+                | Self::MixerGateDown
+                | Self::MixerGateUp
+                | Self::NetworkGateDown
+                | Self::NetworkGateUp
+                | Self::OutputGateDown
+                | Self::OutputGateUp
         );
         !is_matrix
     }
@@ -288,7 +378,8 @@ impl Config {
     /// # Panics
     /// If there is no such block.
     pub fn parts(&self, block: usize) -> Vec<TensorShape> {
-        let (block, width) = (&self.blocks[block], self.width);
+        let (at, width) = (block, self.width);
+        let block = &self.blocks[block];
         let (before, after) = (block.norms.before(), block.norms.after());
         let mixer = match &block.mixer {
             None => Vec::new(),
@@ -304,11 +395,60 @@ impl Config {
         let first = [(before && mixes, Role::AttentionNorm, 1, width)];
         let last = [(after && mixes, Role::AttentionPostNorm, 1, width)];
         let network = block.feed_forward.iter().flat_map(|network| of_network(network, block.norms, width));
+        let branch = block.branch_rank.into_iter().flat_map(|rank| of_branch(rank, width));
         let own_input = self.per_layer_width.into_iter().flat_map(|own| of_own_input(own, width));
         let scale = [(block.output_scale, Role::OutputScale, 1, 1)];
-        let all = first.into_iter().chain(mixer).chain(last).chain(network).chain(own_input).chain(scale);
+        let streams = self.streams.into_iter().flat_map(|streams| self.of_streams(streams, at));
+        let ngrams = self.ngrams_of(at).into_iter().flat_map(|ngrams| self.of_ngrams(ngrams));
+        let mixers = ngrams.chain(first).chain(mixer).chain(last).chain(branch);
+        let all = mixers.chain(network).chain(own_input).chain(scale).chain(streams);
         let there = all.filter(|&(there, ..)| there);
         there.map(|(_, role, rows, columns)| TensorShape { role, rows, columns }).collect()
+    }
+
+    fn of_streams(&self, streams: Streams, block: usize) -> Vec<Possible> {
+        let (count, width, last) = (streams.count, self.width, block == self.blocks.len() - 1);
+        match streams.mixing {
+            Mixing::Alternating => {
+                let others = count.saturating_sub(1) * width;
+                vec![
+                    (block == 0, Role::StreamsOpen, others, width),
+                    (true, Role::StreamsRouterNorm, 1, width),
+                    (true, Role::StreamsRouter, count, width),
+                    (true, Role::StreamsPredict, count * count, count),
+                    (true, Role::StreamsCorrect, count, count),
+                    (self.per_layer_width.is_some(), Role::StreamsScale, 1, width),
+                    (last, Role::StreamsJoin, others, width),
+                ]
+            }
+            Mixing::Gated { rank } => {
+                let all = self.streams_width();
+                vec![
+                    (true, Role::MixerGateNorm, 1, all),
+                    (true, Role::MixerGateDown, rank, all),
+                    (true, Role::MixerGateUp, all, rank),
+                    (true, Role::MixerInject, count, all),
+                    (true, Role::NetworkGateNorm, 1, all),
+                    (true, Role::NetworkGateDown, rank, all),
+                    (true, Role::NetworkGateUp, all, rank),
+                    (true, Role::NetworkInject, count, all),
+                    (last, Role::OutputGateDown, rank, all),
+                    (last, Role::OutputGateUp, all, rank),
+                ]
+            }
+        }
+    }
+
+    fn of_ngrams(&self, ngrams: &NGrams) -> [Possible; 6] {
+        let (all, values) = (self.streams_width(), ngrams.values());
+        [
+            (true, Role::NGramKey, all, values),
+            (true, Role::NGramValue, self.width, values),
+            (true, Role::NGramKeyNorm, 1, all),
+            (true, Role::NGramQueryNorm, 1, all),
+            (true, Role::NGramConvolutionNorm, 1, all),
+            (true, Role::NGramTaps, all, ngrams.taps),
+        ]
     }
 }
 
@@ -371,6 +511,14 @@ fn of_network(network: &FeedForward, norms: Norms, width: usize) -> Vec<Possible
         (network.shared_norms, Role::ExpertsPostNorm, 1, width),
         (network.shared_norms, Role::SharedPostNorm, 1, width),
         (norms.after(), Role::FfnPostNorm, 1, width),
+    ]
+}
+
+fn of_branch(rank: usize, width: usize) -> [Possible; 3] {
+    [
+        (true, Role::BranchDown, rank, width),
+        (true, Role::BranchUp, width, rank),
+        (true, Role::BranchNorm, 1, width),
     ]
 }
 

@@ -7,7 +7,8 @@ use super::*;
 mod cases;
 
 use cases::{
-    BAILINGMOE3, CASES, Case, GEMMA4, GEMMA4_MOE, GEMMA4_SMALL, KIMI_LINEAR, NONE, QWEN35, SMALLTHINKER,
+    BAILINGMOE3, CASES, Case, GEMMA3N, GEMMA4, GEMMA4_MOE, GEMMA4_SMALL, KIMI_LINEAR, NONE, QWEN4EXP, QWEN35,
+    SMALLTHINKER,
 };
 
 impl Case {
@@ -203,7 +204,8 @@ fn every_piece_of_a_description_changes_the_logits() {
         let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
         let of = |layer: usize| case.own(layer).iter().map(move |(name, _)| format!("blk.{layer}.{name}"));
         let outside = case.others.iter().map(|(name, _)| (*name).to_owned());
-        let outside = outside.filter(|name| name.starts_with("per_layer"));
+        let tables = ["per_layer", "altup", "output_hc"];
+        let outside = outside.filter(|name| tables.iter().any(|start| name.starts_with(start)));
         for name in (0..case.different()).flat_map(of).chain(outside) {
             // each tensor by itself replaced by zeros
             let mut changed = bytes.clone();
@@ -219,6 +221,7 @@ fn every_piece_of_a_description_changes_the_logits() {
             "gemma4",
             "gemma4, a mixture",
             "gemma4, per-layer embeddings",
+            "gemma3n",
         ];
         let needed = !case.recurrent.is_empty() || case.rank.is_some() || needs.contains(&case.name);
         if (case.keys)(Writer::new(), "a").bytes() != Writer::new().bytes() && !needed {
@@ -304,6 +307,8 @@ fn in_blocks(name: &str) -> Format {
         _ if name.contains("norm") || name.ends_with("scale.weight") || name.ends_with(".scale") => {
             Format::F32
         }
+        // coefficients of three streams are no block
+        _ if name.contains("altup") => Format::F32,
         _ if name.contains("gate_inp") => Format::F32,
         _ if name.contains("attn_") => Format::Q8_0,
         _ => Format::Q4_0,
@@ -320,6 +325,7 @@ fn heads_and_routers_of_other_kinds_compute_the_references_numbers_in_blocks() {
     for (case, format) in [
         (GEMMA4, in_blocks as fn(&str) -> Format),
         (GEMMA4_SMALL, in_blocks),
+        (GEMMA3N, in_blocks),
         (GEMMA4_MOE, in_blocks),
         (SMALLTHINKER, in_blocks_but_down),
     ] {
@@ -427,6 +433,20 @@ fn descriptions_that_the_engine_has_no_room_for_are_refused() {
     );
     let without = Case { others: &[], ..GEMMA4_SMALL };
     refused(without, "tensor `per_layer_token_embd.weight` is missing");
+    let all = Case {
+        keys: |writer, a| {
+            let cutoffs: Vec<u8> = [0.3_f32; LAYERS].iter().flat_map(|it| it.to_le_bytes()).collect();
+            let writer = (GEMMA4_SMALL.keys)(writer, a).u32(&format!("{a}.altup.num_inputs"), 3);
+            let writer = writer.u32(&format!("{a}.altup.active_idx"), 1);
+            writer.array(&format!("{a}.activation_sparsity_scale"), 6, 2, &cutoffs)
+        },
+        ..GEMMA3N
+    };
+    refused(all, "key `gemma3n.altup.active_idx` is 1, and only 0, the first of the streams, is implemented");
+    refused(Case { others: &GEMMA3N.others[1..], ..GEMMA3N }, "tensor `altup_proj.weight` is missing");
+    let beyond = Case { others: &[("per_layer_token_embd.weight", &[16, 23])], ..QWEN4EXP };
+    refused(beyond, "a head of n-grams reads beyond them");
+    refused(Case { recurrent: &[], ..QWEN4EXP }, "tensor `blk.0.attn_qkv.weight` is missing");
     refused(Case { others: &[], ..GEMMA4 }, "layers without a window need `rope_freqs.weight`");
     refused(
         Case { kv_heads: [0, 2], ..KIMI_LINEAR },

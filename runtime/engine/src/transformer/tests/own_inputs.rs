@@ -1,4 +1,4 @@
-//! Per-layer embeddings: rows read from the file, in every container, and checked.
+//! Per-layer embeddings and n-grams: rows read from the file, in every container, and checked.
 
 use super::*;
 
@@ -35,6 +35,65 @@ fn an_index_reads_rows_from_the_models_file_and_gives_the_bits_of_a_container() 
         all.push((decoded, prompt));
     }
     assert!(all[0] == all[1]);
+}
+
+#[test]
+fn n_grams_read_rows_of_the_tokens_before_in_every_container_and_sequence() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden/architectures/qwen4exp.gguf");
+    let source = SourceModel::open(&path).unwrap();
+    let ngrams = source.config().ngrams.clone().unwrap();
+    let (end, tokens) = (ngrams.end, [7, 9, 148, 11, 12, 13, 14]);
+    assert_eq!((end, ngrams.heads.len()), (148, 4));
+    let rows = |last: [u32; 3]| ngrams.rows_of(&last).collect::<Vec<u32>>();
+    // before an end nothing counts, and pairs do not know the third token
+    assert_eq!(rows([11, 148, 9]), rows([11, 148, 148]));
+    assert_eq!(rows([12, 11, 9])[..2], rows([12, 11, 10])[..2]);
+    assert_ne!(rows([12, 11, 9])[2..], rows([12, 11, 10])[2..]);
+
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("model.gguf");
+    std::fs::copy(&path, &copy).unwrap();
+    let neurons = source.config().ffn_width();
+    let [packed, index] = [container_in_pieces(folder.path(), &source, neurons), index::index(&copy)];
+    let mut all = Vec::new();
+    for container in [&packed, &index] {
+        let buffer_bytes = container.directory.bundle.read_bytes_max().max(8192);
+        for chunk in [2, 5] {
+            let knobs = Knobs {
+                hot: 256,
+                cold: 0,
+                buffers: 9,
+                buffer_bytes,
+                chunk,
+                sequences: 2,
+                ..Knobs::default()
+            };
+            let mut engine = start(container, &plan(container, "dense", &knobs));
+            let before = engine.counters();
+            let row = |at: usize, sequence| Token { token: tokens[at], sequence, position: at };
+            let decoded: Vec<Vec<f32>> =
+                (0..tokens.len()).map(|at| engine.decode(&[row(at, 0)]).unwrap().to_vec()).collect();
+            let after = engine.counters();
+            assert_eq!(after.reads - before.reads, 4 * tokens.len() as u64, "four rows for each token");
+            // a prompt in chunks, whose end is shared with another sequence; both go on together
+            let prompt: Vec<Token> = (0..5).map(|at| row(at, 0)).collect();
+            let found = engine.prefill(&prompt, None).unwrap().to_vec();
+            engine.share(0, 1, 5);
+            let mut both = vec![found];
+            for at in 5..tokens.len() {
+                let logits = engine.decode(&[row(at, 0), row(at, 1)]).unwrap();
+                let (one, other) = logits.split_at(logits.len() / 2);
+                assert!(one == other, "position {at}");
+                both.push(one.to_vec());
+            }
+            all.push((decoded, both));
+        }
+    }
+    assert!(all.iter().all(|other| *other == all[0]));
+    for (found, expected) in all[0].1.iter().zip(&all[0].0[4..]) {
+        assert!(largest_difference(found, expected) < 1e-5);
+    }
 }
 
 #[test]

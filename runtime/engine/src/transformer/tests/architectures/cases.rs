@@ -44,7 +44,7 @@ pub(super) const NONE: Case = Case {
     rank: None,
 };
 
-pub(super) const CASES: [Case; 30] = [
+pub(super) const CASES: [Case; 32] = [
     NONE,
     Case { name: "llama, Mixtral", experts: 4, ..NONE },
     Case {
@@ -241,6 +241,8 @@ pub(super) const CASES: [Case; 30] = [
     GEMMA4,
     GEMMA4_MOE,
     GEMMA4_SMALL,
+    GEMMA3N,
+    QWEN4EXP,
     SMALLTHINKER,
     Case {
         name: "smallthinker, down by neurons",
@@ -495,6 +497,73 @@ pub(super) const GEMMA4_SMALL: Case = Case {
     ..GEMMA4
 };
 
+/// Three residual streams and branches of rank 32. The first layer keeps only its highest gates; the last one reads
+/// the first one's keys and values.
+pub(super) const GEMMA3N: Case = Case {
+    name: "gemma3n",
+    architecture: "gemma3n",
+    head_width: 16,
+    kv_heads: [2; LAYERS],
+    keys: |writer, a| {
+        let cutoffs: Vec<u8> = [0.3_f32, f32::NEG_INFINITY].iter().flat_map(|it| it.to_le_bytes()).collect();
+        writer
+            .u32(&format!("{a}.attention.sliding_window"), 4)
+            .array(&format!("{a}.attention.sliding_window_pattern"), 7, 2, &[1, 1])
+            .u32(&format!("{a}.attention.shared_kv_layers"), 1)
+            .u32(&format!("{a}.embedding_length_per_layer_input"), 32)
+            .u32(&format!("{a}.altup.num_inputs"), 3)
+            .u32(&format!("{a}.altup.active_idx"), 0)
+            .array(&format!("{a}.activation_sparsity_scale"), 6, 2, &cutoffs)
+    },
+    first: &[
+        ("attn_q.weight", &[64, 64]),
+        ("attn_k.weight", &[64, 32]),
+        ("attn_v.weight", &[64, 32]),
+        ("attn_output.weight", &[64, 64]),
+        ("attn_q_norm.weight", &[16]),
+        ("attn_k_norm.weight", &[16]),
+        ("post_attention_norm.weight", &[64]),
+        ("laurel_l.weight", &[64, 32]),
+        ("laurel_r.weight", &[32, 64]),
+        ("laurel_post_norm.weight", &[64]),
+        ("altup_router_norm.weight", &[64]),
+        ("altup_router.weight", &[64, 3]),
+        ("altup_predict_coef.weight", &[3, 9]),
+        ("altup_correct_coef.weight", &[3, 3]),
+        ("altup_correct_scale.weight", &[64]),
+        ("post_ffw_norm.weight", &[64]),
+        ("inp_gate.weight", &[64, 32]),
+        ("proj.weight", &[32, 64]),
+        ("post_norm.weight", &[64]),
+    ],
+    of_layer: &[
+        ("attn_q.weight", &[64, 64]),
+        ("attn_output.weight", &[64, 64]),
+        ("attn_q_norm.weight", &[16]),
+        ("post_attention_norm.weight", &[64]),
+        ("laurel_l.weight", &[64, 32]),
+        ("laurel_r.weight", &[32, 64]),
+        ("laurel_post_norm.weight", &[64]),
+        ("altup_router_norm.weight", &[64]),
+        ("altup_router.weight", &[64, 3]),
+        ("altup_predict_coef.weight", &[3, 9]),
+        ("altup_correct_coef.weight", &[3, 3]),
+        ("altup_correct_scale.weight", &[64]),
+        ("post_ffw_norm.weight", &[64]),
+        ("inp_gate.weight", &[64, 32]),
+        ("proj.weight", &[32, 64]),
+        ("post_norm.weight", &[64]),
+    ],
+    others: &[
+        ("altup_proj.weight", &[64, 64, 2]),
+        ("altup_unembd_proj.weight", &[64, 64, 2]),
+        ("per_layer_token_embd.weight", &[LAYERS * 32, VOCABULARY]),
+        ("per_layer_model_proj.weight", &[64, LAYERS * 32]),
+        ("per_layer_proj_norm.weight", &[32]),
+    ],
+    ..GEMMA4
+};
+
 /// A layer without positions and one with a window; both route before attention.
 pub(super) const SMALLTHINKER: Case = Case {
     name: "smallthinker",
@@ -541,6 +610,88 @@ pub(super) const QWEN35: Case = Case {
         ("post_attention_norm.weight", &[64]),
     ],
     ..NONE
+};
+
+/// [`QWEN35`] with experts, two gated residual streams, and n-grams in the first layer that begin anew behind token 5.
+pub(super) const QWEN4EXP: Case = Case {
+    name: "qwen4exp",
+    architecture: "qwen4exp",
+    experts: 4,
+    keys: |writer, a| {
+        let key = |name: &str| format!("{a}.{name}");
+        let longs = |values: [u64; 4]| values.map(u64::to_le_bytes).concat();
+        (QWEN35.keys)(writer, a)
+            .u32(&key("expert_shared_feed_forward_length"), 80)
+            .u32(&key("hyper_connection.count"), 2)
+            .u32(&key("hyper_connection.low_rank"), 32)
+            .u32(&key("attention.indexer.head_count"), 2)
+            .u32(&key("attention.indexer.key_length"), 16)
+            .u32(&key("attention.indexer.top_k"), 32)
+            .array(&key("attention.compress_ratios"), 5, 2, &[0, 0, 0, 0, 4, 0, 0, 0])
+            .array(&key("ple.layers"), 5, 1, &[0; 4])
+            .u32(&key("ple.ngram_size"), 3)
+            .u32(&key("ple.heads_per_ngram"), 2)
+            .u32(&key("ple.conv_kernel"), 3)
+            .u32(&key("ple.eos_token_id"), 5)
+            .u32(&key("embedding_length_per_layer_input"), 16)
+            .array(&key("ple.layer_multipliers"), 10, 3, &longs([12_345, 777, 990_001, 0])[..24])
+            .array(&key("ple.head_offsets"), 10, 4, &longs([0, 5, 12, 17]))
+            .array(&key("ple.head_vocab_sizes"), 10, 4, &longs([5, 7, 5, 7]))
+    },
+    of_layer: &[
+        ("attn_q.weight", &[64, 128]),
+        ("attn_q_norm.weight", &[16]),
+        ("attn_k_norm.weight", &[16]),
+        ("ffn_gate_shexp.weight", &[64, 80]),
+        ("ffn_up_shexp.weight", &[64, 80]),
+        ("ffn_down_shexp.weight", &[80, 64]),
+        ("ffn_gate_inp_shexp.weight", &[64]),
+        ("hc_attn_norm.weight", &[128]),
+        ("hc_attn_down.weight", &[128, 32]),
+        ("hc_attn_up.weight", &[32, 128]),
+        ("hc_attn_inject.weight", &[128, 2]),
+        ("hc_ffn_norm.weight", &[128]),
+        ("hc_ffn_down.weight", &[128, 32]),
+        ("hc_ffn_up.weight", &[32, 128]),
+        ("hc_ffn_inject.weight", &[128, 2]),
+    ],
+    without: &["attn_norm", "attn_q", "ffn_norm", "output_norm"],
+    recurrent: &[
+        ("attn_qkv.weight", &[64, 2 * 2 * 8 + 4 * 8]),
+        ("attn_gate.weight", &[64, 4 * 8]),
+        ("ssm_alpha.weight", &[64, 4]),
+        ("ssm_beta.weight", &[64, 4]),
+        ("ssm_conv1d.weight", &[4, 64]),
+        ("ssm_dt.bias", &[4]),
+        ("ssm_a", &[4]),
+        ("ssm_norm.weight", &[8]),
+        ("ssm_out.weight", &[4 * 8, 64]),
+        ("ffn_gate_shexp.weight", &[64, 80]),
+        ("ffn_up_shexp.weight", &[64, 80]),
+        ("ffn_down_shexp.weight", &[80, 64]),
+        ("ffn_gate_inp_shexp.weight", &[64]),
+        ("hc_attn_norm.weight", &[128]),
+        ("hc_attn_down.weight", &[128, 32]),
+        ("hc_attn_up.weight", &[32, 128]),
+        ("hc_attn_inject.weight", &[128, 2]),
+        ("hc_ffn_norm.weight", &[128]),
+        ("hc_ffn_down.weight", &[128, 32]),
+        ("hc_ffn_up.weight", &[32, 128]),
+        ("hc_ffn_inject.weight", &[128, 2]),
+        ("ple_key.weight", &[64, 128]),
+        ("ple_value.weight", &[64, 64]),
+        ("ple_norm_key.weight", &[128]),
+        ("ple_norm_query.weight", &[128]),
+        ("ple_norm_conv.weight", &[128]),
+        ("ple_conv1d.weight", &[3, 128]),
+    ],
+    others: &[
+        ("output_hc_norm.weight", &[128]),
+        ("output_hc_down.weight", &[128, 32]),
+        ("output_hc_up.weight", &[32, 128]),
+        ("per_layer_token_embd.weight", &[16, 24]),
+    ],
+    ..QWEN35
 };
 
 /// Delta attention of four heads of 8, then latent attention without positions.
