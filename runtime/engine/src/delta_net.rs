@@ -133,7 +133,8 @@ impl<'a> Net<'a> {
     }
 }
 
-fn sigmoid(x: f32) -> f32 {
+/// `1 / (1 + e^-x)`.
+pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 

@@ -10,7 +10,7 @@
 use super::Transformer;
 use super::matrices::multiply;
 use super::vectors::add;
-use crate::delta_net::as_row;
+use crate::delta_net::{as_row, sigmoid};
 use crate::model::config::{Role, Streams};
 use kernels::{Activation, rms_norm};
 
@@ -94,9 +94,4 @@ impl Transformer {
             }
         }
     }
-}
-
-/// `1 / (1 + e^-x)`.
-pub(super) fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
 }

@@ -6,12 +6,11 @@
 //!
 //! The state is behind the mixer's. A token of 0 there is none: before the beginning.
 
-use super::gated::sigmoid;
 use super::kept::Kept;
 use super::matrices::multiply;
 use super::vectors::add;
 use super::{Token, Transformer};
-use crate::delta_net::as_row;
+use crate::delta_net::{as_row, sigmoid};
 use crate::model::config::{Config, NGrams, Role};
 use kernels::{Activation, rms_norm};
 
