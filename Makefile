@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-gpu setup-check build demo first-token instant-table recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels test-gpu exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json ci \
+.PHONY: help setup setup-arm setup-gpu setup-check build demo first-token instant-table recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels test-gpu exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json publish-check ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels bench-gpu-kernels synth-7b clean
 
 # listed by `make help`
@@ -162,13 +162,13 @@ skipped: ## which tests the last run left out, for what they need of a machine
 	@sort -u target/skipped.txt 2>/dev/null | awk '{ print } END { print "skipped tests, or parts of tests: " NR }'
 
 exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours (PROFILES=oneplus-12 for some of them)
-	$(CARGO) test --locked --release -p planner --test it -- grid:: independent:: --ignored --nocapture
+	$(CARGO) test --locked --release -p flashplan-planner --test it -- grid:: independent:: --ignored --nocapture
 
 test-slow: setup ## what `make test` leaves out for its time
 	$(CARGO) test --locked -- slow:: --ignored
 
 chain-all: setup ## the architectures that make test leaves out, from profile over plan to run: about ten minutes
-	$(CARGO) test --locked -p profiler --test it -- of_the_same_pieces --ignored --nocapture
+	$(CARGO) test --locked -p flashplan-profiler --test it -- of_the_same_pieces --ignored --nocapture
 
 soak: setup ## 10,000 tokens over many prompts through an unreliable device: none wrong, nothing grows
 	$(CARGO) test --locked --release -p flashplan --lib -- --exact transformer::tests::soak::ten_thousand_tokens --ignored --nocapture
@@ -177,7 +177,7 @@ soak: setup ## 10,000 tokens over many prompts through an unreliable device: non
 # no -L for qemu: the libraries that Debian's package brings beside are then found twice, and threads never start
 test-arm: test-arm-kernels ## kernels, flash and engine on Arm, emulated by qemu; the programs built for it
 	@export RUSTC=$(ARM_RUSTC) CARGO_TARGET_DIR=target/arm CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc && \
-	$(CARGO) build --locked --target $(ARM) -p plans -p run -p profiler --bins && \
+	$(CARGO) build --locked --target $(ARM) -p flashplan-plans -p flashplan-run -p flashplan-profiler --bins && \
 	for cpu in $(ARM_CPUS); do echo "== $$cpu" && \
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
 	  $(CARGO) test --locked --target $(ARM) -p flashplan --lib -- flash:: transformer:: --skip soak || exit 1; done
@@ -186,17 +186,17 @@ test-arm-kernels: setup-arm ## the kernels alone on Arm, emulated by qemu: what 
 	@export RUSTC=$(ARM_RUSTC) CARGO_TARGET_DIR=target/arm CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc && \
 	for cpu in $(ARM_CPUS); do echo "== $$cpu" && \
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
-	  $(CARGO) test --locked --target $(ARM) -p kernels --lib || exit 1; done
+	  $(CARGO) test --locked --target $(ARM) -p flashplan-kernels --lib || exit 1; done
 
 # the driver for the processor has subgroups of as many lanes as its vectors: 4, 8 or 16; without NODEVICE_SELECT, Mesa looks for a screen
 test-gpu: export NODEVICE_SELECT = 1
 test-gpu: setup-gpu ## lints, pages and tests of the crate and the feature gpu, which other targets leave out: wgpu takes minutes to build
-	$(CARGO) clippy --locked -p gpu --all-targets -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked -p gpu --no-deps
-	$(CARGO) test --locked -p gpu
-	LP_NATIVE_VECTOR_WIDTH=128 $(CARGO) test --locked -p gpu --lib -- few_vectors same_bits
-	LP_NATIVE_VECTOR_WIDTH=512 $(CARGO) test --locked -p gpu --lib -- few_vectors same_bits
-	$(CARGO) clippy --locked -p profiler --features gpu --lib --bins -- -D warnings
+	$(CARGO) clippy --locked -p flashplan-gpu --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked -p flashplan-gpu --no-deps
+	$(CARGO) test --locked -p flashplan-gpu
+	LP_NATIVE_VECTOR_WIDTH=128 $(CARGO) test --locked -p flashplan-gpu --lib -- few_vectors same_bits
+	LP_NATIVE_VECTOR_WIDTH=512 $(CARGO) test --locked -p flashplan-gpu --lib -- few_vectors same_bits
+	$(CARGO) clippy --locked -p flashplan-profiler --features gpu --lib --bins -- -D warnings
 
 fuzz: seconds = $$((60 * $(MINUTES)))
 fuzz: ## files from anywhere, of every kind that is read, for MINUTES=5 each: no panic, bounded memory, what is read is written the same
@@ -250,7 +250,7 @@ bench-kernels: setup ## what the kernels reach of what this machine's memory giv
 	$(CARGO) run --release --locked -q -p flashplan --example bench_kernels
 
 bench-gpu-kernels: setup ## what the kernels reach on this machine's GPUs; OUT=file for JSON, SIZE=rows and columns
-	$(CARGO) run --release --locked -q -p gpu --example bench_gpu_kernels -- '$(or $(OUT),target/gpu.json)' $(SIZE)
+	$(CARGO) run --release --locked -q -p flashplan-gpu --example bench_gpu_kernels -- '$(or $(OUT),target/gpu.json)' $(SIZE)
 
 synth-7b: setup ## a model of Mistral's shape with planted sparsity, 3.8 GiB, as SYNTH=file; its text is meaningless
 	$(CARGO) build --locked --release -p synth
@@ -332,7 +332,7 @@ golden: ## goldens of every architecture and format (fixtures/golden/architectur
 golden-calls: setup ## expected calls and reasoning out of llama.cpp's tests, in fixtures/golden/calls.json; first make golden
 	$(GOLDEN)/venv/bin/python fixtures/golden/calls.py --llama-cpp $(GOLDEN)/$(LLAMA_SDIST)/vendor/llama.cpp --out $(GOLDEN)/calls.json
 	CASES='$(abspath $(GOLDEN)/calls.json)' TEMPLATES='$(abspath $(GOLDEN)/$(LLAMA_SDIST)/vendor/llama.cpp/models/templates)' \
-	  $(CARGO) test --locked -p run --bin run -- --ignored the_cases_have_the_formats
+	  $(CARGO) test --locked -p flashplan-run --bin run -- --ignored the_cases_have_the_formats
 
 # the model comes in a Python package; llama.cpp's library and its llama-bench are built elsewhere
 smollm2: build ## SmolLM2-135M beside llama.cpp in four formats: LLAMA_LIB=folder of libllama.so, LLAMA_BENCH=path
@@ -350,7 +350,7 @@ smollm2: build ## SmolLM2-135M beside llama.cpp in four formats: LLAMA_LIB=folde
 
 other-z3: setup ## the planner's problems, as SMT-LIB, solved by another version of Z3: the same optima
 	@test -x target/other-z3/bin/python || { $(PYTHON) -m venv target/other-z3 && target/other-z3/bin/pip -q install --disable-pip-version-check z3-solver==4.13.4.0; }
-	$(CARGO) run --quiet --locked --release -p planner --example smt_problems -- target/smt
+	$(CARGO) run --quiet --locked --release -p flashplan-planner --example smt_problems -- target/smt
 	target/other-z3/bin/python fixtures/other_z3.py target/smt
 
 CLIENTS   := fixtures/clients
@@ -438,7 +438,7 @@ templates: $(BUILT) ## fixtures/golden/templates.json: llama.cpp's chat template
 	@$(call client_environment,proofs)
 	target/clients/proofs/bin/python fixtures/golden/templates.py --templates $(GOLDEN)/$(LLAMA_SDIST)/vendor/llama.cpp/models/templates \
 	  --run $(BIN)/run --plan $(SCRIPT)/client.toml --out fixtures/golden/templates.json
-	UPDATE_EXPECT=1 $(CARGO) test --locked -p profiler --test it proofs
+	UPDATE_EXPECT=1 $(CARGO) test --locked -p flashplan-profiler --test it proofs
 
 # the suite comes in jsonschema's source distribution
 SUITE := jsonschema-4.26.0
@@ -450,7 +450,7 @@ schemas: $(BUILT) ## fixtures/golden/schemas.json: JSON-Schema-Test-Suite's sche
 	  --no-binary :all: --dest target/clients $(subst -,==,$(SUITE)) && tar -C target/clients -xzf target/clients/$(SUITE).tar.gz; }
 	target/clients/proofs/bin/python $(CLIENTS)/schemas.py --suite target/clients/$(SUITE)/json --run $(BIN)/run --plan $(SCRIPT)/client.toml \
 	  --out fixtures/golden/schemas.json
-	UPDATE_EXPECT=1 $(CARGO) test --locked -p profiler --test it proofs
+	UPDATE_EXPECT=1 $(CARGO) test --locked -p flashplan-profiler --test it proofs
 
 # the page's sources, its bundler and its tests
 .PHONY: page page-check page-pictures
@@ -491,6 +491,9 @@ api-check: api-json ## that docs/api/flashplan.txt lists them
 api-json: setup
 	@RUSTDOC='$(CURDIR)/fixtures/api/rustdoc' RUSTDOCFLAGS='-Z unstable-options --output-format json --cfg public_api' \
 	  $(CARGO) doc --quiet --locked --no-deps --lib
+
+publish-check: setup ## that every crate builds from what would be published of it
+	$(CARGO) publish --workspace --dry-run --locked --target-dir target/publish
 
 ci: ## what CI runs: check, tests, a smoke of what fuzzing feeds, Arm
 	bash .ci/run

@@ -11,7 +11,7 @@ command = ["cargo", "metadata", "--locked", "--format-version=1"] + [f"--filter-
 metadata = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 packages = {package["id"]: package for package in metadata["packages"]}
 nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-programs = {"front", "run", "profiler"} | ({"planner"} if len(sys.argv) > 2 else set())
+programs = {"flashplan-front", "flashplan-run", "flashplan-profiler"} | ({"flashplan-planner"} if len(sys.argv) > 2 else set())
 linked, todo = set(), [id for id in packages if packages[id]["name"] in programs and packages[id]["source"] is None]
 while todo:
     id = todo.pop()

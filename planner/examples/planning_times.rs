@@ -2,7 +2,7 @@
 //! its profiles read: on every committed profile, or on folders that are named, as they are and with 128 cores.
 //!
 //! ```text
-//! cargo run --release -p planner --example planning_times [-- [--cores 128] FOLDER...]
+//! cargo run --release -p flashplan-planner --example planning_times [-- [--cores 128] FOLDER...]
 //! ```
 
 use std::collections::BTreeMap;

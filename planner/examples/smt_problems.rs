@@ -2,7 +2,7 @@
 //! another version.
 //!
 //! ```text
-//! cargo run --release -p planner --example smt_problems -- FOLDER
+//! cargo run --release -p flashplan-planner --example smt_problems -- FOLDER
 //! ```
 
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! Every committed plan, solved again from the profiles beside it, comes out the same.
-//! `UPDATE_EXPECT=1 cargo test -p planner --test committed_plans` writes what differs anew.
+//! `UPDATE_EXPECT=1 cargo test -p flashplan-planner --test committed_plans` writes what differs anew.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! `KEYS.md` lists every key with its unit and meaning, taken from the types themselves.
-//! `UPDATE_EXPECT=1 cargo test -p plans` renews it.
+//! `UPDATE_EXPECT=1 cargo test -p flashplan-plans` renews it.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../fixtures/fuzz/every.rs"]

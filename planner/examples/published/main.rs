@@ -1,7 +1,7 @@
 //! Writes `device.toml` and `model.toml` of phones and models from published figures: `plans/<phone>/<model>`; and those of computers
 //! that people own, with the mixture of 30B.
 //!
-//! `cargo run -p planner --example published -- FOLDER`, and `--table` prints the paper's results beside what `plan` says. What nobody published is assumed, and every assumption is a sentence in
+//! `cargo run -p flashplan-planner --example published -- FOLDER`, and `--table` prints the paper's results beside what `plan` says. What nobody published is assumed, and every assumption is a sentence in
 //! the files' notes. Source: PowerInfer-2 (v1 and v3), TurboSparse.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program")]

@@ -1,5 +1,5 @@
 //! What README, ARCHITECTURE and the pages of `docs/` quote is what there is: transcripts of `plan`, lines of committed files.
-//! `UPDATE_EXPECT=1 cargo test -p planner --test it -- documents` writes anew what differs.
+//! `UPDATE_EXPECT=1 cargo test -p flashplan-planner --test it -- documents` writes anew what differs.
 //!
 //! A transcript is a fenced block that goes into a folder of committed profiles and calls `plan` there:
 //!

@@ -8,13 +8,13 @@ use plans::Device;
 
 /// The committed profiles, by name.
 const DEVICES: [(&str, &str); 7] = [
-    ("amd-epyc-2c-24g", include_str!("../../amd-epyc-2c-24g/oxide-dense/device.toml")),
-    ("amd-epyc-zen5-2c-24g", include_str!("../../amd-epyc-zen5-2c-24g/oxide-dense/device.toml")),
-    ("intel-xeon-2c-24g", include_str!("../../intel-xeon-2c-24g/oxide-dense/device.toml")),
-    ("oneplus-12", include_str!("../../oneplus-12/qwen3-30b-a3b/device.toml")),
-    ("oneplus-ace-2", include_str!("../../oneplus-ace-2/turbosparse-mistral-7b/device.toml")),
-    ("laptop-16g", include_str!("../../laptop-16g/qwen3-30b-a3b/device.toml")),
-    ("raspberry-pi-5-16g", include_str!("../../raspberry-pi-5-16g/qwen3-30b-a3b/device.toml")),
+    ("amd-epyc-2c-24g", include_str!("../devices/amd-epyc-2c-24g.toml")),
+    ("amd-epyc-zen5-2c-24g", include_str!("../devices/amd-epyc-zen5-2c-24g.toml")),
+    ("intel-xeon-2c-24g", include_str!("../devices/intel-xeon-2c-24g.toml")),
+    ("oneplus-12", include_str!("../devices/oneplus-12.toml")),
+    ("oneplus-ace-2", include_str!("../devices/oneplus-ace-2.toml")),
+    ("laptop-16g", include_str!("../devices/laptop-16g.toml")),
+    ("raspberry-pi-5-16g", include_str!("../devices/raspberry-pi-5-16g.toml")),
 ];
 /// Short names of some.
 const SHORT: [(&str, &str); 1] = [("rpi5", "raspberry-pi-5-16g")];

@@ -62,7 +62,7 @@ const RECORDED: [Recorded; 2] = [
         experts: 128,
         recorded: 6,
         experts_used: 8,
-        text: include_str!("../../../fixtures/routes/qwen3-30b-a3b.csv"),
+        text: include_str!("../../routes/qwen3-30b-a3b.csv"),
     },
     Recorded {
         name: "gpt-oss-120b",
@@ -70,7 +70,7 @@ const RECORDED: [Recorded; 2] = [
         experts: 128,
         recorded: 2,
         experts_used: 4,
-        text: include_str!("../../../fixtures/routes/gpt-oss-120b.csv"),
+        text: include_str!("../../routes/gpt-oss-120b.csv"),
     },
 ];
 

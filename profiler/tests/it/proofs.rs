@@ -1,6 +1,6 @@
 //! `docs/proofs.md`: for each architecture, format and rule what proves that it is computed right, taken from the lists in the code
 //! and from the goldens on disk, so that what is missing shows.
-//! `UPDATE_EXPECT=1 cargo test -p profiler --test it proofs` writes it anew.
+//! `UPDATE_EXPECT=1 cargo test -p flashplan-profiler --test it proofs` writes it anew.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

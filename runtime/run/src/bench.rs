@@ -20,7 +20,7 @@ use terminal::progress::Unit;
 use terminal::{Progress, Rows};
 
 /// The text of a benchmark that is given none; no profile has seen it.
-const TEXT: &str = include_str!("../../../fixtures/texts/bench.txt");
+const TEXT: &str = include_str!("bench.txt");
 /// Times the stream is run.
 const REPEATS: usize = 3;
 
