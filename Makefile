@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-gpu setup-check build demo first-token instant-table recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels test-gpu exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json publish-check ci \
+.PHONY: help setup setup-arm setup-gpu setup-check build demo first-token instant-table fit-table recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels test-gpu exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json publish-check ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels bench-gpu-kernels synth-7b clean
 
 # listed by `make help`
@@ -119,7 +119,10 @@ first-token: build ## seconds from each of FILES="a.gguf b.gguf" to its first to
 	$(PYTHON) fixtures/first_token.py $(BIN)/flashplan $(FILES) $(if $(MEM),--mem $(MEM)) --folder target
 
 instant-table: build ## instant profiles beside full ones of MODELS="a.gguf:8G b.gguf:4G", and what learning gains; FULL=--quick takes a sixth of the time
-	$(PYTHON) fixtures/instant.py $(BIN) $(MODELS) --folder target --full $(FULL)
+	$(PYTHON) fixtures/instant.py $(BIN) $(MODELS) --folder target $(if $(TOKENS),--tokens $(TOKENS)) $(if $(MAX_LOSS),--max-loss $(MAX_LOSS)) --full $(FULL)
+
+fit-table: build ## what `flashplan fit` expects of the GGUF files in FOLDER beside what they reach here, under MEM=4G,8G
+	$(PYTHON) fixtures/fit.py $(BIN) $(FOLDER) $(if $(MEM),--mem $(MEM)) $(if $(TOKENS),--tokens $(TOKENS))
 
 recording: build ## docs/demo.svg: the demo as an animated picture of a terminal
 	@$(PYTHON) fixtures/recording.py docs/demo.svg $(MAKE) --no-print-directory demo BUILT=

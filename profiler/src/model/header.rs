@@ -90,6 +90,7 @@ pub fn describe(context: &Context, source: &Source, options: &ModelOptions) -> a
         stored: vec![StoredLevel { resident_bytes: 0, always_on: level.always_on.clone() }],
         held_out: &Windows::default(),
         losses: Vec::new(),
+        fired: Vec::new(),
         note: format!(
             "Priors in place of measurements: `profile --header` read the header{from} alone. The perplexity is not known, and stands as 1."
         ),

@@ -7,7 +7,7 @@
 //! | misses of caches, by layer and policy | from recorded routes of another mixture, see `Prior` |
 //! | the experts visited most | none is known: experts stay in the file's order, so pinning one is worth no more than chance |
 //! | loss of the level `dense` | at most `LOSS_UPPER`, where vectors are rounded |
-//! | neurons that fire | all of them: a `ReLU` model runs dense |
+//! | neurons that fire, in `ReLU` models | the mean share of a few tokens, `Fired`; of a header alone, all. Such a model runs dense |
 //! | keys and values in blocks, drafts, predictors | left out: plans do not offer them |
 //!
 //! `model.toml` has the origin `instant`, and a note for each prior.
@@ -20,6 +20,7 @@ use plans::file::significant;
 use rayon::prelude::*;
 
 use super::evaluate::{Figures, routed};
+use super::glance::{Fired, Glance};
 use super::reuse::{Miniature, Surfaces, Trace, surfaces};
 use super::space::check_free;
 use super::table;
@@ -132,22 +133,30 @@ fn by_policy(trace: &Trace, neurons: usize, policies: &[Policy]) -> BTreeMap<Pol
     policies.iter().map(|&policy| (policy, of(policy))).collect()
 }
 
-/// A layer's figures: every neuron of the visited experts is requested.
-fn figures(source: &SourceModel<'_>, menu: &Menu, prior: &BTreeMap<Policy, Surfaces>) -> Figures {
+/// A layer's figures: every neuron of the visited experts is requested, and as many fire as did in the few tokens.
+fn figures(
+    source: &SourceModel<'_>,
+    menu: &Menu,
+    prior: &BTreeMap<Policy, Surfaces>,
+    fired: Fired,
+) -> Figures {
     let config = source.config();
     let neurons = config.experts_used() * config.ffn_width();
-    let (count, each) = (neurons as u64, [neurons as f64; 4]);
+    let all = neurons as u64;
+    let known = fired.routed > 0 && !config.activation().always_fires();
+    let fired = if known { fired } else { Fired { routed: all, truly: all, gate: all } };
+    let truly = significant(neurons as f64 * fired.truly as f64 / fired.routed as f64);
     let mut figures = Figures {
-        routed: count,
-        truly: count,
-        gate: count,
-        requested: count,
-        requested_truly: count,
-        requested_gate: count,
+        routed: fired.routed,
+        truly: fired.truly,
+        gate: fired.gate,
+        requested: fired.routed,
+        requested_truly: fired.truly,
+        requested_gate: fired.gate,
         adding: 1,
         added: 1.0,
-        truly_of_token: each,
-        requested_of_token: each,
+        truly_of_token: [truly; 4],
+        requested_of_token: [neurons as f64; 4],
         ..Figures::default()
     };
     for (&policy, surfaces) in prior {
@@ -200,7 +209,7 @@ pub fn profile(
     if source.config().experts() >= MANY_EXPERTS {
         held_out.tokens.iter_mut().for_each(|window| window.truncate(TOKENS_OF_MANY));
     }
-    let perplexity = glance::perplexity(context, &source, &held_out.tokens)?;
+    let Glance { perplexity, fired } = glance::glance(context, &source, &held_out.tokens)?;
     glance::check(&path, perplexity)?;
     let predicted = held_out.predicted().sum::<usize>();
     let losses = vec![perplexity.ln() * predicted as f64; held_out.tokens.len()];
@@ -233,6 +242,7 @@ pub fn profile(
         stored: StoredLevel::all(&menu, &container)?,
         held_out: &held_out,
         losses,
+        fired,
         note: format!(
             "Priors in place of measurements: `profile --instant` read the file once and calibrated nothing. The perplexity is of \
              {predicted} tokens."
@@ -269,6 +279,8 @@ pub(super) struct Found<'a> {
     /// Text that the model was seen to predict, and its negative log likelihood.
     pub(super) held_out: &'a Windows,
     pub(super) losses: Vec<f64>,
+    /// How many neurons fired in it, by layer; nothing where no weight was read.
+    pub(super) fired: Vec<Fired>,
     /// A sentence on the part of the file that was read.
     pub(super) note: String,
 }
@@ -279,8 +291,12 @@ impl Found<'_> {
         let (source, menu) = (self.source, self.menu);
         let prior = Prior::of(source, menu)?;
         let layers = source.config().layers();
-        let all: Vec<Vec<Figures>> =
-            (0..layers).map(|layer| vec![figures(source, menu, prior.layer(layer, layers))]).collect();
+        let all: Vec<Vec<Figures>> = (0..layers)
+            .map(|layer| {
+                let fired = self.fired.get(layer).copied().unwrap_or_default();
+                vec![figures(source, menu, prior.layer(layer, layers), fired)]
+            })
+            .collect();
         let missing = (all.iter().map(|levels| levels[0].missing.clone()))
             .reduce(|sum, of_layer| sum.and(&of_layer))
             .unwrap_or_default();

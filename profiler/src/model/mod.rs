@@ -325,7 +325,7 @@ impl Profile {
         context.stopped()?;
         let [calibration, held_out] = &self.windows;
         if self.layers_done == 0 {
-            glance::check(&self.path, glance::perplexity(context, source, &held_out.tokens)?)?;
+            glance::check(&self.path, glance::glance(context, source, &held_out.tokens)?.perplexity)?;
         }
         work.save(JOB, &[&serde_json::to_vec(job)?])?;
         let sweep = Sweep { context, job, work, source, menu, recording: recording.as_ref() };

@@ -3,6 +3,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use plans::file::read;
+use plans::model::LayerActivity;
 use plans::{Model, Policy};
 use tempfile::TempDir;
 
@@ -42,7 +44,7 @@ impl Place {
     fn done(&self, arguments: &[&str]) -> Model {
         let output = self.profile(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", said(&output));
-        plans::file::read(&self.path("model.toml")).unwrap().value
+        read(&self.path("model.toml")).unwrap().value
     }
 
     #[track_caller]
@@ -89,6 +91,16 @@ fn a_relu_model_runs_dense_and_is_read_in_place() {
     assert_eq!(model.levels.iter().map(|level| &*level.name).collect::<Vec<_>>(), ["dense"]);
     assert!(model.provenance.notes.iter().any(|note| note.contains("a full profile is faster")));
     assert!(here.path("oxide-dense.index").exists() && !here.path("oxide-dense.bundle").exists());
+    // about as many neurons fire in a few tokens as in a full profile
+    let full = fixture("../plans/amd-epyc-zen5-2c-24g/oxide-dense/model.toml");
+    let full = read::<Model>(&full).unwrap().value;
+    for (found, counted) in model.layers.iter().zip(&full.layers) {
+        for of in [|it: &LayerActivity| it.active_gate_fraction, |it: &LayerActivity| it.active_true_fraction]
+        {
+            let ratio = of(found) / of(counted);
+            assert!((0.5..2.0).contains(&ratio), "{found:?} {counted:?}");
+        }
+    }
     let packed = here.done(&["--instant", "--pack", "--name", "packed", file.to_str().unwrap()]);
     assert!(here.path("packed.bundle").exists() && packed.has_priors());
 }
@@ -146,7 +158,7 @@ fn a_header_says_what_the_file_does() {
             server.asked().into_iter().filter(|it| it.path.starts_with("/storage/")).collect();
         let ranges: Vec<_> = asked.iter().map(|it| it.range.clone().unwrap()).collect();
         assert_eq!(ranges, ["bytes=0-1048575"], "a megabyte of {}", bytes.len());
-        let header: Model = plans::file::read(&here.path("model.toml")).unwrap().value;
+        let header: Model = read(&here.path("model.toml")).unwrap().value;
 
         let here = Place::new();
         fs::write(here.path("M-F16.gguf"), &bytes).unwrap();
@@ -155,8 +167,15 @@ fn a_header_says_what_the_file_does() {
         let whole = here.done(&["--instant", "M-F16.gguf"]);
         for other in [&local, &whole] {
             assert_eq!(header.architecture, other.architecture);
-            assert_eq!((&header.layers, &header.reuse), (&other.layers, &other.reuse));
-            assert_eq!(header.levels[0].layers, other.levels[0].layers);
+            assert_eq!(header.reuse, other.reuse);
+            for (of_header, of_other) in header.levels[0].layers.iter().zip(&other.levels[0].layers) {
+                assert_eq!(of_header.misses(Policy::Lru), of_other.misses(Policy::Lru));
+                assert_eq!(of_header.predicted_neurons_mean, of_other.predicted_neurons_mean);
+            }
+            // how many neurons of a ReLU model fire is in its weights
+            let fires = |model: &Model| model.layers.iter().map(|it| it.active_gate_fraction).sum::<f64>();
+            assert_eq!(fires(&header), header.layers.len() as f64);
+            assert_eq!(fires(&header) > fires(other), name == "oxide-dense" && other == &whole);
             let but_tokenizer =
                 |model: &Model| plans::model::Parts { tokenizer_bytes: 0, ..model.parts.clone() };
             assert_eq!(but_tokenizer(&header), but_tokenizer(other));
