@@ -17,7 +17,7 @@ use crate::{Context, Stopped};
 /// Tokens of the check: enough for a mean, and few enough that reading the weights takes most of the time.
 const TOKENS: usize = 32;
 
-/// What a few tokens show.
+/// Figures of a few tokens.
 pub(super) struct Glance {
     pub(super) perplexity: f64,
     /// By layer.
@@ -31,7 +31,7 @@ pub(super) struct Fired {
     pub(super) routed: u64,
     /// Truly active, see [`active`].
     pub(super) truly: u64,
-    /// Those that fire, see `Activation::fires`.
+    /// Neurons that fire, see `Activation::fires`.
     pub(super) gate: u64,
 }
 
