@@ -53,7 +53,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-gpu setup-check build demo first-token instant-table fit-table recording deb dist dist-check setup-dist man test skipped test-slow test-arm test-arm-kernels test-gpu exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json publish-check ci \
+.PHONY: help setup setup-arm setup-gpu setup-check build demo first-token instant-table fit-table recording deb dist dist-check setup-dist man test skipped test-slow test-address test-arm test-arm-kernels test-gpu exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json publish-check ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels bench-gpu-kernels synth-7b clean
 
 # listed by `make help`
@@ -166,6 +166,12 @@ skipped: ## which tests the last run left out, for what they need of a machine
 
 exhaustive: setup ## what plans promise, on every committed device and model, in steps of a percent: hours (PROFILES=oneplus-12 for some of them)
 	$(CARGO) test --locked --release -p flashplan-planner --test it -- grid:: independent:: --ignored --nocapture
+
+# what the sanitizer keeps of freed memory counts as resident
+test-address: setup ## the engine and the kernels under AddressSanitizer, in ten minutes
+	@host=$$(rustc -vV | sed -n 's/^host: //p') && \
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS='-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer' ASAN_OPTIONS=detect_leaks=0 \
+	  $(CARGO) test --locked --target "$$host" --target-dir target/address -p flashplan -p flashplan-kernels --lib -- --skip three_hundred_tokens
 
 test-slow: setup ## what `make test` leaves out for its time
 	$(CARGO) test --locked -- slow:: --ignored

@@ -95,7 +95,8 @@ fn recorded_routes_are_followed_and_weighed_as_the_router_would() {
 
     let buffer_bytes = container.directory.bundle.read_bytes_max();
     let start_with = |routes: Option<Routes>, cold: u32| {
-        let knobs = Knobs { cold, look_ahead: 2, buffers: 4, buffer_bytes, chunk: 5, ..Knobs::default() };
+        // a buffer for every prefetched read, so that none has to give way on a slow machine
+        let knobs = Knobs { cold, look_ahead: 2, buffers: 16, buffer_bytes, chunk: 5, ..Knobs::default() };
         let mut engine = start(&container, &plan(&container, "dense", &knobs));
         engine.replay_routes(routes);
         engine
