@@ -183,6 +183,8 @@ pub struct Rows {
     pub own_inputs: u64,
     /// Residual streams, `[rows, streams, width]`, where there are several.
     pub streams: u64,
+    /// Blocks of positions that attention has chosen, and their scores, `[rows, 2, blocks]`, where it chooses.
+    pub chosen: u64,
 }
 
 /// Whether this many buffers hold [`TRANSPOSED`] neurons wherever a window of reads begins: one read may be used in part.
@@ -278,11 +280,12 @@ impl Rows {
             gathered: 0,
             own_inputs: rows * own_inputs,
             streams: rows * streams,
+            chosen: rows * 2 * u64::from(a.chosen_blocks),
         }
     }
 
     /// Elements of each buffer, in memory order; each buffer starts on a cache line.
-    pub fn elements(&self) -> [u64; 13] {
+    pub fn elements(&self) -> [u64; 14] {
         let Self {
             residual,
             normed,
@@ -297,6 +300,7 @@ impl Rows {
             gathered,
             own_inputs,
             streams,
+            chosen,
         } = *self;
         [
             residual,
@@ -307,6 +311,7 @@ impl Rows {
             rotations,
             own_inputs,
             streams,
+            chosen,
             router,
             neurons,
             sums,

@@ -30,6 +30,7 @@ mod counters;
 mod error;
 mod gated;
 mod heads;
+mod indexer;
 mod kept;
 mod latent;
 mod matrices;

@@ -97,7 +97,7 @@ impl Transformer {
         let kv = KeyValues::new(
             kv_region,
             stored_in(plan.quality.kv()),
-            config.storing().map(|attention| (attention.kv_heads, attention.head_width)),
+            config.kept_heads(),
             plan.context.tokens as usize,
         );
         let kv = if config.latent().is_some() { kv.of_keys() } else { kv };
