@@ -173,8 +173,8 @@ impl<'a> Attention<'a> {
     /// One tile: `[rows, heads]`, all sharing keys and values.
     fn tile<const W: usize>(
         &self,
-        rows: std::ops::Range<usize>,
-        heads: std::ops::Range<usize>,
+        rows: Range<usize>,
+        heads: Range<usize>,
     ) -> [[f32; W]; QUERIES] {
         let count = rows.len() * heads.len();
         let row_of = |query: usize| rows.start + query / heads.len();
@@ -212,7 +212,7 @@ impl<'a> Attention<'a> {
     }
 
     /// The positions that a row sees in the block of `length` from `start`, relative to `start`.
-    fn visible(&self, row: usize, start: usize, length: usize) -> std::ops::Range<usize> {
+    fn visible(&self, row: usize, start: usize, length: usize) -> Range<usize> {
         let position = self.rows[row].position;
         let within = |position: usize| position.saturating_sub(start).min(length);
         within(self.config.first_seen(position))..within(position + 1)
@@ -307,7 +307,7 @@ impl SoFar {
         config: &config::Attention,
         query: usize,
         scores: &mut [f32],
-        visible: std::ops::Range<usize>,
+        visible: Range<usize>,
         out: &mut [f32],
     ) {
         if visible.is_empty() {
@@ -511,7 +511,7 @@ mod tests {
             for (config, sinks) in kinds(heads_count, kv_heads, width) {
                 let sinks = sinks.as_deref();
                 for kernels in kernels_of_all_sets() {
-                    let run = |threads: usize, rows: std::ops::Range<usize>, tiling: Tiling| {
+                    let run = |threads: usize, rows: Range<usize>, tiling: Tiling| {
                         let pool = Pool::new(&vec![0; threads]).expect("threads");
                         let mut out = vec![f32::NAN; rows.len() * config.query_width()];
                         let (at, projections) = (&places[rows.clone()], &projections[rows.start * stride..]);

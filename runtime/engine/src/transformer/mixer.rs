@@ -153,18 +153,18 @@ impl Transformer {
         let attended = &mut self.buffers.attended[..rows * query];
         let order = if self.compute.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
         let sinks = w.values(block, Role::Sinks);
-        let (pool, kernels, kv) = (&self.compute.pool, self.compute.kernels, &self.kept.kv);
+        let (pool, kernels, kept) = (&self.compute.pool, self.compute.kernels, &self.kept.kv);
         // rows before any choice, then the others
         let at = &self.kept.rows;
         let (all, some) = attended.split_at_mut(sees_all * query);
         if sees_all > 0 {
-            attend(pool, kernels, a, sinks, kv, place, &at[..sees_all], projections, order, all);
+            attend(pool, kernels, a, sinks, kept, place, &at[..sees_all], projections, order, all);
         }
         if let Some(indexer) = a.indexer.filter(|_| sees_all < rows) {
             let blocks: &[u32] = bytemuck::cast_slice(&self.buffers.chosen[sees_all * indexer.blocks..]);
             let chosen = Chosen { blocks, count: indexer.blocks, positions: indexer.positions };
             let projections = &projections[sees_all * stride..];
-            attend_chosen(pool, kernels, a, kv, place, &at[sees_all..], projections, chosen, some);
+            attend_chosen(pool, kernels, a, kept, place, &at[sees_all..], projections, chosen, some);
         }
         let attended = &mut self.buffers.attended[..rows * query];
         if a.gate {
