@@ -55,7 +55,7 @@ pub struct Chosen<'a> {
 }
 
 impl Chosen<'_> {
-    /// In the place of a row's first block: the row sees all positions.
+    /// Replaces a row's first block if the row sees all positions.
     pub const ALL: u32 = u32::MAX;
 }
 

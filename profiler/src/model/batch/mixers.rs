@@ -262,10 +262,11 @@ impl Layer<'_> {
         });
     }
 
-    /// `softmax(scale q k^T) v` of each head, window after window, over what each token sees: `[tokens, query_width]`. `chosen` has
-    /// for each token the positions before it that it sees, where an indexer chooses.
+    /// `softmax(scale q k^T) v` of each head, window after window, over what each token sees.
     ///
-    /// *Shapes*: `query: [tokens, query_width]`, `key`, `value: [tokens, kv_width]`.
+    /// Where an indexer chooses, `chosen` has the visible ones of the positions up to each token's own.
+    ///
+    /// *Shapes*: `query` and the result: `[tokens, query_width]`, `key`, `value: [tokens, kv_width]`.
     fn softmaxed(
         &self,
         a: &Attention,

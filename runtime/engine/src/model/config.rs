@@ -402,8 +402,8 @@ impl Config {
         all.filter_map(|(at, block)| Some((at, block.attention()?.indexer?)))
     }
 
-    /// Heads and their width of all that is kept of a token: keys and values of each block that stores them, then
-    /// an indexer's key and a block's mean.
+    /// Heads and their width of all that is kept of a token. First come keys and values of each block that stores
+    /// them. Then come the key of each indexer and, as its value, a block's mean.
     pub fn kept_heads(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let of_attention = self.storing().map(|attention| (attention.kv_heads, attention.head_width));
         of_attention.chain(self.indexers().map(|(_, indexer)| (1, indexer.width)))

@@ -612,8 +612,8 @@ pub(super) const QWEN35: Case = Case {
     ..NONE
 };
 
-/// [`QWEN35`] with experts, two gated residual streams, n-grams in the first layer that begin anew behind token 5, and attention to
-/// four blocks of two positions in the last.
+/// [`QWEN35`] with experts, two gated residual streams, n-grams in the first layer that start again after token 5.
+/// In the last layer, attention to four blocks of two positions.
 pub(super) const QWEN4EXP: Case = Case {
     name: "qwen4exp",
     architecture: "qwen4exp",
