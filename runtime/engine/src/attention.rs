@@ -171,11 +171,7 @@ impl<'a> Attention<'a> {
     }
 
     /// One tile: `[rows, heads]`, all sharing keys and values.
-    fn tile<const W: usize>(
-        &self,
-        rows: Range<usize>,
-        heads: Range<usize>,
-    ) -> [[f32; W]; QUERIES] {
+    fn tile<const W: usize>(&self, rows: Range<usize>, heads: Range<usize>) -> [[f32; W]; QUERIES] {
         let count = rows.len() * heads.len();
         let row_of = |query: usize| rows.start + query / heads.len();
         let (mut queries, mut packed) = ([[0.0; W]; QUERIES], [[0.0; W]; QUERIES]);

@@ -132,6 +132,11 @@ impl Case {
     }
 }
 
+/// A model whose attention chooses four blocks of two positions.
+pub(super) fn of_chosen_blocks() -> Vec<u8> {
+    QWEN4EXP.file()
+}
+
 /// Tolerance relative to the logits' root mean square: sums of 64 to 96 products in another order, in two
 /// layers.
 const SAME: f32 = 2e-5;
