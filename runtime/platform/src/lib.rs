@@ -27,10 +27,9 @@ mod system;
 #[cfg(all(target_os = "macos", not(flashplan_portable)))]
 mod posix;
 
-mod error;
-mod missing;
 #[cfg(not(all(target_os = "linux", not(flashplan_portable))))]
-mod absent;
+mod common;
+mod error;
 mod types;
 
 pub mod affinity;

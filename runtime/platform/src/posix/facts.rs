@@ -5,7 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-pub use crate::absent::*;
+pub use crate::common::absent::*;
 use crate::error::MachineError;
 use crate::types::{Core, CoreClass, CpuTimes, Disk, Footprint};
 
@@ -32,7 +32,7 @@ pub fn largest_cache_bytes() -> u64 {
 }
 
 /// Unknown.
-pub fn cpu_times() -> Option<CpuTimes> {
+pub(crate) fn cpu_times() -> Option<CpuTimes> {
     None
 }
 

@@ -2,30 +2,28 @@
 //!
 //! macOS takes its common parts from here. Linux is built from it with `--cfg flashplan_portable`.
 
-#[path = "../unpinned.rs"]
-pub(crate) mod affinity;
 pub(crate) mod facts;
-#[path = "../sleep.rs"]
-pub(crate) mod wait;
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
+pub(crate) use crate::common::{sleep as wait, unpinned as affinity};
 pub(crate) use crate::unix::terminal;
 use crate::Missing;
+use crate::common::missing;
 
 pub(crate) const NAME: &str = if cfg!(target_os = "linux") { "portable Linux" } else { "this Unix" };
 
 pub(crate) const MISSING: &[Missing] = &[
-    crate::missing::AFFINITY,
-    crate::missing::PAGE_CACHE,
-    crate::missing::DIRECT,
-    crate::missing::URING,
-    crate::missing::HUGE_PAGES,
-    crate::missing::GROUP_MEMORY,
-    crate::missing::GROUP_PROCESSORS,
-    crate::missing::OTHERS,
+    missing::AFFINITY,
+    missing::PAGE_CACHE,
+    missing::DIRECT,
+    missing::URING,
+    missing::HUGE_PAGES,
+    missing::GROUP_MEMORY,
+    missing::GROUP_PROCESSORS,
+    missing::OTHERS,
 ];
 
 pub(crate) mod file {
@@ -38,8 +36,9 @@ pub(crate) mod page_cache {
 }
 
 pub(crate) mod machine {
+    pub(crate) use super::facts::cpu_times;
     pub use super::facts::{
-        core_classes, core_times, cpu_name, cpu_times, disk, disk_name, largest_cache_bytes, memory_group, processor_limit,
+        core_classes, core_times, cpu_name, disk, disk_name, largest_cache_bytes, memory_group, processor_limit,
         ram, setting,
     };
 }
@@ -61,11 +60,7 @@ pub(crate) mod memory {
     use std::io;
     use std::ptr::NonNull;
 
-    #[path = "../../anonymous.rs"]
-    mod anonymous;
-
-    pub use anonymous::Mapping;
-
+    pub use crate::common::anonymous::Mapping;
     pub use crate::unix::{lockable_bytes, read_ahead};
 
     /// Bytes of a page.
@@ -73,7 +68,7 @@ pub(crate) mod memory {
         rustix::param::page_size()
     }
 
-    fn lock(base: NonNull<u8>, bytes: usize) -> io::Result<()> {
+    pub(crate) fn lock(base: NonNull<u8>, bytes: usize) -> io::Result<()> {
         // SAFETY: locking changes no contents and no addresses; what is not mapped is refused.
         Ok(unsafe { rustix::mm::mlock(base.as_ptr().cast(), bytes) }?)
     }

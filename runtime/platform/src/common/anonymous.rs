@@ -5,6 +5,8 @@ use std::ptr::NonNull;
 
 use memmap2::MmapMut;
 
+use crate::system::memory::{lock, page_bytes};
+
 /// Mapped addresses, unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -29,7 +31,7 @@ impl Mapping {
     /// # Errors
     /// The system's.
     pub fn new(bytes: usize, align: usize) -> io::Result<Self> {
-        let spare = if align > super::page_bytes() { align } else { 0 };
+        let spare = if align > page_bytes() { align } else { 0 };
         let mapped = bytes.checked_add(spare).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut pages = MmapMut::map_anon(mapped)?;
         let before = if spare == 0 { 0 } else { pages.as_ptr().addr().wrapping_neg() % align };
@@ -66,6 +68,6 @@ impl Mapping {
     /// # Errors
     /// The system's.
     pub fn lock(&self) -> io::Result<()> {
-        super::lock(self.base, self.bytes)
+        lock(self.base, self.bytes)
     }
 }
