@@ -89,7 +89,8 @@ impl Facts {
     pub fn findings(&self) -> Vec<Finding> {
         let requirements =
             [self.locked(), self.uring(), self.direct(), self.huge(), self.memory(), self.processors()];
-        let given = requirements.into_iter().filter(|one| self.missing.iter().all(|gap| gap.name != one.name));
+        let given =
+            requirements.into_iter().filter(|one| self.missing.iter().all(|gap| gap.name != one.name));
         given.chain(self.missing.iter().map(Finding::absent)).collect()
     }
 
@@ -221,7 +222,11 @@ pub fn text(findings: &[Finding]) -> String {
     let lacking: Vec<&Finding> = findings.iter().filter(|finding| finding.remedy.is_some()).collect();
     if lacking.is_empty() {
         let absent = findings.iter().any(|finding| !finding.exists);
-        let but = if absent { format!(", but {} does not have what is absent", platform::NAME) } else { String::new() };
+        let but = if absent {
+            format!(", but {} does not have what is absent", platform::NAME)
+        } else {
+            String::new()
+        };
         text += &format!("\n\nThis machine lacks nothing that a plan wants{but}.");
     }
     for finding in lacking {

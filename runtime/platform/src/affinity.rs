@@ -1,4 +1,4 @@
-//! The cores on which a thread may run.
+//! The cores that a thread may use.
 //!
 //! Where the platform cannot pin threads, [`PINS`] is false: a set still names cores that exist, and the system chooses among all.
 

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io;
 
 pub use crate::system::file::{
-    change_stamp, create_private_folder, descriptor, free_bytes, id, is_pipe, is_socket, link, name_count, new_file_permissions,
-    open_shared, open_unfollowed, path_id, punch_hole, read_at, set_used, standard_error, standard_output, write_at,
+    change_stamp, create_private_folder, descriptor, free_bytes, id, is_pipe, is_socket, link, name_count,
+    new_file_permissions, open_shared, open_unfollowed, path_id, punch_hole, read_at, set_used,
+    standard_error, standard_output, write_at,
 };
 pub use crate::types::FileId;
 

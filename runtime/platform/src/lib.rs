@@ -48,7 +48,7 @@ pub mod wait;
 pub struct Missing {
     /// Name of the guarantee.
     pub name: &'static str,
-    /// What follows from its absence.
+    /// Consequence of its absence.
     pub consequence: &'static str,
 }
 

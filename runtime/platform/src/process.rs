@@ -2,6 +2,7 @@
 
 pub use crate::error::MachineError;
 pub use crate::system::process::{
-    bytes_fetched, cpu_time, footprint, forget_read_ahead, full_pipe, is_writable, keep_small, kernel_stack_bytes, sleeps,
+    bytes_fetched, cpu_time, footprint, forget_read_ahead, full_pipe, is_writable, keep_small,
+    kernel_stack_bytes, sleeps,
 };
 pub use crate::types::Footprint;

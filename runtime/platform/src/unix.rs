@@ -4,7 +4,8 @@ use std::fs::{self, DirBuilder, File, FileType, Metadata, Permissions};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{
-    DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+    PermissionsExt as _,
 };
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -16,8 +17,9 @@ use crate::types::FileId;
 
 pub(crate) mod file {
     pub use super::{
-        change_stamp, create_private_folder, free_bytes, id, is_pipe, is_socket, link, name_count, new_file_permissions,
-        open_shared, open_unfollowed, path_id, read_at, set_used, standard_error, standard_output, write_at,
+        change_stamp, create_private_folder, free_bytes, id, is_pipe, is_socket, link, name_count,
+        new_file_permissions, open_shared, open_unfollowed, path_id, read_at, set_used, standard_error,
+        standard_output, write_at,
     };
 }
 

@@ -11,10 +11,8 @@ pub(crate) const PAGE_CACHE: Missing = Missing {
     name: "page cache in the memory limit",
     consequence: "the limit covers the process alone: pages of files that the system keeps are beyond it",
 };
-pub(crate) const DIRECT: Missing = Missing {
-    name: "direct reads",
-    consequence: "reads go through the page cache",
-};
+pub(crate) const DIRECT: Missing =
+    Missing { name: "direct reads", consequence: "reads go through the page cache" };
 pub(crate) const URING: Missing =
     Missing { name: "io_uring", consequence: "threads read, which takes more processor time a read" };
 pub(crate) const HUGE_PAGES: Missing =

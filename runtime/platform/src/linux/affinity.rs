@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// Threads stay on their cores.
 pub(crate) const PINS: bool = true;
 
-/// Cores on which a thread may run.
+/// Cores that a thread may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreSet(CpuSet);
 

@@ -16,8 +16,8 @@ pub(crate) mod wait;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use crate::unix::terminal;
 use crate::Missing;
+pub(crate) use crate::unix::terminal;
 
 pub(crate) const NAME: &str = "Linux";
 pub(crate) const MISSING: &[Missing] = &[];
@@ -43,7 +43,7 @@ pub(crate) mod signal {
     pub use crate::unix::signal::*;
 }
 
-/// Limits the time in which sent bytes stay unconfirmed.
+/// Limits how long sent bytes stay unconfirmed.
 pub(crate) fn limit_unconfirmed(
     stream: &socket2::Socket,
     patience: std::time::Duration,

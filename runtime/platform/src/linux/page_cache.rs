@@ -57,7 +57,7 @@ pub fn drop_pages(file: &File, offset: u64, bytes: Option<NonZeroU64>) -> io::Re
 /// Gives a part of a file back to the disk; it reads as zeros then.
 ///
 /// # Errors
-/// The system's, and that of a file system without holes.
+/// The system's; a file system without holes refuses.
 pub fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     Ok(fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)?)
 }

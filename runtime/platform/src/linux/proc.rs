@@ -119,8 +119,7 @@ pub(crate) mod process {
     /// # Errors
     /// [`MachineError`] if there is no such process or `/proc` is missing.
     pub fn footprint(process: Option<u32>) -> Result<Footprint, MachineError> {
-        let path =
-            process.map_or_else(|| "/proc/self/status".to_owned(), |id| format!("/proc/{id}/status"));
+        let path = process.map_or_else(|| "/proc/self/status".to_owned(), |id| format!("/proc/{id}/status"));
         ram::footprint_of(Path::new("/"), &path)
     }
 

@@ -210,7 +210,8 @@ fn times_of(stat: &str, own: &str) -> Option<CpuTimes> {
 #[test]
 fn time_that_is_neither_idle_nor_ours_belongs_to_others() {
     let own = "7 (a b) c) R 1 2 3 4 5 6 7 8 9 10 30 20 0 0";
-    let before = times_of("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1\n", "7 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0").unwrap();
+    let before =
+        times_of("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1\n", "7 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0").unwrap();
     // 60 of users, 30 of the system, 10 stolen; 50 of all are ours
     let after = times_of("cpu  60 0 30 90 10 0 0 10 0 0\n", own).unwrap();
     assert_eq!(after, CpuTimes { all: 200.0, idle: 100.0, own: 50.0, stolen: 10.0 });

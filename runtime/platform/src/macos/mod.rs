@@ -5,9 +5,9 @@ pub(crate) mod page_cache;
 
 use std::io;
 
-pub(crate) use crate::common::{sleep as wait, unpinned as affinity};
 use crate::Missing;
 use crate::common::missing;
+pub(crate) use crate::common::{sleep as wait, unpinned as affinity};
 pub(crate) use crate::posix::{memory, signal};
 pub(crate) use crate::unix::terminal;
 
@@ -32,13 +32,15 @@ pub(crate) mod file {
 pub(crate) mod machine {
     pub use super::facts::{core_classes, cpu_name, disk, largest_cache_bytes, ram};
     pub use crate::common::absent::{core_times, memory_group, processor_limit, setting};
-    pub use crate::posix::facts::disk_name;
     pub(crate) use crate::posix::facts::cpu_times;
+    pub use crate::posix::facts::disk_name;
 }
 
 pub(crate) mod process {
     pub use super::facts::footprint;
-    pub use crate::common::absent::{bytes_fetched, forget_read_ahead, keep_small, kernel_stack_bytes, sleeps};
+    pub use crate::common::absent::{
+        bytes_fetched, forget_read_ahead, keep_small, kernel_stack_bytes, sleeps,
+    };
     pub use crate::unix::{cpu_time, full_pipe, is_writable};
 }
 

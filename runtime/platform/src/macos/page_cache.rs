@@ -55,7 +55,7 @@ pub fn drop_pages(_: &File, _offset: u64, _bytes: Option<NonZeroU64>) -> io::Res
 /// Gives a part of a file back to the disk, whole blocks; it reads as zeros then.
 ///
 /// # Errors
-/// The system's, and that of a file system without holes.
+/// The system's; a file system without holes refuses.
 pub fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let block = rustix::fs::fstatvfs(file)?.f_frsize;
     let first = offset.next_multiple_of(block);

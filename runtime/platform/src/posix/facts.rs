@@ -68,7 +68,7 @@ pub fn disk_name(_folder: &Path) -> Option<String> {
     None
 }
 
-/// The peak of this process, which stands for its present memory, too. POSIX does not tell that of others.
+/// The peak of this process, which stands for its present memory, too. POSIX does not tell the memory of others.
 ///
 /// # Errors
 /// [`MachineError`] for another process.

@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-pub(crate) use crate::common::{sleep as wait, unpinned as affinity};
-pub(crate) use crate::unix::terminal;
 use crate::Missing;
 use crate::common::missing;
+pub(crate) use crate::common::{sleep as wait, unpinned as affinity};
+pub(crate) use crate::unix::terminal;
 
 pub(crate) const NAME: &str = if cfg!(target_os = "linux") { "portable Linux" } else { "this Unix" };
 
@@ -38,13 +38,15 @@ pub(crate) mod page_cache {
 pub(crate) mod machine {
     pub(crate) use super::facts::cpu_times;
     pub use super::facts::{
-        core_classes, core_times, cpu_name, disk, disk_name, largest_cache_bytes, memory_group, processor_limit,
-        ram, setting,
+        core_classes, core_times, cpu_name, disk, disk_name, largest_cache_bytes, memory_group,
+        processor_limit, ram, setting,
     };
 }
 
 pub(crate) mod process {
-    pub use super::facts::{bytes_fetched, footprint, forget_read_ahead, keep_small, kernel_stack_bytes, sleeps};
+    pub use super::facts::{
+        bytes_fetched, footprint, forget_read_ahead, keep_small, kernel_stack_bytes, sleeps,
+    };
     pub use crate::unix::{cpu_time, full_pipe, is_writable};
 }
 

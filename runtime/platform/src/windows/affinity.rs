@@ -12,7 +12,7 @@ use super::done;
 /// Threads stay on their cores.
 pub(crate) const PINS: bool = true;
 
-/// Cores on which a thread may run.
+/// Cores that a thread may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreSet(usize);
 

@@ -11,8 +11,8 @@ use std::ptr::{null, null_mut};
 use std::time::SystemTime;
 
 use windows_sys::Win32::Storage::FileSystem::{
-    BY_HANDLE_FILE_INFORMATION, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT, FILE_READ_ATTRIBUTES,
-    FILE_WRITE_ATTRIBUTES, GetDiskFreeSpaceExW, GetFileInformationByHandle,
+    BY_HANDLE_FILE_INFORMATION, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT,
+    FILE_READ_ATTRIBUTES, FILE_WRITE_ATTRIBUTES, GetDiskFreeSpaceExW, GetFileInformationByHandle,
 };
 use windows_sys::Win32::System::IO::DeviceIoControl;
 use windows_sys::Win32::System::Ioctl::{FILE_ZERO_DATA_INFORMATION, FSCTL_SET_SPARSE, FSCTL_SET_ZERO_DATA};
@@ -86,7 +86,13 @@ pub fn name_count(path: &Path) -> io::Result<u64> {
 /// The system's.
 pub fn change_stamp(path: &Path) -> io::Result<String> {
     let file = fs::metadata(path)?;
-    Ok(format!("{} {} {} {}", file.len(), file.last_write_time(), file.creation_time(), path_id(path)?.number))
+    Ok(format!(
+        "{} {} {} {}",
+        file.len(),
+        file.last_write_time(),
+        file.creation_time(),
+        path_id(path)?.number
+    ))
 }
 
 /// No pipe has the name of a file.
@@ -201,7 +207,7 @@ pub fn set_used(path: &Path, used: SystemTime) -> io::Result<()> {
 /// Gives a part of a file back to the disk; it reads as zeros then.
 ///
 /// # Errors
-/// The system's, and that of a file system without holes.
+/// The system's; a file system without holes refuses.
 pub fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let hole =
         FILE_ZERO_DATA_INFORMATION { FileOffset: offset as i64, BeyondFinalZero: (offset + bytes) as i64 };
@@ -209,7 +215,16 @@ pub fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let mut control = |code, input: *const core::ffi::c_void, bytes| {
         // SAFETY: the handle is open, the input is `bytes` long or empty, and nothing but a number is returned.
         done(unsafe {
-            DeviceIoControl(file.as_raw_handle(), code, input, bytes, null_mut(), 0, &raw mut returned, null_mut())
+            DeviceIoControl(
+                file.as_raw_handle(),
+                code,
+                input,
+                bytes,
+                null_mut(),
+                0,
+                &raw mut returned,
+                null_mut(),
+            )
         })
     };
     control(FSCTL_SET_SPARSE, null(), 0)?;

@@ -11,9 +11,9 @@ pub(crate) mod terminal;
 
 use std::io;
 
-pub(crate) use crate::common::sleep as wait;
 use crate::Missing;
 use crate::common::missing;
+pub(crate) use crate::common::sleep as wait;
 
 pub(crate) const NAME: &str = "Windows";
 

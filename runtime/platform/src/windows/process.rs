@@ -29,7 +29,9 @@ pub fn footprint(process: Option<u32>) -> Result<Footprint, MachineError> {
     found.cb = size_of_val(&found) as u32;
     let mut ask = |handle| {
         // SAFETY: the handle is open during the call, and the struct is filled, which says its length.
-        done(unsafe { K32GetProcessMemoryInfo(handle, &raw mut found, size_of::<PROCESS_MEMORY_COUNTERS>() as u32) })
+        done(unsafe {
+            K32GetProcessMemoryInfo(handle, &raw mut found, size_of::<PROCESS_MEMORY_COUNTERS>() as u32)
+        })
     };
     let answer = match process {
         // SAFETY: it returns a number that stands for this process.
@@ -61,7 +63,8 @@ pub(super) fn steps(time: FILETIME) -> u64 {
 
 /// Processor time of this process so far, all threads.
 pub fn cpu_time() -> Duration {
-    let [mut created, mut ended, mut kernel, mut user] = [FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 }; 4];
+    let [mut created, mut ended, mut kernel, mut user] =
+        [FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 }; 4];
     // SAFETY: all four are filled. The call cannot fail for the process itself; it would leave zeros.
     let _cannot_fail = unsafe {
         GetProcessTimes(GetCurrentProcess(), &raw mut created, &raw mut ended, &raw mut kernel, &raw mut user)

@@ -139,8 +139,7 @@ impl Door {
         let listener = TcpListener::bind(address).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
         // connections have the listener's; the system doubles them, for its own books
-        platform::socket::set_buffers(&listener, SOCKET_BYTES.0 / 2, SOCKET_BYTES.1 / 2)
-            .map_err(cannot)?;
+        platform::socket::set_buffers(&listener, SOCKET_BYTES.0 / 2, SOCKET_BYTES.1 / 2).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
         let (stop, stopped) = oneshot::channel();
