@@ -1,8 +1,7 @@
 //! The facts of `/proc` and `/sys` under their names. The modules beside take a root folder, so that tests can provide one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::{cgroup, cores, disk, ram, times};
 use crate::error::MachineError;
 
 /// A file of the system under `root`, as text.
@@ -34,7 +33,10 @@ pub fn descriptor(path: &Path) -> Option<u32> {
 pub(crate) mod machine {
     //! Facts about the machine.
 
-    use super::*;
+    use std::path::{Path, PathBuf};
+
+    use super::super::{cgroup, cores, disk, ram, times};
+    use crate::error::MachineError;
     use crate::types::{CoreClass, CoreTimes, CpuTimes, Disk, MemoryGroup};
 
     fn root() -> &'static Path {
@@ -111,7 +113,10 @@ pub(crate) mod machine {
 pub(crate) mod process {
     //! Facts about processes.
 
-    use super::*;
+    use std::path::Path;
+
+    use super::super::ram;
+    use crate::error::MachineError;
     use crate::types::Footprint;
 
     /// The footprint of this process (`None`) or of another of the same user.
