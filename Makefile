@@ -211,8 +211,8 @@ setup-platforms: setup ## what check-platforms needs beside: the source of Rust'
 	$(install)
 
 # macOS: without the crates whose C code needs Apple's headers, and BLAKE3 in Rust alone for the same reason
-check-platforms: setup-platforms ## that the engine compiles for Windows and macOS; neither is run, and macOS is not linked
-	$(PLATFORMS_ENV) $(CARGO) check --locked $(STD_FROM_SOURCE) --target x86_64-pc-windows-gnu -p flashplan-platform -p flashplan-plans -p flashplan
+check-platforms: setup-platforms ## that all crates but the planner compile for Windows, and the engine for macOS; nothing is linked or run
+	$(PLATFORMS_ENV) $(CARGO) check --locked $(STD_FROM_SOURCE) --target x86_64-pc-windows-gnu $(addprefix -p flashplan-,platform kernels plans terminal hub huggingface profiler run front) -p flashplan
 	CARGO_FEATURE_NO_NEON=1 $(PLATFORMS_ENV) $(CARGO) check --locked $(STD_FROM_SOURCE) --target aarch64-apple-darwin -p flashplan-platform -p flashplan-plans -p flashplan
 
 # the driver for the processor has subgroups of as many lanes as its vectors: 4, 8 or 16; without NODEVICE_SELECT, Mesa looks for a screen
