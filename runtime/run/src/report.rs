@@ -300,6 +300,10 @@ fn notes(f: &Figures) -> Vec<String> {
         format!("The hash of the logits is {hash}; plans with the same quality keys give the same.")
     }));
     notes.push(format!("Flash is read through {}.", f.flash));
+    let absent = |gap: &platform::Missing| {
+        format!("{} does not have {}: {}.", platform::NAME, gap.name, gap.consequence)
+    };
+    notes.extend(platform::MISSING.iter().map(absent));
     notes
 }
 

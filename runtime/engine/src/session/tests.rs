@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use plans::Device;
-use rustix::thread::sched_getaffinity;
+use platform::affinity::CoreSet;
 
 use super::*;
 use crate::engine::EngineExt as _;
@@ -532,19 +532,19 @@ fn a_callback_that_panics_leaves_the_sequence_where_it_was() {
 
 #[test]
 fn an_engine_moves_between_threads_and_pins_none_of_them() {
-    let before = sched_getaffinity(None).unwrap();
+    let before = CoreSet::current().unwrap();
     let engine = engine(|_| ()).unwrap();
     let here = engine.session().unwrap().prefill(&TOKENS).unwrap().to_vec();
-    assert_eq!(sched_getaffinity(None).unwrap(), before);
+    assert_eq!(CoreSet::current().unwrap(), before);
     let (there, after, engine) = thread::spawn(move || {
         let logits = engine.session().unwrap().prefill(&TOKENS).unwrap().to_vec();
-        (logits, sched_getaffinity(None).unwrap(), engine)
+        (logits, CoreSet::current().unwrap(), engine)
     })
     .join()
     .unwrap();
-    assert_eq!((there, after), (here, before));
+    assert_eq!((&there, &after), (&here, &before));
     drop(engine);
-    assert_eq!(sched_getaffinity(None).unwrap(), before);
+    assert_eq!(CoreSet::current().unwrap(), before);
 }
 
 /// Rates for a plan.
