@@ -87,7 +87,9 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             model_folder: None,
         },
         request: origin.request.clone(),
+        gpu: None,
         quality: Quality {
+            units: Vec::new(),
             level: level.name.clone(),
             kind: level.kind,
             always_on_neurons: level.layers.iter().map(|layer| layer.always_on_neurons).collect(),

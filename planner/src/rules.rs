@@ -115,6 +115,7 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
         buffers: 0,
         buffer_bytes: 0,
         embedding_rows: false,
+        unit_bytes: 0,
         reserve_bytes: limits.reserve_bytes,
     }
 }

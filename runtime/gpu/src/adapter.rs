@@ -85,10 +85,16 @@ pub fn listed(adapters: &[Adapter]) -> String {
         return "There is no GPU: no Vulkan driver answers on this machine.".to_owned();
     }
     let lines = adapters.iter().map(|adapter| format!("\n  {adapter}"));
-    format!("GPUs, which plans do not use yet:{}", lines.collect::<String>())
+    format!("GPUs:{}", lines.collect::<String>())
 }
 
 impl Adapter {
+    /// Everything that can change a bit of a product: name, driver, and sizes of subgroups.
+    pub fn identity(&self) -> String {
+        let [least, most] = self.subgroup_lanes;
+        format!("{} ({}; {least} to {most} lanes)", self.name, self.driver)
+    }
+
     fn new(handle: wgpu::Adapter) -> Self {
         let (info, limits) = (handle.get_info(), handle.limits());
         Self {
