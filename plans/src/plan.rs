@@ -179,6 +179,17 @@ impl UnitQuality {
     }
 }
 
+impl GpuPlan {
+    /// Buffers that every unit has beside those for transfers: two that matrices pass through, and tables.
+    pub const OTHERS_BYTES: u64 = 12 << 20;
+
+    /// Bytes of all buffers, by the plan.
+    pub fn held_bytes(&self) -> u64 {
+        let transfers = self.transfer_bytes.saturating_mul(4);
+        self.weights_bytes.saturating_add(transfers).saturating_add(Self::OTHERS_BYTES)
+    }
+}
+
 /// Memory of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

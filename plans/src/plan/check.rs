@@ -192,6 +192,8 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
         draft_tokens,
         draft_tokens_auto,
         reserve_bytes,
+        gpu_limit_bytes,
+        gpu_parts,
         perplexity_change_fraction_max,
         level,
         instruction_set,
@@ -241,6 +243,12 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
     })?;
     if let Some(bytes) = reserve_bytes {
         at.key("reserve_bytes").count(*bytes, 1, BYTES_MAX)?;
+    }
+    if let Some(bytes) = gpu_limit_bytes {
+        at.key("gpu_limit_bytes").count(*bytes, 1, BYTES_MAX)?;
+    }
+    if let Some(parts) = gpu_parts {
+        at.key("gpu_parts").count(*parts, 1, UnitQuality::PARTS.into())?;
     }
     at.key("perplexity_change_fraction_max").number(*perplexity_change_fraction_max, 0.0, LOSS_MAX)?;
     if let Some(level) = level {
@@ -313,12 +321,13 @@ fn gpu(gpu: Option<GpuPlan>, units: &[UnitQuality], at: &At<'_>) -> Checked {
     at.holds(gpu.is_some() == computes, || {
         "is there if and only if `quality.units` has the gpu; plan again".to_owned()
     })?;
-    let Some(GpuPlan { limit_bytes, weights_bytes, transfer_bytes }) = gpu else { return Ok(()) };
+    let Some(gpu) = gpu else { return Ok(()) };
+    let GpuPlan { limit_bytes, weights_bytes, transfer_bytes } = gpu;
     at.key("limit_bytes").count(limit_bytes, 1, BYTES_MAX)?;
     at.key("weights_bytes").bytes(weights_bytes)?;
     at.key("transfer_bytes").count(transfer_bytes, 1, BYTES_MAX)?;
-    let all = weights_bytes.saturating_add(transfer_bytes.saturating_mul(4));
-    at.key("limit_bytes").note("the weights and four buffers, or more");
+    let all = gpu.held_bytes();
+    at.key("limit_bytes").note("the weights and all buffers, or more");
     at.key("limit_bytes")
         .holds(all <= limit_bytes, || format!("is {limit_bytes}, and weights and buffers take {all}"))
 }
