@@ -130,8 +130,16 @@ impl Beside {
     /// Opens an adapter for an engine.
     ///
     /// # Errors
-    /// As [`Unit::open`].
+    /// As [`Unit::open`]; and if a shader cannot bind `transfer_bytes`, which the caller counts on.
     pub fn open(adapter: &Adapter, limits: Limits) -> Result<Self, GpuError> {
+        if limits.transfer_bytes > adapter.binding_bytes {
+            return Err(GpuError::Lacks {
+                adapter: adapter.name.clone(),
+                what: "bytes in a binding",
+                has: adapter.binding_bytes,
+                needed: limits.transfer_bytes,
+            });
+        }
         let (name, unit) = (adapter.identity(), Unit::open(adapter, limits)?);
         Ok(Self { name, unit, matrices: Vec::new(), begun: None })
     }
