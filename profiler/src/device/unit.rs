@@ -31,9 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// # Errors
 /// [`ProfileError`] if the profile is stopped.
 pub fn measure(context: &Context) -> Result<(Option<Unit>, Option<String>), ProfileError> {
+    let before = process_bytes();
     let Some(adapter) = gpu::adapters().into_iter().next() else { return Ok((None, None)) };
     context.stopped()?;
-    Ok(match rates(&adapter, context.quick) {
+    Ok(match rates(&adapter, context.quick, before) {
         Ok(rates) => (Some(Unit { name: GPU.to_owned(), rates: Some(rates) }), Some(note(&adapter))),
         Err(error) => (None, Some(format!("the GPU {} is left out: {error}", adapter.name))),
     })
@@ -48,10 +49,10 @@ fn note(adapter: &Adapter) -> String {
     )
 }
 
-fn rates(adapter: &Adapter, quick: bool) -> Result<UnitRates, GpuError> {
+/// The rates of a GPU; `before`: bytes of the process before it knew of its driver.
+fn rates(adapter: &Adapter, quick: bool, before: u64) -> Result<UnitRates, GpuError> {
     let software = adapter.kind == Kind::Software;
     let (size, samples) = (SIZES[usize::from(software)], SAMPLES[usize::from(quick || software)]);
-    let before = process_bytes();
     let limits = Limits { memory_bytes: 256 << 20, transfer_bytes: TRANSFER_BYTES, patience: PATIENCE };
     let mut unit = gpu::Unit::open(adapter, limits)?;
     let mut seconds = vec![0.0_f64; TOKENS.len()];
@@ -100,9 +101,9 @@ fn rates(adapter: &Adapter, quick: bool) -> Result<UnitRates, GpuError> {
     })
 }
 
-/// Bytes that this process holds.
+/// Bytes that this process holds now.
 fn process_bytes() -> u64 {
-    footprint(None).map_or(0, |footprint| footprint.peak_bytes())
+    footprint(None).map_or(0, |now| now.resident_bytes + now.page_table_bytes)
 }
 
 /// The median of some samples, in seconds.
