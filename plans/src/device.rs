@@ -292,8 +292,8 @@ pub struct Unit {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnitRates {
-    /// Name, driver and subgroup size of the adapter that `run` computes on; absent: a unit by its published figures, which plans may
-    /// have and `run` refuses.
+    /// Name, driver and subgroup size of the adapter for `run`; absent: a unit by published figures, which plans may have and `run`
+    /// refuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
     /// Storage formats of the weights that the unit multiplies.

@@ -246,7 +246,7 @@ pub struct MemoryPlan {
     pub io_buffers_bytes: u64,
     /// Tables that locate each neuron: indexes, checksums, slot lists.
     pub tables_bytes: u64,
-    /// A unit's driver and buffers on the way in this process, and the unit's memory if it has none of its own; absent: there is no unit.
+    /// A unit's driver and buffers on the way, in this process; with the unit's memory if it has none of its own. Absent: there is no unit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unit_bytes: u64,
     /// The kernel's page tables for all regions.

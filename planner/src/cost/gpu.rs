@@ -103,8 +103,8 @@ impl Gpu {
         rates_of(&device.units[self.unit])
     }
 
-    /// Seconds of a layer's fixed matrices in a prompt, for each token of a chunk and for the chunk: what the cores or the GPU need
-    /// longer, each by itself.
+    /// Seconds of a layer's fixed matrices in a prompt, for each token of a chunk and for the chunk. The slower of cores and GPU
+    /// decides either.
     pub fn attention(self, device: &Device, model: &Model, cores: &Rates, chunk: u32) -> [f64; 2] {
         let [token, once] = attention(model, cores);
         let Some(rates) = self.rates(device) else { return [token, once] };

@@ -300,7 +300,7 @@ fn quality(quality: &Quality, at: &At<'_>) -> Checked {
     })
 }
 
-/// A unit's part of a prompt, which changes values, and its share, which a report has beside those of others.
+/// A unit's part of a prompt, which changes values, and its share, which reports show: they agree.
 fn units_beside_shares(units: &[UnitQuality], prefill: &PrefillPlan, at: &At<'_>) -> Checked {
     for (index, unit) in units.iter().enumerate() {
         let share = prefill.units.iter().find(|share| share.unit == unit.unit);

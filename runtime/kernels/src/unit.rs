@@ -9,8 +9,8 @@ pub type UnitError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Products of resident matrices and many vectors.
 ///
-/// The order of each sum depends on the unit alone, not on other rows, vectors or matrices: a vector has the same
-/// bits in any batch. After an error nothing is begun; later calls may fail again.
+/// The order of each sum does not depend on other rows, vectors or matrices: a vector has the same bits in any
+/// batch. After an error nothing is begun; later calls may fail again.
 pub trait ProductUnit: fmt::Debug + Send {
     /// Name, driver and subgroup size of the adapter: units with equal names compute equal bits.
     fn name(&self) -> &str;

@@ -111,7 +111,7 @@ pub(super) struct Figures {
     pub(super) current: Option<CurrentRates>,
 }
 
-/// What a unit beside the cores did since the start, as far as the cores know.
+/// Work of a unit beside the cores since the start.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct UnitFigures {
     pub(super) unit_adapter: String,
@@ -121,7 +121,7 @@ pub(super) struct UnitFigures {
     pub(super) unit_calls: u64,
     /// Time to hand vectors over.
     pub(super) unit_begin_seconds: f64,
-    /// Time in which the cores were done and the unit was not.
+    /// Time that the cores waited for the unit.
     pub(super) unit_wait_seconds: f64,
     pub(super) unit_vector_bytes: u64,
     pub(super) unit_product_bytes: u64,

@@ -21,8 +21,7 @@ use crate::weights::Weights;
 pub struct Aside {
     /// The unit that the plan's quality names.
     pub unit: Option<Box<dyn ProductUnit>>,
-    /// If it is there, the cores compute the part of a unit that is absent or fails. It is told the fault, once. The bits
-    /// are then those of the cores.
+    /// Lets the cores compute the part of a unit that is absent or fails, in their own bits. It hears the fault, once.
     pub fallback: Option<Fallback>,
 }
 
@@ -79,7 +78,7 @@ pub struct UnitWork {
     pub held_bytes: u64,
     /// Time to hand vectors over.
     pub begin: Duration,
-    /// Time in which the cores were done and the unit was not.
+    /// Time that the cores waited for the unit.
     pub wait: Duration,
 }
 
@@ -236,7 +235,7 @@ impl State {
     }
 }
 
-/// What tells a matrix of the fixed region from others.
+/// The address of a matrix in the fixed region, where no other begins.
 fn address(w: Matrix<'_>) -> usize {
     w.bytes.as_ptr().addr()
 }

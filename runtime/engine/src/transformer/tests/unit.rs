@@ -10,7 +10,7 @@ use super::*;
 /// The name of both units.
 pub(crate) const NAME: &str = "plain Rust (sums of f64; 1 lane)";
 
-/// What a unit was asked for.
+/// The calls of a unit.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     /// Calls to begin.
