@@ -224,6 +224,7 @@ test-gpu: setup-gpu ## lints, pages and tests of the crate and the feature gpu, 
 	LP_NATIVE_VECTOR_WIDTH=128 $(CARGO) test --locked -p flashplan-gpu --lib -- few_vectors same_bits
 	LP_NATIVE_VECTOR_WIDTH=512 $(CARGO) test --locked -p flashplan-gpu --lib -- few_vectors same_bits
 	$(CARGO) clippy --locked -p flashplan-profiler --features gpu --lib --bins -- -D warnings
+	$(CARGO) clippy --locked -p flashplan-run --features gpu --bins -- -D warnings
 
 fuzz: seconds = $$((60 * $(MINUTES)))
 fuzz: ## files from anywhere, of every kind that is read, for MINUTES=5 each: no panic, bounded memory, what is read is written the same

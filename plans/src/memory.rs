@@ -53,6 +53,8 @@ pub struct Choices<'a> {
     pub embedding_rows: bool,
     /// Bytes that `run --serve` takes and frees while it answers, such as grammars.
     pub reserve_bytes: u64,
+    /// Bytes that a unit takes of the process.
+    pub unit_bytes: u64,
 }
 
 impl Choices<'_> {
@@ -414,6 +416,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         prompt_bytes: activations.prompt.bytes(),
         io_buffers_bytes: c.buffers * c.buffer_bytes + row_buffer + per_layer_buffer_bytes(a),
         tables_bytes: tables_bytes(a, c),
+        unit_bytes: c.unit_bytes.next_multiple_of(PAGE_BYTES),
         page_tables_bytes: 0,
         decode_total_bytes: 0,
         prefill_total_bytes: 0,
@@ -472,6 +475,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         buffer_bytes: plan.read.buffer_bytes,
         embedding_rows: plan.read.embedding_rows,
         reserve_bytes: plan.memory.reserve_bytes,
+        unit_bytes: plan.memory.unit_bytes,
     }
 }
 

@@ -135,7 +135,14 @@ impl Transformer {
         Ok(Self {
             stop: Stops { engine: stop, ..Stops::default() },
             lock,
-            compute: Compute { kernels, form, pool: Pool::new(&cores[0])?, cores, phase: Phase::Decode },
+            compute: Compute {
+                kernels,
+                form,
+                pool: Pool::new(&cores[0])?,
+                cores,
+                phase: Phase::Decode,
+                unit: None,
+            },
             prompt: PromptRoom { chunk, sizes: a.prompt, of_decode: None },
             fetcher: Fetcher::new(device, io_buffers, plan.read.gap_bytes, look_ahead, sizes.steps),
             traffic: Traffic::default(),

@@ -54,6 +54,7 @@ mod slices;
 mod soak;
 mod together;
 mod ungated;
+pub(crate) mod unit;
 
 use rounded::{Rounding, What};
 

@@ -380,6 +380,12 @@ impl Role {
         !is_matrix
     }
 
+    /// Whether it is a matrix that a chunk's vectors meet as a whole, in one product: of no head, stream or expert, and no router.
+    pub fn meets_chunks(self) -> bool {
+        let in_pieces = matches!(self, Self::KeyUp | Self::ValueUp | Self::StreamsJoin | Self::Router);
+        !self.is_plain() && !in_pieces
+    }
+
     /// Whether it has one value for each neuron, in the neurons' order.
     pub fn is_of_neurons(self) -> bool {
         matches!(self, Self::GateBias | Self::UpBias)

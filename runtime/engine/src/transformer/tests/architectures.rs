@@ -4,6 +4,7 @@
 
 use super::*;
 
+mod beside;
 mod cases;
 
 use cases::{
