@@ -60,7 +60,7 @@ impl Lines {
     /// Lines of standard input, for messages of so many bytes at most. At a terminal, lines are edited, and lines of earlier conversations
     /// can be called back.
     pub(super) fn open(most: usize) -> Result<Self, Failure> {
-        let terminal = io::stdin().is_terminal().then(|| Settings::of_standard_input()).flatten();
+        let terminal = io::stdin().is_terminal().then(Settings::of_standard_input).flatten();
         let source = match &terminal {
             Some(_) => Source::Terminal(Box::new(Terminal::open().map_err(|error| {
                 failure(format!("cannot edit lines at this terminal: {error}; give them through a pipe"))
