@@ -116,6 +116,12 @@ mod tests {
         drop(second.join().unwrap());
         assert_eq!(hears.recv().ok(), None, "it is said once");
         Turn::wait_at(&path, &first, |said| panic!("it is free again: {said}")).unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = path.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o666, "all users may take a turn");
+        }
     }
 
     #[test]
