@@ -878,12 +878,15 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
                 rows: Some(192),
                 reads: 4,
             };
-            let streams = plans::model::Streams { count: 4, projected_values: 2 * 256 + 64 };
+            // of the streams' products, or of the delta net's where these are more
+            let (projected_values, indexer_heads, chosen_blocks) =
+                if name == "qwen4exp" { (2 * 256 + 64, 2, 8) } else { (672, 8, 4) };
+            let streams = plans::model::Streams { count: 4, projected_values };
             assert_eq!((a.per_layer, a.streams), (Some(rows), Some(streams)));
             // keys and values of one block, and its indexer's
             let of = |heads, kv_heads| plans::model::Heads { layers: 1, heads, kv_heads, head_width: 32 };
-            assert_eq!((a.heads, a.kv_layers(), &*a.other_heads), (4, 2, &[of(2, 1)][..]));
-            assert_eq!(a.chosen_blocks, if name == "qwen4exp" { 8 } else { 4 });
+            assert_eq!((a.heads, a.kv_layers(), &*a.other_heads), (4, 2, &[of(indexer_heads, 1)][..]));
+            assert_eq!(a.chosen_blocks, chosen_blocks);
         }
         // bytes of a row that a token reads, and its number of rows
         let of_rows = match name {

@@ -359,7 +359,8 @@ impl Config {
         };
         let ngrams = self.ngrams.as_ref().map_or(0, NGrams::values);
         // an indexer's queries and key are behind those of attention
-        let attended = self.attentions().map(Attention::projected_width).max().unwrap_or(0);
+        let choosing = self.attentions().filter(|attention| attention.indexer.is_some());
+        let attended = choosing.map(Attention::projected_width).max().unwrap_or(0);
         let projected_values = projected.max(ngrams).max(attended) as u32;
         Some(plans::model::Streams { count: streams.count as u32, projected_values })
     }
