@@ -337,7 +337,7 @@ impl Cli {
             }
             // the cores alone
             Some(None) if adapters().next().is_some() && !without.contains(&Feature::Units) => {
-                without.push(Feature::Units)
+                without.push(Feature::Units);
             }
             _ => {}
         }

@@ -112,9 +112,9 @@ impl Transformer {
         quality: Option<&UnitQuality>,
     ) -> Result<(), TransformerError> {
         let Aside { unit, mut fallback } = aside;
-        let Some((unit, quality)) = unit.zip(quality) else { return Ok(()) };
-        match Share::all(unit, quality, &self.config, &self.weights) {
-            Ok((unit, shares)) => self.compute.unit = Some(Beside::new(unit, shares, fallback)),
+        let Some((mut unit, quality)) = unit.zip(quality) else { return Ok(()) };
+        match Share::all(&mut *unit, quality, &self.config, &self.weights) {
+            Ok(shares) => self.compute.unit = Some(Beside::new(unit, shares, fallback)),
             Err(source) => match &mut fallback {
                 Some(fallback) => (fallback.0)(&source),
                 None => return Err(TransformerError::Unit { source }),
@@ -127,11 +127,11 @@ impl Transformer {
 impl Share {
     /// Gives the unit its rows of all matrices.
     fn all(
-        mut unit: Box<dyn ProductUnit>,
+        unit: &mut dyn ProductUnit,
         quality: &UnitQuality,
         config: &Config,
         weights: &Weights,
-    ) -> Result<(Box<dyn ProductUnit>, HashMap<usize, Self>), UnitError> {
+    ) -> Result<HashMap<usize, Self>, UnitError> {
         let mut shares = HashMap::new();
         let of_block = |block| config.parts(block).into_iter().map(move |part| (block, part.role));
         let all = (0..config.blocks.len()).flat_map(of_block).filter(|(_, role)| role.meets_chunks());
@@ -143,7 +143,7 @@ impl Share {
                 shares.insert(address(w), Self { number, first });
             }
         }
-        Ok((unit, shares))
+        Ok(shares)
     }
 }
 

@@ -278,7 +278,7 @@ impl Problems {
             ("the blocks that an indexer chooses", indexer.blocks, 1 << 12),
         ]);
         let rotated = a.rope.and_then(|rope| ropes.get(rope)).map_or(0, |rope| rope.width);
-        if indexer.width % 2 != 0 || rotated > indexer.width {
+        if !indexer.width.is_multiple_of(2) || rotated > indexer.width {
             let rule = format!("it must be even, and {rotated} values are rotated");
             self.contradiction("the width of an indexer's head", indexer.width, rule);
         }

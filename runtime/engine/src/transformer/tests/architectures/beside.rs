@@ -14,7 +14,7 @@ fn prompts_of_every_architecture_are_the_references_with_a_share_on_a_unit() {
         let size = (squares.clone().sum::<f32>() / squares.count() as f32).sqrt();
         let most = if case.architecture == "gemma4" { SAME_UNSCALED } else { SAME };
         for parts in [20, 64] {
-            let mut first: Option<(Vec<Vec<f32>>, Vec<Vec<f32>>)> = None;
+            let mut first = None;
             for knobs in [
                 Knobs { hot: 40, cold: 30, chunk: 5, look_ahead: 1, ..Knobs::default() },
                 Knobs { hot: 96, chunk: 12, cores: vec![0, 0], ..Knobs::default() },
@@ -36,7 +36,7 @@ fn prompts_of_every_architecture_are_the_references_with_a_share_on_a_unit() {
                 assert!(work.vector_bytes > 0 && work.product_bytes > 0 && work.held_bytes > 0, "{work:?}");
                 let together = (found, decode(&mut engine).unwrap());
                 let first = first.get_or_insert_with(|| together.clone());
-                assert!(*first == together, "{}, {parts} parts: one quality, the same bits", case.name);
+                assert!(first == &together, "{}, {parts} parts: one quality, the same bits", case.name);
             }
         }
     }
