@@ -113,8 +113,9 @@ pub(crate) struct Cli {
     #[arg(long, requires = "serve", help_heading = "Server")]
     pub(super) strict_model: bool,
 
-    /// Let the cores compute the part of a GPU that is absent or fails, instead of ending; the logits then differ in their last bits
-    #[arg(long, conflicts_with = "tokenize", help_heading = "Unit")]
+    /// Let the cores compute the part of a GPU that is absent or fails, instead of ending; the logits then differ in their last bits,
+    /// so prompts cannot be kept (--sessions)
+    #[arg(long, conflicts_with_all = ["tokenize", "sessions"], help_heading = "Unit")]
     fallback: bool,
 
     /// Do not count how a mixture's experts are used, in learned.toml beside model.toml, for the next plan. The file has counts, and
