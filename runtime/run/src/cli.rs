@@ -113,8 +113,7 @@ pub(crate) struct Cli {
     #[arg(long, requires = "serve", help_heading = "Server")]
     pub(super) strict_model: bool,
 
-    /// Let the cores compute the part of a GPU that is absent or fails, instead of ending; the logits then differ in their last bits,
-    /// so prompts cannot be kept (--sessions)
+    /// Let the cores compute the part of a GPU that is absent or fails, instead of ending; the logits then differ in their last bits
     #[arg(long, conflicts_with_all = ["tokenize", "sessions"], help_heading = "Unit")]
     fallback: bool,
 
