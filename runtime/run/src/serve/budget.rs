@@ -2,13 +2,13 @@
 //!
 //! A [`Budget`] is a number of bytes, and a [`Charge`] is a held part of it. A charge gives its bytes back when it is dropped. It travels
 //! with the memory it stands for: a body, a queued request, an unread answer. [`Shares`] divides the memory that the plan's limit leaves.
-//! No share waits for another, and every wait has a time limit, so nothing can deadlock.
+//! No share waits for another, and in a share nobody waits for one who waits ([`Budget::grow`]), so nothing can deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use plans::size::show;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::request::Refusal;
@@ -30,6 +30,8 @@ const QUARTER_BYTES_MIN: u64 = 32 << 10;
 pub(super) struct Budget {
     free: Arc<Semaphore>,
     bytes: usize,
+    /// Held by the one who holds bytes and waits for more.
+    grows: Mutex<()>,
 }
 
 /// Bytes of a budget that are held.
@@ -49,7 +51,7 @@ impl Budget {
     /// A budget of so many bytes, all of them free.
     pub(super) fn new(bytes: u64) -> Self {
         let bytes = bytes.min(u32::MAX.into()) as usize; // a semaphore takes no more at a time
-        Self { free: Arc::new(Semaphore::new(bytes)), bytes }
+        Self { free: Arc::new(Semaphore::new(bytes)), bytes, grows: Mutex::new(()) }
     }
 
     /// All of its bytes.
@@ -69,8 +71,24 @@ impl Budget {
         Arc::clone(&self.free).try_acquire_many_owned(permits).map(Charge).map_err(|_| Short::Now)
     }
 
+    /// Adds bytes to a charge as soon as they are free, within a time.
+    ///
+    /// One holder may wait for more. If another holder waits already, this fails at once: the two would wait for each other.
+    pub(super) async fn grow(&self, held: &mut Charge, bytes: usize, most: Duration) -> Result<(), Short> {
+        let more = match self.take(bytes) {
+            Err(Short::Now) => {
+                let grows = if held.bytes() > 0 { Some(self.grows.try_lock()) } else { None };
+                let _alone = grows.transpose().map_err(|_| Short::Now)?;
+                self.wait(bytes, most).await?
+            }
+            taken => taken?,
+        };
+        held.add(more);
+        Ok(())
+    }
+
     /// Takes bytes as soon as they are free, within a time.
-    pub(super) async fn wait(&self, bytes: usize, most: Duration) -> Result<Charge, Short> {
+    async fn wait(&self, bytes: usize, most: Duration) -> Result<Charge, Short> {
         let permits = self.permits(bytes)?;
         match timeout(most, Arc::clone(&self.free).acquire_many_owned(permits)).await {
             Ok(Ok(permit)) => Ok(Charge(permit)),
@@ -203,33 +221,39 @@ mod tests {
     }
 
     #[test]
-    fn many_who_take_in_pieces_end_and_leave_nothing_behind() {
-        let budget = Arc::new(Budget::new(100));
-        let soon = Duration::from_millis(20);
+    fn of_many_who_take_in_pieces_some_get_all_and_nobody_waits_for_one_who_waits() {
+        let (budget, done) = (Budget::new(100), std::sync::atomic::AtomicUsize::new(0));
+        let (clock, long) = (std::time::Instant::now(), Duration::from_secs(60));
         std::thread::scope(|scope| {
             for taker in 0..8 {
-                let budget = Arc::clone(&budget);
+                let (budget, done) = (&budget, &done);
                 scope.spawn(move || {
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
                     runtime.expect("a runtime").block_on(async {
                         // each wants more than half of it, piece by piece, so that they stand in each other's way
                         for round in 0..20 {
                             let mut held = budget.take(0).expect("nothing");
-                            for piece in 0..6 {
-                                match budget.wait(10 + (taker + round + piece) % 3, soon).await {
-                                    Ok(more) => held.add(more),
-                                    Err(short) => {
-                                        assert_eq!(short, Short::Now);
-                                        break;
-                                    }
-                                }
+                            let pieces = (0..6).map(|piece| 10 + (taker + round + piece) % 3);
+                            let mut grown = Ok(());
+                            for bytes in pieces {
+                                grown = budget.grow(&mut held, bytes, long).await;
                                 assert!(held.bytes() + budget.free() <= 100, "{held:?}");
+                                tokio::task::yield_now().await;
+                                if grown.is_err() {
+                                    break;
+                                }
+                            }
+                            match grown {
+                                Ok(()) => _ = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+                                Err(short) => assert_eq!(short, Short::Now),
                             }
                         }
                     });
                 });
             }
         });
+        assert!(clock.elapsed() < long, "two have waited for each other");
+        assert!(done.into_inner() > 0, "nobody got all");
         assert_eq!(budget.free(), 100);
     }
 

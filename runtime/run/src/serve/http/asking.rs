@@ -36,10 +36,10 @@ impl Served {
         self.site.body_bytes_max.min(reading / TEXT_COPIES).min(requests.bytes() / BODY_COPIES)
     }
 
-    /// Bytes of the share of requests, as soon as others give them back.
-    async fn take(&self, bytes: usize) -> Result<Charge, Refusal> {
-        let taken = self.site.shares.requests.wait(bytes, self.limits.piece).await;
-        taken.map_err(|short| short.refusal("the request"))
+    /// Adds bytes of the share of requests, as soon as others give them back.
+    async fn grow(&self, held: &mut Charge, bytes: usize) -> Result<(), Refusal> {
+        let grown = self.site.shares.requests.grow(held, bytes, self.limits.piece).await;
+        grown.map_err(|short| short.refusal("the request"))
     }
 
     /// The body of a request, within the limits of its length and time, and the charge for it.
@@ -69,7 +69,8 @@ impl Served {
         let mut pieces = pin!(request.into_body().into_data_stream());
         let read = async {
             let late = |_| invalid(408, "the body did not come in time; send it again");
-            let (mut body, mut held) = (Vec::new(), self.take(0).await?);
+            let nothing = self.site.shares.requests.take(0);
+            let (mut body, mut held) = (Vec::new(), nothing.map_err(|short| short.refusal("the request"))?);
             loop {
                 let piece = poll_fn(|context| pieces.as_mut().poll_next(context));
                 let Some(piece) = timeout(self.limits.piece, piece).await.map_err(late)? else {
@@ -81,7 +82,7 @@ impl Served {
                     return Err(long());
                 }
                 // received bytes alone take memory, so slow clients cannot block others
-                held.add(self.take(BODY_COPIES * piece.len()).await?);
+                self.grow(&mut held, BODY_COPIES * piece.len()).await?;
                 body.reserve_exact(piece.len());
                 body.extend_from_slice(&piece);
             }
@@ -104,7 +105,8 @@ impl Served {
             let short = Short::Ever { bytes: weight.reading, budget: self.site.shares.reading };
             return Err(short.refusal("the request"));
         }
-        held.add(self.take(weight.request.saturating_sub(held.bytes())).await?);
+        let more = weight.request.saturating_sub(held.bytes());
+        self.grow(&mut held, more).await?;
         let lookup = Lookup::new(&self.store);
         let known =
             keys::Served { model: &self.site.model, strict: self.site.is_strict, stored: Some(&lookup) };
