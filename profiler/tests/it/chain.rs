@@ -789,6 +789,14 @@ impl Golden {
         npy[128..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
     }
 
+    /// Its profile, of a short text.
+    fn profiled(&self) -> Profiled {
+        let here = Profiled::measured();
+        std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
+        here.profile(&self.model, &["--text", here.path("text.txt").to_str().unwrap()]);
+        here
+    }
+
     /// Runs it by a plan, decoding and as a prompt: the logits are those, and the bits of all plans before.
     fn runs(&self, here: &Profiled, plan: &str, same: &mut Option<[Vec<u8>; 2]>) {
         let files = ["--logits", "decoded.npy", "--logits-prefill", "prompt.npy"];
@@ -807,8 +815,8 @@ impl Golden {
 fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
     let recurrent = goldens::RECURRENT;
     for name in recurrent.into_iter().chain(goldens::OTHERS) {
-        let (here, golden) = (Profiled::measured(), Golden::of(name));
-        here.profile(&golden.model, &[]);
+        let golden = Golden::of(name);
+        let here = golden.profiled();
         let mut same: Option<[Vec<u8>; 2]> = None;
         let mut plans = vec![
             ("least.toml", vec!["--objective", "memory", "--level", "dense"]),
@@ -964,9 +972,8 @@ fn architectures_of_the_same_pieces_from_profile_to_the_logits_of_transformers()
 /// Each model by the plan of least memory and by the fastest: logits of transformers, and equal bits.
 fn by_two_plans(names: &[&'static str]) {
     for &name in names {
-        let (here, golden) = (Profiled::measured(), Golden::of(name));
-        std::fs::write(here.path("text.txt"), tiny::text()).unwrap();
-        here.profile(&golden.model, &["--text", here.path("text.txt").to_str().unwrap()]);
+        let golden = Golden::of(name);
+        let here = golden.profiled();
         let mut plans = vec![("least.toml", "memory", "dense"), ("all.toml", "speed", "dense")];
         if ["bamboo", "arcee"].contains(&name) {
             // dReLU and squared ReLU: neurons that are zero are not read
