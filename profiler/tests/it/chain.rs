@@ -78,7 +78,7 @@ fn chain(model: &str, profiled: Profiled, prompt: &str) -> Profiled {
     }
 
     // perplexity through decode
-    let held_out = fixture("texts/held-out/prose.txt");
+    let held_out = fixture("../profiler/texts/held-out/prose.txt");
     let scored: String = std::fs::read_to_string(held_out).unwrap().chars().take(1000).collect();
     std::fs::write(profiled.path("text.txt"), scored).unwrap();
     let score = |level: &[&str]| {
@@ -467,7 +467,7 @@ fn percentiles(here: &Profiled) {
     let planned = json(&mut here.plan_command("spread.toml", &[&["--mem", &limit][..], &QUALITY].concat()));
     let (mut requested, mut missing) = (0.0, Vec::new());
     for kind in ["dialogue", "code", "mathematics", "prose"] {
-        let held_out = fixture(&format!("texts/held-out/{kind}.txt"));
+        let held_out = fixture(&format!("../profiler/texts/held-out/{kind}.txt"));
         let ran = json(here.run("spread.toml").args([
             "--bench",
             "--no-probe",

@@ -77,7 +77,7 @@ pub(crate) fn refused(code: i32, command: &mut Command) -> String {
 const MEASURED_WITH: &str = "oxide-dense";
 /// Text of the fixtures' own kind: all of the built-in texts fill two minutes of a build with assertions.
 pub(crate) const SHORT_TEXT: [&str; 2] =
-    ["--text", concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/texts/calibration/code.txt")];
+    ["--text", concat!(env!("CARGO_MANIFEST_DIR"), "/texts/calibration/code.txt")];
 
 /// The folder with this build's profile of a fixture model and this machine. It is created if missing, and locked by the file.
 fn kept(model: &str) -> (PathBuf, File) {

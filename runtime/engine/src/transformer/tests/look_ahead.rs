@@ -142,7 +142,7 @@ fn found(source: &SourceModel<'_>, container: &Container, tokens: &[u32], slots:
 
 #[test]
 fn recall_and_precision_of_the_look_ahead_are_those_of_the_reference() {
-    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/texts/held-out/prose.txt");
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiler/texts/held-out/prose.txt");
     let text = std::fs::read_to_string(text).unwrap();
     for model in ["oxide-dense", "oxide-moe"] {
         let path = format!("{}/../../fixtures/models/{model}.gguf", env!("CARGO_MANIFEST_DIR"));
