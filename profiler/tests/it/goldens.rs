@@ -1,4 +1,4 @@
-//! Which goldens go the whole way, from `profile` over `plan` to `run`, in `chain.rs`.
+//! Which goldens go the whole way, from `profile` over `plan` to `run`, in `architectures.rs`.
 
 /// Models of `fixtures/models`.
 pub(crate) const FIXTURES_IN_CHAIN: [&str; 2] = ["oxide-dense", "oxide-moe"];

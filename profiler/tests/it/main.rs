@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::missing_assert_message, reason = "tests, whose values say it")]
 
+mod architectures;
 mod ceiling;
 mod chain;
 mod chat;
@@ -11,6 +12,7 @@ mod fetch;
 mod goldens;
 mod hub;
 mod instant;
+mod limits;
 mod model;
 mod programs;
 mod proofs;
