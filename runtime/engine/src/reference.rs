@@ -27,6 +27,8 @@ mod network;
 mod products;
 mod recurrent;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 pub use block::{Block, Past, Routed, Rows, Window};
 pub use ends::{entering, hidden, logits};
@@ -111,7 +113,7 @@ impl<'a> Reference<'a> {
     /// # Panics
     /// If the token is not in the vocabulary.
     pub fn step_selected(&mut self, token: u32, selector: &mut dyn Selector) -> Vec<f32> {
-        let hidden = self.hidden_selected(token, selector);
+        let hidden = self.hidden_of(&[token], selector);
         logits(self.model, Plain(self.kernels), &hidden)
     }
 
@@ -120,28 +122,32 @@ impl<'a> Reference<'a> {
     /// # Panics
     /// If the token is not in the vocabulary.
     pub fn hidden(&mut self, token: u32) -> Vec<f32> {
-        self.hidden_selected(token, &mut Every(&mut ()))
+        self.hidden_of(&[token], &mut Every(&mut ()))
     }
 
-    fn hidden_selected(&mut self, token: u32, selector: &mut dyn Selector) -> Vec<f32> {
+    /// The hidden states after some more tokens: `[tokens, width]`.
+    fn hidden_of(&mut self, tokens: &[u32], selector: &mut dyn Selector) -> Vec<f32> {
         let Self { model, kernels, context, kv_format, .. } = *self;
-        let (c, products, tokens) = (model.config(), Plain(kernels), [token]);
-        let (mut x, mut streams) = entering(model, products, &tokens);
+        let (c, products) = (model.config(), Plain(kernels));
+        let (mut x, mut streams) = entering(model, products, tokens);
         for at in 0..c.blocks.len() {
             let block = Block { model, at, products, context, kv_format };
             let (earlier, own) = self.pasts.split_at_mut(at);
             let owner = c.blocks[at].attention().and_then(|attention| attention.shares);
             let owner = owner.map(|owner| &earlier[owner]);
-            let mut rows = Rows { x: &mut x, streams: &mut streams, tokens: &tokens };
-            let routed = block.mix(&mut rows, &mut [Window { tokens: 1, past: &mut own[0], owner }]);
+            let mut rows = Rows { x: &mut x, streams: &mut streams, tokens };
+            let mut window = Window { tokens: tokens.len(), past: &mut own[0], owner };
+            let routed = block.mix(&mut rows, std::slice::from_mut(&mut window));
             match c.layer_of(at) {
                 None => block.resident(&mut rows),
                 Some(layer) => {
-                    let mut expert = |visit: Visit<'_>| {
-                        let (expert, input) = (visit.expert, visit.input);
-                        Ok::<_, Infallible>(self::expert(&block, (layer, expert), input, selector))
+                    let mut compute = |visit: Visit<'_>| {
+                        let tokens = visit.input.chunks(c.width).zip(visit.weights);
+                        let of_token =
+                            |(x, &weight)| expert(&block, (layer, visit.expert), weight, x, selector);
+                        Ok::<_, Infallible>(tokens.flat_map(of_token).collect())
                     };
-                    let Ok(()) = block.experts(&mut rows, routed, &mut expert);
+                    let Ok(()) = block.experts(&mut rows, routed, &mut compute);
                 }
             }
         }
@@ -149,11 +155,12 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// Computes `down (f(gate x) * up x)` of an expert over the selected neurons. Without gates, the gates are the
-/// ups, computed twice here.
+/// Computes `weight * down (f(gate x) * up x)` of an expert over the selected neurons. Without gates, the gates
+/// are the ups, computed twice here.
 fn expert(
     block: &Block<'_, Plain<'_>>,
     (layer, expert): (usize, usize),
+    weight: f32,
     x: &[f32],
     selector: &mut dyn Selector,
 ) -> Vec<f32> {
@@ -171,7 +178,7 @@ fn expert(
     selector.select(layer, expert, x, &gate, &mut selected);
     selector.feed_forward(layer, expert, x, &gate, &up);
     let value = |((&gate, &up), &selected): ((&f32, &f32), &bool)| {
-        if selected { network.activation.apply(gate, up) } else { 0.0 }
+        if selected { weight * network.activation.apply(gate, up) } else { 0.0 }
     };
     let neurons: Vec<f32> = gate.iter().zip(&up).zip(&selected).map(value).collect();
     match model.ffn_down(layer, expert) {

@@ -5,7 +5,7 @@ use super::products::Products;
 use super::{add, values};
 use crate::model::config::{Config, FeedForward, Mixer, Role, RouterInput, Streams};
 use crate::model::source::SourceModel;
-use kernels::{Format, Matrix, rms_norm};
+use kernels::{Format, Matrix, rms_norm_in_place};
 
 /// A block of a model, with what it is computed with.
 #[derive(Debug, Clone, Copy)]
@@ -268,6 +268,7 @@ pub(super) fn normalise(
     let weight = values(weight);
     products.each_row(x, width, |at, x| {
         let weight = &weight[at * width % weight.len()..][..width];
-        rms_norm(&x.to_vec(), weight, epsilon, x);
+        rms_norm_in_place(x, epsilon);
+        x.iter_mut().zip(weight).for_each(|(x, weight)| *x *= weight);
     });
 }

@@ -17,6 +17,8 @@ pub struct Visit<'v> {
     pub next: Option<usize>,
     /// The tokens' rows, ascending.
     pub rows: &'v [usize],
+    /// The expert's weight for each of them.
+    pub weights: &'v [f32],
     /// `[rows, width]`, normalised.
     pub input: &'v [f32],
 }
@@ -39,7 +41,8 @@ impl<P: Products> Block<'_, P> {
         };
         let mut logits = self.products.times_unrounded(matrix, &read);
         if router.input == RouterInput::Normed {
-            logits.iter_mut().for_each(|logit| *logit /= (width as f32).sqrt());
+            let scale = 1.0 / (width as f32).sqrt();
+            logits.iter_mut().for_each(|logit| *logit *= scale);
         }
         let mut logits = self.biased(Role::RouterBias, logits);
         let [bias, scales] =
@@ -54,7 +57,7 @@ impl<P: Products> Block<'_, P> {
 
     /// Adds the network of a layer, and ends the block.
     ///
-    /// `expert` computes `down (f(gate x) * up x)` of an expert without the bias of down: `[rows, width]`.
+    /// `expert` computes `weight * down (f(gate x) * up x)` of an expert without the bias of down: `[rows, width]`.
     ///
     /// # Errors
     /// As `expert`.
@@ -72,14 +75,13 @@ impl<P: Products> Block<'_, P> {
         let mut sums = vec![0.0; rows.x.len()];
         let visited = visitors(&routed, c.experts());
         for (at, (number, visitors)) in visited.iter().enumerate() {
-            let visiting: Vec<usize> = visitors.iter().map(|&(row, _)| row).collect();
-            let input: Vec<f32> =
-                visiting.iter().flat_map(|row| &normed[row * c.width..][..c.width]).copied().collect();
-            let next = visited.get(at + 1).map(|&(next, _)| next);
-            let out = expert(Visit { expert: *number, next, rows: &visiting, input: &input })?;
-            for (&(row, weight), out) in visitors.iter().zip(out.chunks(c.width)) {
+            let (visiting, weights): (Vec<usize>, Vec<f32>) = visitors.iter().copied().unzip();
+            let rows = visiting.iter().flat_map(|row| &normed[row * c.width..][..c.width]);
+            let (input, next) = (rows.copied().collect::<Vec<f32>>(), visited.get(at + 1).map(|next| next.0));
+            let visit = Visit { expert: *number, next, rows: &visiting, weights: &weights, input: &input };
+            for (&(row, weight), out) in visitors.iter().zip(expert(visit)?.chunks(c.width)) {
                 let sum = &mut sums[row * c.width..][..c.width];
-                add(sum, weight, out);
+                add(sum, 1.0, out);
                 if let Some(bias) = &down_bias {
                     add(sum, weight, &bias[number * c.width..][..c.width]);
                 }

@@ -19,10 +19,7 @@ pub trait Products: Copy + Sync {
     /// *Shapes*: `a: [m, k]`, `b: [k, n]`.
     fn product(&self, (m, k, n): (usize, usize, usize), a: Strided<'_>, b: Strided<'_>) -> Vec<f32> {
         let element = |row, column| (0..k).map(|i| a.at(row, i) * b.at(i, column)).sum();
-        (0..m)
-            .flat_map(|row| (0..n).map(move |column| (row, column)))
-            .map(|(row, n)| element(row, n))
-            .collect()
+        (0..m * n).map(|at| element(at / n, at % n)).collect()
     }
 
     /// The results of pieces `0..count`.

@@ -140,7 +140,7 @@ impl<P: Products> Block<'_, P> {
             (read, state)
         });
         keep_states(windows, kept);
-        read.iter_mut().zip(gate).for_each(|(read, gate)| *read *= gate * sigmoid(gate));
+        read.iter_mut().zip(gate).for_each(|(read, gate)| *read = *read * gate * sigmoid(gate));
         let read = self.normed_by(self.part(Role::StateNorm), inner / space.groups, read);
         self.times(Role::StateOutput, &read)
     }

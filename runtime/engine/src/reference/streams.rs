@@ -19,7 +19,7 @@ pub(super) fn opened(
         // gated streams begin equal
         None => all.resize(streams.count, x.to_vec()),
         Some(matrices) => {
-            all.extend(streams_of(matrices).map(|matrix| times_as_long(products, matrix, x, x)))
+            all.extend(streams_of(matrices).map(|matrix| times_as_long(products, matrix, x, x)));
         }
     }
     assert_eq!(all.len(), streams.count, "a matrix for each stream but the first");
