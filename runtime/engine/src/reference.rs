@@ -8,10 +8,13 @@
 //!   at run time.
 //! * `profile` takes whole windows of text through one block after another, with products on every thread.
 //!
-//! A [`Block`] computes [`Rows`]: new tokens of some [`Window`]s. [`Block::mix`] adds its mixer and keeps its state in
-//! each window's [`Past`]; [`Block::resident`] or [`Block::experts`] adds its network. Whoever calls `experts` computes
-//! each expert, and so can observe and change its neurons. All else is asked of [`Products`]: matrix products, and
-//! loops over pieces that do not depend on each other. A mixer's state runs over the tokens of one head in one piece.
+//! A [`Block`] computes [`Rows`]: the new tokens of some windows of text.
+//!
+//! * [`Block::mix`] adds the mixer. Its state of a window is a [`Past`].
+//! * [`Block::resident`] or [`Block::experts`] adds the network. The caller of `experts` computes each expert itself, to
+//!   observe or change its neurons.
+//! * [`Products`] has matrix products, and loops over pieces that do not depend on each other. A recurrence is one
+//!   piece for each head of a window.
 
 use crate::model::config::Role;
 use crate::model::source::{Down, SourceModel};
@@ -73,7 +76,7 @@ impl Selector for Every<'_> {
 pub struct Reference<'a> {
     model: &'a SourceModel<'a>,
     kernels: &'a dyn Kernels,
-    /// What each block keeps of the tokens.
+    /// The tokens' state in each block.
     pasts: Vec<Past>,
     /// Context in tokens.
     context: usize,

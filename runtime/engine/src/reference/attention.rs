@@ -88,7 +88,9 @@ impl<P: Products> Block<'_, P> {
 
     /// Computes `softmax(scale q k^T) v` of each head: `[tokens, query_width]`.
     ///
-    /// `seen` has whether a token sees each position up to its own; it sees all without. *Shapes*: `query: [tokens, query_width]`.
+    /// `seen` has whether a token sees each position up to its own; without, it sees all.
+    ///
+    /// *Shapes*: `query: [tokens, query_width]`.
     fn attended(
         &self,
         a: &Attention,

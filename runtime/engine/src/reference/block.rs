@@ -38,9 +38,9 @@ pub struct Rows<'r> {
 pub struct Window<'w> {
     /// Number of new tokens.
     pub tokens: usize,
-    /// What the block keeps of the window.
+    /// The window's state in the block.
     pub past: &'w mut Past,
-    /// What the block has kept whose keys and values this one reads, if it has none of its own.
+    /// The window's state in the block whose keys and values this one reads, if it has none of its own.
     pub owner: Option<&'w Past>,
 }
 
@@ -51,7 +51,7 @@ impl Window<'_> {
     }
 }
 
-/// What a block keeps of a window of text, for its next tokens.
+/// The state of a window of text in a block: all that its next tokens read.
 #[derive(Debug, Clone, Default)]
 pub struct Past {
     /// The tokens.
@@ -195,7 +195,8 @@ impl<'a, P: Products> Block<'a, P> {
 
     /// The outputs of each head for each window, computed side by side: `[tokens, heads, width]`.
     ///
-    /// `of` gets a window, its first row and a head. It returns `[tokens of the window, width]`, and what else comes of the piece.
+    /// `of` gets a window, its first row and a head. It returns `[tokens of the window, width]`, and the piece's other
+    /// result.
     pub(super) fn by_head<T: Send>(
         &self,
         windows: &[Window<'_>],

@@ -1,4 +1,4 @@
-//! What a forward pass is computed with: matrix products, and pieces that do not depend on each other.
+//! The operations of a forward pass: matrix products, and loops over pieces that do not depend on each other.
 
 use kernels::{Kernels, Matrix};
 

@@ -102,7 +102,7 @@ impl<P: Products> Block<'_, P> {
     }
 }
 
-/// A matrix times each vector of `x`, each as long as that of `others`.
+/// A matrix times each vector of `x`, made as long as the vector of `others` in the same row.
 fn times_as_long(products: impl Products, matrix: Matrix<'_>, x: &[f32], others: &[f32]) -> Vec<f32> {
     let mut made = products.times_unrounded(matrix, x);
     products.each_row(&mut made, matrix.rows, |row, made| {
