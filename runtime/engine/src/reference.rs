@@ -198,9 +198,6 @@ fn expert(
 
 /// Values rounded to a format.
 pub fn rounded(format: Format, values: &[f32]) -> Vec<f32> {
-    if format == Format::F32 {
-        return values.to_vec();
-    }
     let mut bytes = vec![0; format.row_bytes(values.len())];
     quantise(format, values, &mut bytes);
     let mut out = vec![0.0; values.len()];

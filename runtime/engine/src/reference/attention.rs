@@ -5,7 +5,7 @@ use super::products::{Products, Strided};
 use super::{bounded, rounded, sigmoid, values};
 use crate::model::config::{Attention, Latent, Role};
 use crate::rotary::Rotary;
-use kernels::{Matrix, Rotation, rms_norm_in_place, softmax};
+use kernels::{Format, Matrix, Rotation, rms_norm_in_place, softmax};
 
 impl<P: Products> Block<'_, P> {
     /// Computes `out softmax(scale q k^T) v`, over the positions that each token sees.
@@ -161,9 +161,11 @@ impl<P: Products> Block<'_, P> {
 
     /// Rounds vectors of `width` values to the format of keys and values.
     pub(super) fn round(&self, vectors: &mut [f32], width: usize) {
-        self.products.each_row(vectors, width, |_, vector| {
-            vector.copy_from_slice(&rounded(self.kv_format, vector));
-        });
+        if self.kv_format != Format::F32 {
+            self.products.each_row(vectors, width, |_, vector| {
+                vector.copy_from_slice(&rounded(self.kv_format, vector));
+            });
+        }
     }
 
     /// Each head's own matrix times the front of its vectors of `width` values: `[tokens, heads, rows]`.

@@ -203,22 +203,27 @@ impl<'a, P: Products> Block<'a, P> {
         heads: usize,
         of: impl Fn(&Window<'_>, usize, usize) -> (Vec<f32>, T) + Sync,
     ) -> (Vec<f32>, Vec<T>) {
-        let first_row = |window: usize| windows[..window].iter().map(|window| window.tokens).sum::<usize>();
+        let first_row = |window: usize| new_tokens(&windows[..window]);
         let pieces = self.products.pieces(windows.len() * heads, |piece| {
             let (window, head) = (piece / heads, piece % heads);
             of(&windows[window], first_row(window), head)
         });
         let (outputs, others): (Vec<Vec<f32>>, Vec<T>) = pieces.into_iter().unzip();
         let mut all = vec![0.0; outputs.iter().map(Vec::len).sum()];
+        let width = all.len() / (heads * new_tokens(windows));
         for (piece, output) in outputs.iter().enumerate() {
             let (window, head) = (piece / heads, piece % heads);
-            let width = output.len() / windows[window].tokens;
             for (row, output) in (first_row(window)..).zip(output.chunks(width)) {
                 all[(row * heads + head) * width..][..width].copy_from_slice(output);
             }
         }
         (all, others)
     }
+}
+
+/// Number of all new tokens.
+fn new_tokens(windows: &[Window<'_>]) -> usize {
+    windows.iter().map(|window| window.tokens).sum()
 }
 
 /// Each new token's window and position.
@@ -236,7 +241,7 @@ pub(super) fn positions(windows: &[Window<'_>]) -> Vec<usize> {
 
 /// Keeps a vector of each new token in its window's past.
 pub(super) fn keep(windows: &mut [Window<'_>], mut rows: &[f32], part: impl Fn(&mut Past) -> &mut Vec<f32>) {
-    let width = rows.len() / windows.iter().map(|window| window.tokens).sum::<usize>();
+    let width = rows.len() / new_tokens(windows);
     for window in windows {
         let (new, later) = rows.split_at(window.tokens * width);
         part(window.past).extend(new);
