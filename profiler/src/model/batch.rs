@@ -1,33 +1,27 @@
 //! The dense model on many tokens at once, one layer at a time.
 //!
-//! [`flashplan::internals::reference`] is the definition. This module adds in another order, and unpacks a layer's weights once for a
-//! thousand tokens. A token's state between layers is its row of the residual stream `[tokens, width]`.
-//! Keys and values live as long as their layer, because windows begin at position 0 and go through a layer whole.
-//!
-//! A step with weights `[rows, columns]` gives `[rows, tokens]`. A block of weight rows gives a block of the result, and threads share the
-//! blocks.
+//! [`flashplan::internals::reference`] describes the model. This module gives it products that unpack a layer's weights once for a
+//! thousand tokens, on every thread ([`Fast`]), and computes experts itself, because it observes and changes their neurons.
+//! A token's state between layers is its row of the residual stream `[tokens, width]`.
+//! What a block keeps of a window lives as long as the block, because windows begin at position 0 and go through a block whole.
 
-mod gated;
-mod indexer;
-mod mixers;
 mod products;
 mod shared;
-mod streams;
 
-use flashplan::internals::model::config::{FeedForward, Mixer, Role, RouterInput, Streams};
+use std::ops::Range;
+
+use flashplan::internals::model::config::{Config, Role};
 use flashplan::internals::model::source::{Down, SourceModel};
-use flashplan::internals::moe;
-use flashplan::internals::reference::negative_log_likelihood;
-use kernels::{Activation, Format, Matrix, rms_norm};
+use flashplan::internals::reference::{
+    Block, Past, Routed, Rows, Visit, Window, entering, hidden, logits, negative_log_likelihood,
+};
+use kernels::{Activation, Format, Matrix, dequantise};
 use rayon::prelude::*;
 
 use super::matrix::Use;
-use gated::Place;
-use mixers::sigmoid;
+use products::{Fast, transposed};
 pub use products::{row_sizes, times, times_down, times_rounded};
-use products::{transposed, values_of};
-use shared::embedded;
-pub use shared::shared_width;
+use shared::shared_width;
 
 /// Tokens that go through a layer together. Unpacking weights is then a small part, and a layer of 14,336 neurons makes 60 MB of values.
 const BATCH_TOKENS: usize = 1024;
@@ -41,26 +35,24 @@ pub struct Stream {
     pub x: Vec<f32>,
     /// Tokens of each window.
     pub windows: Vec<usize>,
-    /// The tokens, for their own inputs of each block.
+    /// The tokens.
     pub tokens: Vec<u32>,
-    /// Residual streams, where there are several, and keys and values that later blocks read, `[tokens, shared_width]`; mostly none.
+    /// `[tokens, streams, width]`, where there are several residual streams; mostly none.
+    pub streams: Vec<f32>,
+    /// Keys and values that later blocks read: see [`shared`]; mostly none.
     pub shared: Vec<f32>,
     /// Each token's experts in the current layer, with their weights, if they are chosen before its attention; else empty.
     routed: Vec<Routed>,
 }
 
-/// The experts of a token, with their weights.
-type Routed = Vec<(usize, f32)>;
-
 impl Stream {
     /// The embeddings of the tokens.
     pub fn new(source: &SourceModel<'_>, windows: &[&[u32]]) -> Self {
         let tokens: Vec<u32> = windows.iter().flat_map(|window| window.iter().copied()).collect();
-        let x = embedded(source, &tokens);
-        let mut shared = vec![0.0; tokens.len() * shared_width(source.config())];
-        streams::open(source, &x, &mut shared);
+        let (x, streams) = entering(source, Fast::default(), &tokens);
+        let shared = vec![0.0; tokens.len() * shared_width(source.config())];
         let windows = windows.iter().map(|window| window.len()).collect();
-        Self { x, windows, tokens, shared, routed: Vec::new() }
+        Self { x, windows, tokens, streams, shared, routed: Vec::new() }
     }
 
     /// The windows of part `at` of `parts` equal ones.
@@ -74,6 +66,7 @@ impl Stream {
             x: part(&self.x, at, parts),
             windows: part(&self.windows, at, parts),
             tokens: part(&self.tokens, at, parts),
+            streams: part(&self.streams, at, parts),
             shared: part(&self.shared, at, parts),
             routed: Vec::new(),
         }
@@ -81,7 +74,7 @@ impl Stream {
 
     /// Puts back a part from [`Stream::part`].
     pub fn put(&mut self, at: usize, part: &Self) {
-        for (all, part) in [(&mut self.x, &part.x), (&mut self.shared, &part.shared)] {
+        for (all, part) in self.values().into_iter().zip([&part.x, &part.streams, &part.shared]) {
             all[at * part.len()..][..part.len()].copy_from_slice(part);
         }
     }
@@ -92,8 +85,30 @@ impl Stream {
         let tokens = windows.iter().sum::<usize>();
         let x = self.x[self.x.len() - tokens * width..].to_vec();
         let tokens = self.tokens[self.tokens.len() - tokens..].to_vec();
-        Self { x, windows, tokens, shared: Vec::new(), routed: Vec::new() }
+        Self { x, windows, tokens, streams: Vec::new(), shared: Vec::new(), routed: Vec::new() }
     }
+
+    /// All that the next layer reads.
+    pub fn values(&mut self) -> [&mut Vec<f32>; 3] {
+        [&mut self.x, &mut self.streams, &mut self.shared]
+    }
+
+    /// The rows of some tokens.
+    fn rows(&mut self, c: &Config, tokens: Range<usize>) -> Rows<'_> {
+        let part = |width: usize| tokens.start * width..tokens.end * width;
+        let (x, streams) = (part(c.width), part(streams_width(c)));
+        Rows { x: &mut self.x[x], streams: &mut self.streams[streams], tokens: &self.tokens[tokens] }
+    }
+}
+
+/// Values of a token's residual streams, where there are several; else 0.
+fn streams_width(c: &Config) -> usize {
+    c.streams.map_or(0, |streams| streams.count * c.width)
+}
+
+/// Values of a token between two layers.
+pub fn values_of_token(c: &Config) -> usize {
+    c.width + streams_width(c) + shared_width(c)
 }
 
 /// One expert on the tokens that are routed to it: input, gates, values.
@@ -145,9 +160,10 @@ impl<'a> Layer<'a> {
         Self { source, layer, block, neurons, down, rounds: false, rounds_down: false, kv: None }
     }
 
-    fn times(&self, w: Matrix<'_>, rows: Option<&[u32]>, x: &[f32]) -> Vec<f32> {
-        let times = if self.rounds { times_rounded } else { times };
-        times(w, rows, x, Use::Transposed)
+    /// A block on windows of at most `longest` tokens.
+    fn block(&self, at: usize, longest: usize) -> Block<'a, Fast> {
+        let (products, kv_format) = (Fast { rounds: self.rounds }, self.kv.unwrap_or(Format::F32));
+        Block { model: self.source, at, products, context: longest, kv_format }
     }
 
     /// Adds everything before the layer's network to the stream: its attention or other token mixer, and earlier blocks outside of layers.
@@ -161,189 +177,57 @@ impl<'a> Layer<'a> {
         stream: &mut Stream,
         go_on: &mut dyn FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
+        let windows = stream.windows.clone();
+        let first = self.layer.checked_sub(1).map_or(0, |before| self.source.config().block_of(before) + 1);
+        for at in first..=self.block {
+            let mut start = 0;
+            for windows in batches(&windows) {
+                go_on()?;
+                self.mix(at, stream, start, windows);
+                start += windows.iter().sum::<usize>();
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Self::attention`] of one block, for whole windows whose first token is `start`.
+    fn mix(&self, at: usize, stream: &mut Stream, start: usize, windows: &[usize]) {
         let c = self.source.config();
-        let first = self.layer.checked_sub(1).map_or(0, |before| c.block_of(before) + 1);
-        for block in first..=self.block {
-            let block = Self { block, ..*self };
-            block.add_ngrams(stream);
-            block.predict(stream);
-            block.mix(Place::Mixer, stream);
-            if block.block == self.block && self.router_input() == RouterInput::BeforeMixer {
-                let batches = stream.x.chunks(BATCH_TOKENS * c.width);
-                stream.routed = batches.flat_map(|x| self.routed(x)).collect();
-            }
-            block.mixer(stream, go_on)?;
-            block.mix(Place::Network, stream);
-            if block.block < self.block {
-                block.resident(stream, go_on)?;
-                block.end_all(stream, go_on)?;
-            }
+        let block = self.block(at, windows.iter().copied().max().unwrap_or(0));
+        let owners = shared::of_owner(c, at, &stream.shared, start, windows);
+        let mut pasts = vec![Past::default(); windows.len()];
+        let window = |(number, (&tokens, past))| Window { tokens, past, owner: owners.get(number) };
+        let mut new: Vec<Window<'_>> = windows.iter().zip(&mut pasts).enumerate().map(window).collect();
+        let mut rows = stream.rows(c, start..start + windows.iter().sum::<usize>());
+        let routed = block.mix(&mut rows, &mut new);
+        if at < self.block {
+            block.resident(&mut rows);
         }
-        Ok(())
-    }
-
-    /// Adds a network that is always in memory to the stream.
-    fn resident<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
-        let c = self.source.config();
-        let Some(network) = c.blocks[self.block].resident() else { return Ok(()) };
-        let shared_width = shared_width(c);
-        for (at, x) in stream.x.chunks_mut(BATCH_TOKENS * c.width).enumerate() {
-            go_on()?;
-            let roles = [Role::ResidentGate, Role::ResidentUp, Role::ResidentDown];
-            let out = self.always(roles, network, &self.normed(x));
-            let shared = &mut stream.shared[at * BATCH_TOKENS * shared_width..];
-            self.add_output(Place::Network, self.normed_by(Role::FfnPostNorm, &out), x, shared);
-        }
-        Ok(())
-    }
-
-    /// [`Self::end`] of a whole stream, in batches.
-    fn end_all<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
-        let (width, batch) = (self.source.config().width, BATCH_TOKENS);
-        for first in (0..stream.tokens.len()).step_by(batch) {
-            go_on()?;
-            let tokens = first..stream.tokens.len().min(first + batch);
-            let shared = shared_width(self.source.config());
-            self.end(
-                &mut stream.x[tokens.start * width..tokens.end * width],
-                &mut stream.shared[tokens.start * shared..tokens.end * shared],
-                &stream.tokens[tokens],
-            );
-        }
-        Ok(())
-    }
-
-    /// Ends a block, after its network: several residual streams are corrected, the tokens' own inputs added, and all is scaled.
-    fn end(&self, x: &mut [f32], shared: &mut [f32], tokens: &[u32]) {
-        let streams = self.source.config().streams.filter(|streams| !streams.are_gated());
-        if let Some(streams) = streams {
-            self.correct(streams, x, shared);
-        }
-        if let Some(out) = self.own_inputs(x, tokens) {
-            match streams {
-                None => x.iter_mut().zip(out).for_each(|(x, out)| *x += out),
-                Some(streams) => self.add_to_others(streams, &out, shared),
-            }
-        }
-        if let Some(scale) = self.source.part(self.block, Role::OutputScale).map(values_of) {
-            x.iter_mut().for_each(|x| *x *= scale[0]);
-        }
-        if self.block + 1 == self.source.config().blocks.len() {
-            match streams {
-                Some(streams) => self.join(streams, x, shared),
-                None => self.mix_rows(Place::Head, x, shared),
-            }
-        }
-    }
-
-    /// Adds the output of a mixer or network to the stream, or to all gated streams.
-    fn add_output(&self, place: Place, out: Vec<f32>, x: &mut [f32], shared: &mut [f32]) {
-        let c = self.source.config();
-        if c.streams.is_some_and(Streams::are_gated) {
-            return self.inject(place, &out, shared);
-        }
-        let scale = c.blocks[self.block].residual_scale;
-        x.iter_mut().zip(out).for_each(|(x, out)| *x += scale * out);
-    }
-
-    /// The input of the layer's router, or of its network without experts.
-    fn router_input(&self) -> RouterInput {
-        let router = self.source.config().network().router.as_ref();
-        router.map_or(RouterInput::Experts, |router| router.input)
-    }
-
-    /// `down (f(gate x) * up x)` of a network that every token visits, or without gates `down f(up x)`: `[tokens, width]`.
-    fn always(&self, roles: [Role; 3], network: &FeedForward, normed: &[f32]) -> Vec<f32> {
-        let ([gate, up, down], activation) = (roles, network.activation);
-        let tokens = normed.len() / self.source.config().width;
-        let up = self.times(self.part(up), None, normed);
-        let mut gate =
-            if activation.is_gated() { self.times(self.part(gate), None, normed) } else { up.clone() };
-        if let Some(cutoff) = network.gate_cutoff {
-            cut_off(&mut gate, tokens, cutoff);
-        }
-        let values: Vec<f32> = gate.iter().zip(&up).map(|(&gate, &up)| activation.apply(gate, up)).collect();
-        transposed(&self.times(self.part(down), None, &transposed(&values, tokens)), tokens)
-    }
-
-    fn mixer<E>(&self, stream: &mut Stream, go_on: &mut dyn FnMut() -> Result<(), E>) -> Result<(), E> {
-        if self.source.config().blocks[self.block].mixer.is_none() {
-            return Ok(());
-        }
-        let (width, shared_width) = (self.source.config().width, shared_width(self.source.config()));
-        let (mut x, mut shared) = (&mut *stream.x, &mut *stream.shared);
-        let mut windows = &*stream.windows;
-        while !windows.is_empty() {
-            go_on()?;
-            let mut tokens = 0;
-            let whole = windows
-                .iter()
-                .take_while(|&&window| {
-                    tokens += window;
-                    tokens <= BATCH_TOKENS
-                })
-                .count()
-                .max(1);
-            let (batch, rest) = windows.split_at(whole);
-            let tokens = batch.iter().sum::<usize>();
-            let (rows, later) = x.split_at_mut(tokens * width);
-            let (shared_rows, shared_later) = shared.split_at_mut(tokens * shared_width);
-            self.mixer_batch(rows, batch, shared_rows);
-            (x, shared, windows) = (later, shared_later, rest);
-        }
-        Ok(())
-    }
-
-    fn mixer_batch(&self, x: &mut [f32], windows: &[usize], shared: &mut [f32]) {
-        let block = &self.source.config().blocks[self.block];
-        let normed = self.normed_by(Role::AttentionNorm, x);
-        let out = match &block.mixer {
-            None => return,
-            Some(Mixer::Attention(attention)) => match attention.latent {
-                None => self.attended(attention, &normed, windows, shared),
-                Some(latent) => self.latent(attention, latent, &normed, windows),
-            },
-            Some(Mixer::Convolution(convolution)) => self.convolved(*convolution, &normed, windows),
-            Some(Mixer::DeltaNet(net)) => self.delta_net(*net, &normed, windows),
-            Some(Mixer::StateSpace(space)) => self.state_space(*space, &normed, windows),
-        };
-        self.add_output(Place::Mixer, self.normed_by(Role::AttentionPostNorm, &out), x, shared);
-        if block.branch_rank.is_some() {
-            self.branch(x, &normed);
-        }
-    }
-
-    /// A tensor that the description has.
-    fn part(&self, role: Role) -> Matrix<'a> {
-        let part = self.source.part(self.block, role);
-        part.unwrap_or_else(|| panic!("block {} has no {role:?}", self.block))
+        stream.routed.extend(routed.into_iter().flatten());
+        shared::share(c, at, &pasts, &mut stream.shared, start);
     }
 
     /// Input of the feed-forward network, or of its experts, of rows of the stream: `[rows, width]`.
     pub fn normed(&self, x: &[f32]) -> Vec<f32> {
-        self.normed_by(self.source.config().network().input_norm(), x)
+        self.block(self.block, 0).normed(self.source.config().network().input_norm(), x.to_vec())
     }
 
-    /// Rows of the model's width, normalised where the description has that norm.
-    fn normed_by(&self, role: Role, x: &[f32]) -> Vec<f32> {
-        let c = self.source.config();
-        match self.source.part(self.block, role) {
-            Some(weight) => normed_rows(x, weight, c.width, c.norm_epsilon),
-            None => x.to_vec(),
-        }
+    /// The experts of each row, with their weights. The stream is the router's input, or an approximation of it.
+    pub fn routed(&self, stream: &[f32]) -> Vec<Routed> {
+        self.block(self.block, 0).routed(stream)
     }
 
-    /// Adds a bias to each row, where the description has it.
-    fn add_bias(&self, role: Role, rows: &mut [f32]) {
-        let Some(bias) = self.source.part(self.block, role).map(values_of) else { return };
-        rows.par_chunks_mut(bias.len()).for_each(|row| {
-            row.iter_mut().zip(&bias).for_each(|(value, bias)| *value += bias);
-        });
+    /// A matrix of an expert times rows, in the order of its neurons: `[neurons, rows]`.
+    fn times(&self, w: Matrix<'_>, expert: usize, x: &[f32]) -> Vec<f32> {
+        let times = if self.rounds { times_rounded } else { times };
+        times(w, self.neurons.map(|neurons| &*neurons[expert]), x, Use::Transposed)
     }
 
     /// Adds to each neuron of an expert, `[neurons, rows]`, its bias.
     fn add_bias_of_neurons(&self, role: Role, expert: usize, values: &mut [f32]) {
-        let Some(bias) = self.source.part(self.block, role).map(values_of) else { return };
+        let Some(w) = self.source.part(self.block, role) else { return };
+        let mut bias = vec![0.0; w.rows * w.columns];
+        dequantise(w.format, w.bytes, &mut bias);
         let count = self.source.config().ffn_width();
         let (bias, rows) = (&bias[expert * count..][..count], values.len() / count);
         let source = |i: usize| self.neurons.map_or(i, |neurons| neurons[expert][i] as usize);
@@ -354,39 +238,9 @@ impl<'a> Layer<'a> {
 
     /// The gates of an expert for some rows, in the order of its neurons: `[neurons, rows]`.
     pub fn gates(&self, expert: usize, normed: &[f32]) -> Vec<f32> {
-        let neurons = self.neurons.map(|neurons| &*neurons[expert]);
-        let mut gates = self.times(self.source.ffn_gate(self.layer, expert), neurons, normed);
+        let mut gates = self.times(self.source.ffn_gate(self.layer, expert), expert, normed);
         self.add_bias_of_neurons(Role::GateBias, expert, &mut gates);
         gates
-    }
-
-    /// The experts of each row, with their weights. The stream is the router's input, or an approximation of it.
-    pub fn routed(&self, stream: &[f32]) -> Vec<Routed> {
-        let c = self.source.config();
-        let rows = stream.len() / c.width;
-        let described = c.network().router.as_ref();
-        let (Some(matrix), Some(router)) = (self.source.router(self.layer), described) else {
-            return vec![vec![(0, 1.0)]; rows];
-        };
-        if rows == 0 {
-            return Vec::new();
-        }
-        let (read, scale) = match router.input {
-            RouterInput::Experts => (self.normed(stream), 1.0),
-            RouterInput::BeforeMixer => (stream.to_vec(), 1.0),
-            RouterInput::Normed => (self.normed_by(Role::RouterNorm, stream), 1.0 / (c.width as f32).sqrt()),
-        };
-        let mut logits = transposed(&times(matrix, None, &read, Use::Transposed), rows);
-        logits.iter_mut().for_each(|logit| *logit *= scale);
-        self.add_bias(Role::RouterBias, &mut logits);
-        let [bias, scales] = [Role::SelectionBias, Role::ExpertScales]
-            .map(|role| self.source.part(self.block, role).map(values_of));
-        let route = |logits| {
-            let mut routed = moe::route(logits, router, bias.as_deref());
-            moe::scale(&mut routed, scales.as_deref());
-            routed
-        };
-        logits.chunks_mut(c.experts()).map(route).collect()
     }
 
     /// Has an expert's matrices read from the disk soon, and nothing around them: a mapping by itself reads megabytes on both sides.
@@ -401,7 +255,7 @@ impl<'a> Layer<'a> {
     /// Adds the feed-forward network to the stream.
     ///
     /// `each` gets every expert's gates and ups, batch after batch, experts in ascending order. It leaves the input of down in `gate`.
-    /// `go_on` is called between batches.
+    /// `go_on` is called between experts.
     ///
     /// # Errors
     /// As `go_on`.
@@ -411,110 +265,71 @@ impl<'a> Layer<'a> {
         each: &mut dyn FnMut(Expert<'_>),
         go_on: &mut dyn FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
-        let c = self.source.config();
-        let (batch, early) = (batch_tokens(c), std::mem::take(&mut stream.routed));
-        for (first, x) in stream.x.chunks_mut(batch * c.width).enumerate() {
-            let (first, tokens) = (first * batch, x.len() / c.width);
-            let normed = self.normed(x);
-            let routed = early.get(first..first + tokens).map_or_else(|| self.routed(x), <[_]>::to_vec);
-            let down_bias = self.source.part(self.block, Role::DownBias).map(values_of);
-            let mut sums = vec![0.0; x.len()];
-            let visits = visits(&routed, c.experts());
-            visits.first().into_iter().for_each(|visit| self.read_ahead(visit.expert));
-            for (number, Visit { expert, rows, weights }) in visits.iter().enumerate() {
+        let (c, early) = (self.source.config(), std::mem::take(&mut stream.routed));
+        let (batch, all) = (batch_tokens(c), stream.tokens.len());
+        for first in (0..all).step_by(batch) {
+            let tokens = first..all.min(first + batch);
+            let routed = early.get(tokens.clone()).map(<[_]>::to_vec);
+            let mut expert = |visit: Visit<'_>| {
                 go_on()?;
-                let expert = *expert;
-                // the next expert is read while this one is computed
-                visits.get(number + 1).into_iter().for_each(|next| self.read_ahead(next.expert));
-                let gathered: Vec<f32>;
-                let input = if rows.len() == tokens {
-                    &*normed
-                } else {
-                    gathered =
-                        rows.iter().flat_map(|row| &normed[row * c.width..][..c.width]).copied().collect();
-                    &*gathered
-                };
-                let neurons = self.neurons.map(|neurons| &*neurons[expert]);
-                let gate = self.source.ffn_gate(self.layer, expert);
-                let mut gate = self.times(gate, neurons, input);
-                let mut up = if c.activation().is_gated() {
-                    self.times(self.source.ffn_up(self.layer, expert), neurons, input)
-                } else {
-                    gate.clone()
-                };
-                self.add_bias_of_neurons(Role::GateBias, expert, &mut gate);
-                self.add_bias_of_neurons(Role::UpBias, expert, &mut up);
-                let in_stream: Vec<usize> = rows.iter().map(|row| first + row).collect();
-                each(Expert { expert, rows: &in_stream, input, gate: &mut gate, up: &up });
-                drop(up);
-                let down = match self.down {
-                    None => self.source.ffn_down(self.layer, expert),
-                    Some((format, bytes)) => Down::Rows(Matrix {
-                        format,
-                        rows: c.ffn_width(),
-                        columns: c.width,
-                        bytes: &bytes[expert],
-                    }),
-                };
-                let added = match down {
-                    Down::Columns(w) if self.rounds_down => times_rounded(w, None, &gate, Use::Plain),
-                    _ => times_down(down, neurons, &gate),
-                };
-                add(&mut sums, c.width, &added, rows, weights);
-                if let Some(bias) = &down_bias {
-                    let bias = &bias[expert * c.width..][..c.width];
-                    for (row, weight) in rows.iter().zip(weights) {
-                        let sums = &mut sums[row * c.width..][..c.width];
-                        sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += weight * bias);
-                    }
-                }
-            }
-            let mut sums = self.normed_by(Role::ExpertsPostNorm, &sums);
-            if c.network().shared_neurons.is_some() {
-                let roles = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
-                let normed = self.normed_by(Role::FfnNorm, x);
-                let out = self.always(roles, c.network(), &normed);
-                let out = self.normed_by(Role::SharedPostNorm, &out);
-                let gate = self.source.part(self.block, Role::SharedOutputGate).map(values_of);
-                let rows = sums.chunks_mut(c.width).zip(out.chunks(c.width)).zip(normed.chunks(c.width));
-                for ((sum, out), x) in rows {
-                    let dot = |gate: &Vec<f32>| gate.iter().zip(x).map(|(gate, x)| gate * x).sum();
-                    let gate = gate.as_ref().map_or(1.0, |gate| sigmoid(dot(gate)));
-                    sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += gate * out);
-                }
-            }
-            let width = shared_width(c);
-            let shared = &mut stream.shared[first * width..][..tokens * width];
-            self.add_output(Place::Network, self.normed_by(Role::FfnPostNorm, &sums), x, shared);
-            self.end(x, shared, &stream.tokens[first..first + tokens]);
+                Ok(self.expert(visit, first, each))
+            };
+            self.block(self.block, 0).experts(&mut stream.rows(c, tokens), routed, &mut expert)?;
         }
         Ok(())
     }
-}
 
-/// An expert with the rows of the tokens that visit it, and its weight in each.
-struct Visit {
-    expert: usize,
-    rows: Vec<usize>,
-    weights: Vec<f32>,
-}
-
-/// The visited experts, ascending.
-fn visits(routed: &[Routed], experts: usize) -> Vec<Visit> {
-    let mut visits: Vec<Visit> =
-        (0..experts).map(|expert| Visit { expert, rows: Vec::new(), weights: Vec::new() }).collect();
-    for (row, routed) in routed.iter().enumerate() {
-        for &(expert, weight) in routed {
-            visits[expert].rows.push(row);
-            visits[expert].weights.push(weight);
-        }
+    /// The output of an expert times its weights, without a bias: `[rows, width]`. Rows are counted from `first` on.
+    fn expert(&self, visit: Visit<'_>, first: usize, each: &mut dyn FnMut(Expert<'_>)) -> Vec<f32> {
+        let (c, Visit { expert, next, rows, weights, input }) = (self.source.config(), visit);
+        // the next expert is read while this one is computed
+        [Some(expert), next].into_iter().flatten().for_each(|expert| self.read_ahead(expert));
+        let mut gate = self.times(self.source.ffn_gate(self.layer, expert), expert, input);
+        let mut up = match c.activation().is_gated() {
+            true => self.times(self.source.ffn_up(self.layer, expert), expert, input),
+            false => gate.clone(),
+        };
+        self.add_bias_of_neurons(Role::GateBias, expert, &mut gate);
+        self.add_bias_of_neurons(Role::UpBias, expert, &mut up);
+        let in_stream: Vec<usize> = rows.iter().map(|row| first + row).collect();
+        each(Expert { expert, rows: &in_stream, input, gate: &mut gate, up: &up });
+        drop(up);
+        let down = match self.down {
+            None => self.source.ffn_down(self.layer, expert),
+            Some((format, bytes)) => {
+                let (rows, columns) = (c.ffn_width(), c.width);
+                Down::Rows(Matrix { format, rows, columns, bytes: &bytes[expert] })
+            }
+        };
+        let out = match down {
+            Down::Columns(w) if self.rounds_down => times_rounded(w, None, &gate, Use::Plain),
+            _ => times_down(down, self.neurons.map(|neurons| &*neurons[expert]), &gate),
+        };
+        let mut out = transposed(&out, rows.len());
+        let weighted = out.par_chunks_mut(c.width).zip(weights);
+        weighted.for_each(|(out, weight)| out.iter_mut().for_each(|out| *out *= weight));
+        out
     }
-    visits.retain(|visit| !visit.rows.is_empty());
-    visits
+}
+
+/// Windows in batches of at most [`BATCH_TOKENS`], or of one window.
+fn batches(mut windows: &[usize]) -> Vec<&[usize]> {
+    let mut batches = Vec::new();
+    while !windows.is_empty() {
+        let mut tokens = 0;
+        let fits = windows.iter().take_while(|&&window| {
+            tokens += window;
+            tokens <= BATCH_TOKENS
+        });
+        let (batch, rest) = windows.split_at(fits.count().max(1));
+        batches.push(batch);
+        windows = rest;
+    }
+    batches
 }
 
 /// Tokens of a batch of the feed-forward network, with `BATCH_TOKENS` for each expert on average.
-pub fn batch_tokens(c: &flashplan::internals::model::config::Config) -> usize {
+fn batch_tokens(c: &Config) -> usize {
     BATCH_TOKENS * c.experts() / c.experts_used()
 }
 
@@ -539,8 +354,7 @@ pub fn said<E>(
     go_on: &mut dyn FnMut() -> Result<(), E>,
 ) -> Result<Said, E> {
     let c = source.config();
-    let times = if rounds { times_rounded } else { times };
-    let head = source.output().unwrap_or_else(|| source.token_embedding());
+    let products = Fast { rounds };
     let mut next = Vec::new();
     for (i, window) in windows.iter().enumerate() {
         next.extend(window[1..].iter().map(|&token| Some((i, token))).chain([None]));
@@ -548,17 +362,8 @@ pub fn said<E>(
     let mut said = Said { losses: vec![0.0; windows.len()], chosen: Vec::with_capacity(next.len()) };
     for (x, next) in stream.x.chunks(HEAD_TOKENS * c.width).zip(next.chunks(HEAD_TOKENS)) {
         go_on()?;
-        // gated streams have been normalised before they were mixed
-        let normed = match c.streams {
-            Some(streams) if streams.are_gated() => x.to_vec(),
-            _ => normed_rows(x, source.output_norm(), c.width, c.norm_epsilon),
-        };
-        let mut logits = transposed(&times(head, None, &normed, Use::Transposed), next.len());
-        logits.par_iter_mut().for_each(|logit| {
-            *logit *= c.logit_scale;
-            *logit = c.logit_softcap.map_or(*logit, |bound| bound * (*logit / bound).tanh());
-        });
-        let of_token: Vec<(u32, Option<(usize, f64)>)> = (logits.par_chunks(head.rows).zip(next))
+        let logits = logits(source, products, &hidden(source, products, x.to_vec()));
+        let of_token: Vec<(u32, Option<(usize, f64)>)> = (logits.par_chunks(c.vocabulary).zip(next))
             .map(|(logits, next)| {
                 let loss = next.map(|(i, token)| (i, negative_log_likelihood(logits, token)));
                 (likeliest(logits), loss)
@@ -578,44 +383,6 @@ pub fn said<E>(
 fn likeliest(logits: &[f32]) -> u32 {
     let better = |best: usize, at: usize| if logits[at] > logits[best] { at } else { best };
     (0..logits.len()).reduce(better).unwrap_or(0) as u32
-}
-
-/// Replaces gates, `[neurons, tokens]`, by what they exceed `cutoff` standard deviations above their token's mean by, or zero.
-fn cut_off(gates: &mut [f32], tokens: usize, cutoff: f32) {
-    let count = (gates.len() / tokens) as f32;
-    let sums = |of: &dyn Fn(usize, f32) -> f32| {
-        let mut sums = vec![0.0; tokens];
-        for gates in gates.chunks(tokens) {
-            gates.iter().enumerate().for_each(|(token, &gate)| sums[token] += of(token, gate) / count);
-        }
-        sums
-    };
-    let means = sums(&|_, gate| gate);
-    let variances = sums(&|token, gate| (gate - means[token]) * (gate - means[token]));
-    let least: Vec<f32> =
-        means.iter().zip(&variances).map(|(mean, variance)| mean + cutoff * variance.sqrt()).collect();
-    for gates in gates.chunks_mut(tokens) {
-        gates.iter_mut().zip(&least).for_each(|(gate, least)| *gate = (*gate - least).max(0.0));
-    }
-}
-
-/// Rows of `width` values, each normalised.
-fn normed_rows(x: &[f32], weight: Matrix<'_>, width: usize, epsilon: f32) -> Vec<f32> {
-    let weight = values_of(weight);
-    let mut out = vec![0.0; x.len()];
-    (x.par_chunks(width).zip(out.par_chunks_mut(width)))
-        .for_each(|(x, out)| rms_norm(x, &weight, epsilon, out));
-    out
-}
-
-/// `x[rows[i]] += weights[i] * out[.., i]`, where `out: [width, rows]`.
-fn add(x: &mut [f32], width: usize, out: &[f32], rows: &[usize], weights: &[f32]) {
-    let transposed = transposed(out, rows.len());
-    for (&weight, (&row, out)) in weights.iter().zip(rows.iter().zip(transposed.chunks(width))) {
-        for (x, out) in x[row * width..][..width].iter_mut().zip(out) {
-            *x += weight * out;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use plans::layout::BundleLayout;
 use plans::model::LevelKind;
 use serde::{Deserialize, Serialize};
 
-use super::batch::{shared_width, times};
+use super::batch::{times, values_of_token};
 use super::evaluate::streams;
 use super::layers::kv_formats;
 use super::level::Menu;
@@ -303,7 +303,7 @@ impl Job {
             container_bytes: container_bytes(source, menu),
             // two states: the new one is complete before the old one goes
             work_bytes: predictor_bytes(c, menu)
-                + 2 * 4 * (c.width + shared_width(c)) as u64 * streams as u64
+                + 2 * 4 * values_of_token(c) as u64 * streams as u64
                 + (c.layers() * menu.levels.len()) as u64 * LEVEL_BYTES
                 + (16 << 20),
         }

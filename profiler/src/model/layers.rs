@@ -416,17 +416,18 @@ impl<'a> Texts<'a> {
 
 impl State {
     /// All that the next layer reads.
-    fn values(&mut self) -> [&mut Vec<f32>; 7] {
+    fn values(&mut self) -> Vec<&mut Vec<f32>> {
         let Self { layers: _, dense, levels, kv, ahead } = self;
-        [&mut dense.x, &mut dense.shared, &mut levels.x, &mut levels.shared, &mut kv.x, &mut kv.shared, ahead]
+        let streams = [dense, levels, kv].into_iter().flat_map(Stream::values);
+        streams.chain([ahead]).collect()
     }
 
     fn save(&mut self, work: &FinishedParts) -> anyhow::Result<()> {
         let layers = (self.layers as u64).to_le_bytes();
-        let values = self.values().map(|values| -> &[u8] { bytemuck::cast_slice(values) });
+        let values = self.values().into_iter().map(|values| -> &[u8] { bytemuck::cast_slice(values) });
         // as `joined`, without a copy
-        let pieces = [&layers[..]].into_iter().chain(values);
-        let lengths: Vec<u64> = pieces.clone().map(|piece| piece.len() as u64).collect();
+        let pieces: Vec<&[u8]> = [&layers[..]].into_iter().chain(values).collect();
+        let lengths: Vec<u64> = pieces.iter().map(|piece| piece.len() as u64).collect();
         let head = [&[lengths.len() as u64], &*lengths].concat();
         let parts: Vec<&[u8]> = [bytemuck::cast_slice(&head)].into_iter().chain(pieces).collect();
         work.save(STATE, &parts)

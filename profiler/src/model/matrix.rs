@@ -1,5 +1,6 @@
 //! The matrix product of the profiler, with a safe interface.
 
+use flashplan::internals::reference::Strided;
 use rayon::prelude::*;
 
 /// The orientation of a factor.
@@ -11,35 +12,24 @@ pub enum Use {
     Transposed,
 }
 
-/// A matrix inside a slice: element `(i, j)` is `values[i * row + j * column]`.
-#[derive(Debug, Clone, Copy)]
-pub struct Strided<'a> {
-    /// The elements, beginning with row 0 and column 0.
-    pub values: &'a [f32],
-    /// Distance from a row to the next.
-    pub row: usize,
-    /// Distance from a column to the next.
-    pub column: usize,
+/// A matrix that fills its slice: `[rows, columns]`, or `[columns, rows]` transposed.
+fn whole(values: &[f32], rows: usize, columns: usize, how: Use) -> Strided<'_> {
+    assert_eq!(Some(values.len()), rows.checked_mul(columns), "product: a length is not its shape's");
+    match how {
+        Use::Plain => Strided { values, row: columns, column: 1 },
+        Use::Transposed => Strided { values, row: 1, column: rows },
+    }
 }
 
-impl<'a> Strided<'a> {
-    /// A matrix that fills its slice: `[rows, columns]`, or `[columns, rows]` transposed.
-    fn whole(values: &'a [f32], rows: usize, columns: usize, how: Use) -> Self {
-        assert_eq!(Some(values.len()), rows.checked_mul(columns), "product: a length is not its shape's");
-        match how {
-            Use::Plain => Self { values, row: columns, column: 1 },
-            Use::Transposed => Self { values, row: 1, column: rows },
-        }
-    }
-
-    /// Whether the slice has every element of `[rows, columns]`.
-    fn holds(self, rows: usize, columns: usize) -> bool {
-        let (Some(last_row), Some(last_column)) = (rows.checked_sub(1), columns.checked_sub(1)) else {
-            return true;
-        };
-        let last = || last_row.checked_mul(self.row)?.checked_add(last_column.checked_mul(self.column)?);
-        last().is_some_and(|last| last < self.values.len())
-    }
+/// Whether a matrix's slice has every element of `[rows, columns]`.
+fn holds(matrix: Strided<'_>, rows: usize, columns: usize) -> bool {
+    let (Some(last_row), Some(last_column)) = (rows.checked_sub(1), columns.checked_sub(1)) else {
+        return true;
+    };
+    let (rows, columns) = (last_row.checked_mul(matrix.row), last_column.checked_mul(matrix.column));
+    rows.zip(columns)
+        .and_then(|(row, column)| row.checked_add(column))
+        .is_some_and(|last| last < matrix.values.len())
 }
 
 /// Minimum multiplications of a thread's piece.
@@ -64,7 +54,7 @@ pub fn product(
     c: &mut [f32],
 ) {
     assert_eq!(Some(c.len()), m.checked_mul(n), "product: a length is not its shape's");
-    let (a, b) = (Strided::whole(a, m, k, a_use), Strided::whole(b, k, n, b_use));
+    let (a, b) = (whole(a, m, k, a_use), whole(b, k, n, b_use));
     let rows = (WORK_OF_A_PIECE / k.saturating_mul(n).max(1)).max(m / 16).max(ROWS_OF_A_PIECE);
     c.par_chunks_mut(rows.saturating_mul(n).max(1)).enumerate().for_each(|(piece, c)| {
         let a = Strided { values: &a.values[piece * rows * a.row..], ..a };
@@ -80,7 +70,7 @@ pub fn product(
 /// If a slice ends before its matrix.
 pub fn product_strided((m, k, n): (usize, usize, usize), a: Strided<'_>, b: Strided<'_>, c: &mut [f32]) {
     assert!(
-        a.holds(m, k) && b.holds(k, n) && m.checked_mul(n) == Some(c.len()),
+        holds(a, m, k) && holds(b, k, n) && m.checked_mul(n) == Some(c.len()),
         "product: a slice ends before its matrix"
     );
     #[allow(unsafe_code, reason = "the product takes pointers and strides")]

@@ -1,10 +1,43 @@
 //! Matrix products with the vectors of many tokens, and the shapes between them.
 
 use flashplan::internals::model::source::Down;
+use flashplan::internals::reference::{Products, Strided};
 use kernels::{Matrix, dequantise, round_in_place};
 use rayon::prelude::*;
 
-use super::super::matrix::{Strided, Use, product_strided};
+use super::super::matrix::{Use, product_strided};
+
+/// Products that unpack weights once for all vectors, on every thread.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Fast {
+    /// Whether vectors are rounded where they meet blocks of weights.
+    pub rounds: bool,
+}
+
+impl Products for Fast {
+    fn times(&self, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
+        let times = if self.rounds { times_rounded } else { times };
+        transposed(&times(w, None, x, Use::Transposed), x.len() / w.columns)
+    }
+
+    fn times_unrounded(&self, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
+        Self { rounds: false }.times(w, x)
+    }
+
+    fn product(&self, (m, k, n): (usize, usize, usize), a: Strided<'_>, b: Strided<'_>) -> Vec<f32> {
+        let mut out = vec![0.0; m * n];
+        product_strided((m, k, n), a, b, &mut out);
+        out
+    }
+
+    fn pieces<T: Send>(&self, count: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
+        (0..count).into_par_iter().map(&of).collect()
+    }
+
+    fn each_row(&self, rows: &mut [f32], width: usize, change: impl Fn(usize, &mut [f32]) + Sync) {
+        rows.par_chunks_mut(width).enumerate().for_each(|(at, row)| change(at, row));
+    }
+}
 
 /// Rows of weights that a thread unpacks at a time: with fewer, packing the tokens takes longer than it gains. Whole blocks of any format.
 const BLOCK_ROWS: usize = 256;
@@ -114,15 +147,11 @@ pub fn row_sizes(down: Down<'_>) -> Vec<f32> {
     squares.into_iter().map(f32::sqrt).collect()
 }
 
-/// The values of a matrix, row after row.
-pub(super) fn values_of(w: Matrix<'_>) -> Vec<f32> {
-    let mut values = vec![0.0; w.rows * w.columns];
-    dequantise(w.format, w.bytes, &mut values);
-    values
-}
-
 /// `[values, tokens]` as `[tokens, values]`.
 pub(super) fn transposed(x: &[f32], tokens: usize) -> Vec<f32> {
+    if tokens == 0 {
+        return Vec::new();
+    }
     let values = x.len() / tokens;
     let mut out = vec![0.0; x.len()];
     out.par_chunks_mut(values * TILE).enumerate().for_each(|(tile, out)| {

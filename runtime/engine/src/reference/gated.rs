@@ -1,108 +1,95 @@
 //! Gated residual streams, and n-grams: see [`Mixing`](crate::model::config::Mixing) and [`NGrams`].
 
-use super::{Reference, add, norm, product, sigmoid, values};
-use crate::model::config::{NGrams, Role};
-use kernels::{Matrix, dequantise};
+use super::block::{Block, Rows, Window, keep, places};
+use super::products::Products;
+use super::{add, product, sigmoid, values};
+use crate::model::config::{NGrams, Role, Streams};
+use kernels::dequantise;
 
-/// The roles around a mixer or a network: norm, gates and weights of streams.
-type Roles = [Role; 4];
-pub(super) const MIXER: Roles =
-    [Role::MixerGateNorm, Role::MixerGateDown, Role::MixerGateUp, Role::MixerInject];
-pub(super) const NETWORK: Roles =
-    [Role::NetworkGateNorm, Role::NetworkGateDown, Role::NetworkGateUp, Role::NetworkInject];
+/// Who reads gated streams.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    /// The block's mixer.
+    Mixer,
+    /// The block's network.
+    Network,
+    /// The head.
+    Head,
+}
 
-impl Reference<'_> {
-    /// The input of a block's mixer or network.
-    pub(super) fn mixed(&self, block: usize, roles: Roles, streams: &[Vec<f32>]) -> Vec<f32> {
-        let [norm, down, up, _] = roles.map(|role| self.part(block, role));
-        self.gated_mean(norm, [down, up], streams)
-    }
-
-    /// The input of the head.
-    pub(super) fn mixed_for_head(&self, streams: &[Vec<f32>]) -> Vec<f32> {
-        let last = self.model.config().blocks.len() - 1;
-        let gates = [Role::OutputGateDown, Role::OutputGateUp].map(|role| self.part(last, role));
-        self.gated_mean(self.model.output_norm(), gates, streams)
+impl<P: Products> Block<'_, P> {
+    /// Makes `rows.x` what is read of gated streams at a place: the mean of the normalised streams, each value times
+    /// its gate.
+    pub(super) fn read_streams(&self, place: Place, rows: &mut Rows<'_>) {
+        let c = self.config();
+        let Some(Streams { count, .. }) = c.streams.filter(|streams| streams.are_gated()) else { return };
+        let (norm, down, up) = match place {
+            Place::Mixer => (self.part(Role::MixerGateNorm), Role::MixerGateDown, Role::MixerGateUp),
+            Place::Network => (self.part(Role::NetworkGateNorm), Role::NetworkGateDown, Role::NetworkGateUp),
+            Place::Head => (self.model.output_norm(), Role::OutputGateDown, Role::OutputGateUp),
+        };
+        let (count, all) = (count as f32, c.streams_width());
+        let normed = self.normed_by(norm, c.width, rows.streams.to_vec());
+        let mut low = self.times(down, &normed);
+        low.iter_mut().for_each(|value| *value = *value / count * sigmoid(*value / count));
+        let gates = self.times(up, &low);
+        self.products.each_row(rows.x, c.width, |row, x| {
+            x.fill(0.0);
+            let values = normed[row * all..][..all].iter().zip(&gates[row * all..]);
+            for (at, (value, gate)) in values.enumerate() {
+                x[at % c.width] += sigmoid(*gate) * value / count;
+            }
+        });
     }
 
     /// Adds the output of a mixer or network to all streams, each with its weight.
-    pub(super) fn inject(&self, block: usize, roles: Roles, streams: &mut [Vec<f32>], out: &[f32]) {
-        let [norm, .., inject] = roles.map(|role| self.part(block, role));
-        let count = streams.len() as f32;
-        let weights = self.times(inject, &self.normed_streams(norm, streams));
-        for (stream, weight) in streams.iter_mut().zip(weights) {
-            add(stream, 2.0 * sigmoid(weight / count), out);
-        }
-    }
-
-    /// Adds what the n-grams that end with a token say to all streams.
-    pub(super) fn add_ngrams(&mut self, block: usize, ngrams: &NGrams, token: u32, streams: &mut [Vec<f32>]) {
-        let mut last = vec![token];
-        last.extend(&self.last);
-        last.resize(ngrams.tokens(), ngrams.end);
-        let rows: Vec<f32> = ngrams.rows_of(&last).flat_map(|row| self.table_row(row)).collect();
-        last.truncate(ngrams.tokens() - 1);
-        self.last = last;
-        let keys = self.times(self.part(block, Role::NGramKey), &rows);
-        let value = self.times(self.part(block, Role::NGramValue), &rows);
-        let width = value.len();
-        let keys: Vec<Vec<f32>> = keys.chunks(width).map(<[f32]>::to_vec).collect();
-        let keys = self.normed_streams(self.part(block, Role::NGramKeyNorm), &keys);
-        let queries = self.normed_streams(self.part(block, Role::NGramQueryNorm), streams);
-        let added: Vec<Vec<f32>> = (keys.chunks(width).zip(queries.chunks(width)))
-            .map(|(key, query)| {
-                let alike = product(key, query) / (width as f32).sqrt();
-                let gate = sigmoid(alike.abs().max(NGrams::LEAST).sqrt() * alike.signum());
-                value.iter().map(|value| gate * value).collect()
-            })
-            .collect();
-        let inputs = self.normed_streams(self.part(block, Role::NGramConvolutionNorm), &added);
-        let taps = values(self.part(block, Role::NGramTaps));
-        let before = self.ngram_inputs.clone();
-        let step = ngrams.tokens();
-        for (at, (stream, added)) in streams.iter_mut().zip(&added).enumerate() {
-            for (value, (stream, added)) in stream.iter_mut().zip(added).enumerate() {
-                let channel = at * width + value;
-                let taps = &taps[channel * ngrams.taps..][..ngrams.taps];
-                let of = |back: usize| match back {
-                    0 => inputs[channel],
-                    _ => before
-                        .len()
-                        .checked_sub(back * step)
-                        .map_or(0.0, |position| before[position][channel]),
-                };
-                let sum: f32 = (0..ngrams.taps).map(|tap| taps[tap] * of(ngrams.taps - 1 - tap)).sum();
-                *stream += added + sum * sigmoid(sum);
+    pub(super) fn inject(&self, place: Place, out: &[f32], streams: &mut [f32]) {
+        let (norm, inject) = match place {
+            Place::Mixer => (Role::MixerGateNorm, Role::MixerInject),
+            Place::Network | Place::Head => (Role::NetworkGateNorm, Role::NetworkInject),
+        };
+        let (width, all) = (self.config().width, self.config().streams_width());
+        let normed = self.normed_by(self.part(norm), width, streams.to_vec());
+        let weights = self.products.times_unrounded(self.part(inject), &normed);
+        let count = all / width;
+        self.products.each_row(streams, all, |row, streams| {
+            for (stream, weight) in streams.chunks_mut(width).zip(&weights[row * count..]) {
+                add(stream, 2.0 * sigmoid(weight / count as f32), &out[row * width..]);
             }
+        });
+    }
+
+    /// Adds what the n-grams that end with each token say to all streams, if the block has them.
+    pub(super) fn add_ngrams(&self, rows: &mut Rows<'_>, windows: &mut [Window<'_>]) {
+        let c = self.config();
+        let (Some(ngrams), Some(table)) = (c.ngrams_of(self.at), self.model.row_table()) else { return };
+        let (width, all, places) = (c.width, c.streams_width(), places(windows));
+        let mut read = vec![0.0; places.len() * ngrams.values()];
+        self.products.each_row(&mut read, ngrams.values(), |row, read| {
+            let (window, position) = places[row];
+            let seen = windows[window].past.tokens[..=position].iter().rev();
+            let mut last: Vec<u32> = seen.take(ngrams.tokens()).copied().collect();
+            last.resize(ngrams.tokens(), ngrams.end);
+            for (row, values) in ngrams.rows_of(&last).zip(read.chunks_mut(ngrams.row_width)) {
+                dequantise(table.format, table.row(row as usize).bytes, values);
+            }
+        });
+        let (keys, said) = (self.times(Role::NGramKey, &read), self.times(Role::NGramValue, &read));
+        let keys = self.normed_by(self.part(Role::NGramKeyNorm), width, keys);
+        let queries = self.normed_by(self.part(Role::NGramQueryNorm), width, rows.streams.to_vec());
+        let mut added = vec![0.0; keys.len()];
+        self.products.each_row(&mut added, width, |at, added| {
+            let [key, query] = [&keys, &queries].map(|all| &all[at * width..][..width]);
+            let alike = product(key, query) / (width as f32).sqrt();
+            let gate = sigmoid(alike.abs().max(NGrams::LEAST).sqrt() * alike.signum());
+            add(added, gate, &said[at * width / all * width..]);
+        });
+        let inputs = self.normed_by(self.part(Role::NGramConvolutionNorm), width, added.clone());
+        keep(windows, &inputs, |past| &mut past.ngrams);
+        let taps = values(self.part(Role::NGramTaps));
+        let sums = self.convolved(&taps, (all, ngrams.tokens()), windows, |past| &past.ngrams);
+        for ((stream, added), sum) in rows.streams.iter_mut().zip(added).zip(sums) {
+            *stream += added + sum * sigmoid(sum);
         }
-        self.ngram_inputs.push(inputs);
-    }
-
-    /// A row of the table.
-    fn table_row(&self, row: u32) -> Vec<f32> {
-        let Some(table) = self.model.row_table() else { return Vec::new() };
-        let mut out = vec![0.0; table.columns];
-        dequantise(table.format, table.row(row as usize).bytes, &mut out);
-        out
-    }
-
-    /// The mean of the normalised streams, each value times its gate.
-    fn gated_mean(&self, norm: Matrix<'_>, [down, up]: [Matrix<'_>; 2], streams: &[Vec<f32>]) -> Vec<f32> {
-        let normed = self.normed_streams(norm, streams);
-        let (count, width) = (streams.len() as f32, streams[0].len());
-        let silu = |value: f32| value / count * sigmoid(value / count);
-        let low: Vec<f32> = self.times(down, &normed).into_iter().map(silu).collect();
-        let mut mean = vec![0.0; width];
-        for (at, (gate, normed)) in self.times(up, &low).into_iter().zip(normed).enumerate() {
-            mean[at % width] += sigmoid(gate) * normed / count;
-        }
-        mean
-    }
-
-    /// The streams one after another, each normalised with its weights.
-    fn normed_streams(&self, weight: Matrix<'_>, streams: &[Vec<f32>]) -> Vec<f32> {
-        let (weight, epsilon) = (values(weight), self.model.config().norm_epsilon);
-        let each = streams.iter().zip(weight.chunks(streams[0].len()));
-        each.flat_map(|(stream, weight)| norm(stream, weight, epsilon)).collect()
     }
 }

@@ -1,52 +1,63 @@
-//! The choice of positions that attention sees: see [`Indexer`](crate::model::config::Indexer).
+//! The choice of positions that attention sees: see [`Indexer`].
 
-use super::{Reference, norm, product, rounded, values};
-use crate::model::config::{Attention, Role};
-use crate::rotary::Rotary;
-use kernels::Rotation;
+use super::block::{Block, Window, keep, places};
+use super::product;
+use super::products::Products;
+use crate::model::config::{Attention, Indexer, Role};
 
-impl Reference<'_> {
-    /// Whether the token sees each position up to its own; `None` if it sees all. Keeps the indexer's key.
-    pub(super) fn chosen(&mut self, block: usize, a: &Attention, x: &[f32]) -> Option<Vec<bool>> {
-        let indexer = a.indexer?;
-        let (epsilon, position) = (self.model.config().norm_epsilon, self.position);
-        let key = self.times(self.part(block, Role::IndexerKey), x);
-        self.indexed[block].extend(rounded(self.kv_format, &key));
-        let whole = indexer.whole_blocks(position);
-        if !indexer.chooses(position) {
-            return None;
-        }
-        let rotated = |mut values: Vec<f32>, position: usize| {
-            let Some(rope) = a.rope else { return values };
-            let rotary = Rotary::new(&self.model.config().ropes[rope], self.context);
-            let mut rotations = vec![Rotation::default(); rotary.pairs()];
-            rotary.fill(position, &mut rotations);
-            rotary.rotate(&mut values, indexer.width, &rotations);
-            values
-        };
-        let [query_norm, key_norm] =
-            [Role::IndexerQueryNorm, Role::IndexerKeyNorm].map(|role| values(self.part(block, role)));
-        let queries = self.times(self.part(block, Role::IndexerQuery), x);
-        let queries = queries.chunks(indexer.width).flat_map(|query| norm(query, &query_norm, epsilon));
-        let queries = rotated(queries.collect(), position);
-        let score = |at: usize| -> f32 {
-            let first = at * indexer.positions;
-            let keys = &self.indexed[block][first * indexer.width..][..indexer.positions * indexer.width];
-            let mut mean = vec![0.0; indexer.width];
-            for key in keys.chunks(indexer.width) {
-                mean.iter_mut().zip(key).for_each(|(mean, key)| *mean += key / indexer.positions as f32);
+impl<P: Products> Block<'_, P> {
+    /// For each new token, whether it sees each position of its window up to its own. Keeps the indexer's keys.
+    pub(super) fn seen(
+        &self,
+        a: &Attention,
+        indexer: Indexer,
+        x: &[f32],
+        windows: &mut [Window<'_>],
+    ) -> Vec<Vec<bool>> {
+        let (width, places) = (indexer.width, places(windows));
+        let mut keys = self.times(Role::IndexerKey, x);
+        self.round(&mut keys, width);
+        keep(windows, &keys, |past| &mut past.indexed);
+        let mut queries = self.normed(Role::IndexerQueryNorm, self.times(Role::IndexerQuery, x));
+        let positions: Vec<usize> = places.iter().map(|&(_, position)| position).collect();
+        self.rotate(a, &positions, &mut queries, (width, 0));
+        let blocks: Vec<Vec<f32>> = windows.iter().map(|window| self.means(a, indexer, window)).collect();
+        self.products.pieces(places.len(), |row| {
+            let (window, position) = places[row];
+            let mut seen = vec![true; position + 1];
+            if !indexer.chooses(position) {
+                return seen;
             }
-            let key = rounded(self.kv_format, &rotated(norm(&mean, &key_norm, epsilon), first));
-            queries.chunks(indexer.width).map(|query| product(query, &key).max(0.0)).sum()
+            let whole = indexer.whole_blocks(position);
+            let queries = &queries[row * indexer.heads * width..][..indexer.heads * width];
+            let score = |block: &[f32]| -> f32 {
+                queries.chunks(width).map(|query| product(query, block).max(0.0)).sum()
+            };
+            let scores: Vec<f32> = blocks[window].chunks(width).take(whole).map(score).collect();
+            let mut order: Vec<usize> = (0..whole).collect();
+            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+            for &block in &order[indexer.blocks..] {
+                seen[block * indexer.positions..][..indexer.positions].fill(false);
+            }
+            seen
+        })
+    }
+
+    /// The mean key of each whole block of a window, normalised and rotated: `[blocks, width]`.
+    fn means(&self, a: &Attention, indexer: Indexer, window: &Window<'_>) -> Vec<f32> {
+        let (width, count) = (indexer.width, indexer.positions);
+        let of_block = |keys: &[f32]| -> Vec<f32> {
+            let sum = |at: usize| keys.iter().skip(at).step_by(width).sum::<f32>();
+            (0..width).map(|at| sum(at) / count as f32).collect()
         };
-        let scores: Vec<f32> = (0..whole).map(score).collect();
-        let mut order: Vec<usize> = (0..whole).collect();
-        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-        let mut seen = vec![false; position + 1];
-        seen[whole * indexer.positions..].fill(true);
-        for &at in &order[..indexer.blocks] {
-            seen[at * indexer.positions..][..indexer.positions].fill(true);
+        let means: Vec<f32> = window.past.indexed.chunks_exact(count * width).flat_map(of_block).collect();
+        if means.is_empty() {
+            return means;
         }
-        Some(seen)
+        let positions: Vec<usize> = (0..means.len() / width).map(|block| block * count).collect();
+        let mut means = self.normed(Role::IndexerKeyNorm, means);
+        self.rotate(a, &positions, &mut means, (width, 0));
+        self.round(&mut means, width);
+        means
     }
 }
