@@ -52,6 +52,12 @@ pub(super) trait Unpack: Copy {
     /// `value` for each bit that is set, zero for each that is not; starts at the lowest bit of the first
     /// byte.
     fn spread(self, bits: [u8; 4], value: u8) -> Self::Bytes;
+    /// Four groups of eight bytes; the lowest byte of a number is the first of its group.
+    fn eights(self, groups: [u64; 4]) -> Self::Bytes;
+    /// Each sum of two bytes, modulo 256.
+    fn plus(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// The first digit after the point of each byte over 256, to base three.
+    fn third(self, bytes: Self::Bytes) -> Self::Bytes;
     /// Bitwise or.
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// Each byte minus `by`.

@@ -65,6 +65,24 @@ impl<const VNNI: bool> Unpack for Registers<VNNI> {
     }
 
     #[inline(always)]
+    fn eights(self, groups: [u64; 4]) -> __m256i {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { eights(groups) }
+    }
+
+    #[inline(always)]
+    fn plus(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { plus(a, b) }
+    }
+
+    #[inline(always)]
+    fn third(self, bytes: __m256i) -> __m256i {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { third(bytes) }
+    }
+
+    #[inline(always)]
     fn or(self, a: __m256i, b: __m256i) -> __m256i {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm256_or_si256(a, b) }
@@ -223,6 +241,28 @@ fn spread(bits: [u8; 4], value: u8) -> __m256i {
     let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
     let set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(all, places), bit), bit);
     _mm256_and_si256(set, _mm256_set1_epi8(value.cast_signed()))
+}
+
+/// In registers: a load of 32 bytes would wait for stores of eight.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn eights([a, b, c, d]: [u64; 4]) -> __m256i {
+    _mm256_set_epi64x(d.cast_signed(), c.cast_signed(), b.cast_signed(), a.cast_signed())
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn plus(a: __m256i, b: __m256i) -> __m256i {
+    _mm256_add_epi8(a, b)
+}
+
+/// Three times a byte exceeds 256 from 86 on, and 512 from 171 on.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn third(bytes: __m256i) -> __m256i {
+    let from =
+        |least: u8| _mm256_cmpeq_epi8(_mm256_max_epu8(bytes, _mm256_set1_epi8(least.cast_signed())), bytes);
+    _mm256_sub_epi8(_mm256_sub_epi8(_mm256_setzero_si256(), from(86)), from(171))
 }
 
 #[inline]

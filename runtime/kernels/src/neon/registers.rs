@@ -73,6 +73,24 @@ impl<const DOT: bool> Unpack for Registers<DOT> {
     }
 
     #[inline(always)]
+    fn eights(self, groups: [u64; 4]) -> Bytes {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { eights(groups) }
+    }
+
+    #[inline(always)]
+    fn plus(self, a: Bytes, b: Bytes) -> Bytes {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { plus(a, b) }
+    }
+
+    #[inline(always)]
+    fn third(self, bytes: Bytes) -> Bytes {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { third(bytes) }
+    }
+
+    #[inline(always)]
     fn or(self, a: Bytes, b: Bytes) -> Bytes {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { or(a, b) }
@@ -240,6 +258,27 @@ fn spread([b0, b1, b2, b3]: [u8; 4], value: u8) -> Bytes {
 #[target_feature(enable = "neon")]
 fn or(a: Bytes, b: Bytes) -> Bytes {
     [vorrq_u8(a[0], b[0]), vorrq_u8(a[1], b[1])]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn eights([a, b, c, d]: [u64; 4]) -> Bytes {
+    let two = |low: u64, high: u64| vcombine_u8(vcreate_u8(low), vcreate_u8(high));
+    [two(a, b), two(c, d)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn plus(a: Bytes, b: Bytes) -> Bytes {
+    [vaddq_u8(a[0], b[0]), vaddq_u8(a[1], b[1])]
+}
+
+/// Three times a byte exceeds 256 from 86 on, and 512 from 171 on.
+#[inline]
+#[target_feature(enable = "neon")]
+fn third(bytes: Bytes) -> Bytes {
+    let from = |bytes, least: u8| vshrq_n_u8::<7>(vcgeq_u8(bytes, vdupq_n_u8(least)));
+    bytes.map(|bytes| vaddq_u8(from(bytes, 86), from(bytes, 171)))
 }
 
 #[inline]

@@ -201,11 +201,20 @@ impl Block for Iq4Nl {
     }
 }
 
-/// `2^(e - 128)`; the first two values are subnormal.
+/// `2^(e - 128)` of each exponent; the first two values are subnormal.
+static HALF_POWERS: [f32; 256] = {
+    let (mut powers, mut e) = ([0.0; 256], 0);
+    while e < 256 {
+        powers[e] = f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e as u32 - 1) << 23 });
+        e += 1;
+    }
+    powers
+};
+
+/// `2^(e - 128)`.
 #[inline(always)]
 pub(super) fn half_power(e: u8) -> f32 {
-    let e = u32::from(e);
-    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 })
+    HALF_POWERS[usize::from(e)]
 }
 
 impl Block for Mxfp4 {
@@ -240,6 +249,16 @@ const HALVES: usize = 2 * PARTS;
 #[inline(always)]
 fn number<U: Unpack>(u: U, half: [u8; 2]) -> f32 {
     u.floats(u.half(half))[0]
+}
+
+/// `d * (s + plus)` of each `s`: exact, since all have few bits.
+#[inline(always)]
+fn scaled<const N: usize>(d: f32, s: [u8; N], plus: f32) -> [f32; N] {
+    let mut scaled = [0.0; N];
+    for i in 0..N {
+        scaled[i] = d * (f32::from(s[i]) + plus);
+    }
+    scaled
 }
 
 /// The scale of part `k` of eight.
@@ -342,12 +361,16 @@ impl Block for Q3K {
 
     #[inline(always)]
     fn begin<U: Unpack>(&self, u: U) -> [f32; HALVES] {
-        let (d, bits, mut scales) = (number(u, self.d), &self.six_bits, [0.0; HALVES]);
-        for i in 0..HALVES {
-            let (lower, upper) = (bits[i % 8] >> (4 * (i / 8)) & 0xf, bits[8 + i % 4] >> (2 * (i / 4)) & 3);
-            scales[i] = d * (f32::from(lower | upper << 4) - 32.0);
-        }
-        scales
+        const NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+        const TWOS: u64 = 0x0303_0303_0303_0303;
+        let [a, b, c, d, e, f, g, h, upper @ ..] = self.six_bits;
+        let lower = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let upper = u64::from(u32::from_le_bytes(upper));
+        // the upper bits of scale i are bits 2 (i / 4) on of byte i % 4
+        let first = (lower & NIBBLES) | ((upper | upper << 30) & TWOS) << 4;
+        let second = (lower >> 4 & NIBBLES) | ((upper >> 4 | upper << 26) & TWOS) << 4;
+        let scales: [u8; HALVES] = bytemuck::cast([first.to_le(), second.to_le()]);
+        scaled(number(u, self.d), scales, -32.0)
     }
 
     #[inline(always)]
@@ -378,12 +401,15 @@ impl Block for Q2K {
 
     #[inline(always)]
     fn begin<U: Unpack>(&self, u: U) -> [[f32; HALVES]; 2] {
-        let (d, dmin, mut begun) = (number(u, self.d), number(u, self.dmin), [[0.0; HALVES]; 2]);
+        let (d, dmin, [mut scales, mut minima]) =
+            (number(u, self.d), number(u, self.dmin), [[0.0; HALVES]; 2]);
         for i in 0..HALVES {
-            let both = self.scales[i];
-            (begun[0][i], begun[1][i]) = (d * f32::from(both & 0xf), dmin * f32::from(both >> 4));
+            scales[i] = d * f32::from(self.scales[i] & 0xf);
         }
-        begun
+        for i in 0..HALVES {
+            minima[i] = dmin * f32::from(self.scales[i] >> 4);
+        }
+        [scales, minima]
     }
 
     #[inline(always)]

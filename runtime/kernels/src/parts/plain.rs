@@ -33,6 +33,18 @@ impl Unpack for Plain {
         std::array::from_fn(|j| if bits[j / 8] >> (j % 8) & 1 == 1 { value } else { 0 })
     }
 
+    fn eights(self, groups: [u64; 4]) -> [u8; PART] {
+        std::array::from_fn(|j| groups[j / 8].to_le_bytes()[j % 8])
+    }
+
+    fn plus(self, a: [u8; PART], b: [u8; PART]) -> [u8; PART] {
+        std::array::from_fn(|j| a[j].wrapping_add(b[j]))
+    }
+
+    fn third(self, bytes: [u8; PART]) -> [u8; PART] {
+        bytes.map(|byte| ((u16::from(byte) * 3) >> 8) as u8)
+    }
+
     fn or(self, a: [u8; PART], b: [u8; PART]) -> [u8; PART] {
         std::array::from_fn(|j| a[j] | b[j])
     }

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::super::grids::IQ1;
 use super::super::{Block, PART, Traits, Unpack};
-use super::{HALVES, PARTS, TWICE_E2M1, number, scale_of_eight, scales_of_eight, signed};
+use super::{HALVES, PARTS, TWICE_E2M1, number, scale_of_eight, scaled, scales_of_eight, signed};
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -21,11 +21,7 @@ impl Block for Iq1S {
 
     #[inline(always)]
     fn begin<U: Unpack>(&self, u: U) -> [f32; PARTS] {
-        let (d, mut scales) = (number(u, self.d), [0.0; PARTS]);
-        for k in 0..PARTS {
-            scales[k] = d * (f32::from(self.upper[k][1] >> 4 & 7) * 2.0 + 1.0) * 0.125;
-        }
-        scales
+        scaled(0.25 * number(u, self.d), self.upper.map(|[_, upper]| upper >> 4 & 7), 0.5)
     }
 
     #[inline(always)]
@@ -40,8 +36,19 @@ impl Block for Iq1S {
             points[l] = IQ1[usize::from(self.q[k][l]) | usize::from(upper >> (3 * l) & 7) << 8];
         }
         let shift = if upper >> 15 == 1 { 1 } else { u8::MAX };
-        u.less(u.load(bytemuck::cast_ref(&points)), shift)
+        u.less(u.eights(points), shift)
     }
+}
+
+/// One in each byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
+
+/// The four lowest numbers of three bits of two words, the lowest first, a byte each.
+#[inline(always)]
+fn eight_of_three_bits(first: u64, second: u64) -> u64 {
+    let both = first | second << 32;
+    let number = |n: u32| (both << (5 * n)) & 0x0000_0007_0000_0007 << (8 * n);
+    number(0) | number(1) | number(2) | number(3)
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -62,11 +69,9 @@ impl Block for Iq1M {
         let words = self.scales.map(u16::from_le_bytes);
         let [a, b, c, d] = words.map(|word| word >> 12);
         let d = number(u, (a | b << 4 | c << 8 | d << 12).to_le_bytes());
-        let mut scales = [0.0; HALVES];
-        for i in 0..HALVES {
-            scales[i] = d * (f32::from((words[i / 4] >> (3 * (i % 4)) & 7) as u8) * 2.0 + 1.0) * 0.125;
-        }
-        scales
+        let [a, b, c, e] = words.map(u64::from);
+        let scales = [eight_of_three_bits(a, b).to_le(), eight_of_three_bits(c, e).to_le()];
+        scaled(0.25 * d, bytemuck::cast(scales), 0.5)
     }
 
     #[inline(always)]
@@ -76,14 +81,13 @@ impl Block for Iq1M {
 
     #[inline(always)]
     fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
-        let mut points = [[0; 8]; 4];
+        let (mut points, mut shifts) = ([0; 4], [0; 4]);
         for l in 0..4 {
             let upper = self.upper[k][l / 2] >> (4 * (l % 2));
-            let point = IQ1[usize::from(self.q[k][l]) | usize::from(upper & 7) << 8].to_le_bytes();
-            let shift = if upper & 8 == 0 { 1 } else { u8::MAX };
-            points[l] = point.map(|number| number.wrapping_add(shift));
+            points[l] = IQ1[usize::from(self.q[k][l]) | usize::from(upper & 7) << 8];
+            shifts[l] = if upper & 8 == 0 { ONES } else { u64::MAX }; // 1 or -1 in each byte
         }
-        u.load(bytemuck::cast_ref(&points))
+        u.plus(u.eights(points), u.eights(shifts))
     }
 }
 
@@ -95,11 +99,15 @@ pub(in super::super) struct Tq1_0 {
     d: [u8; 2],
 }
 
-/// Base-three digit `n` of a byte; the byte's value is a fraction.
+/// Each byte times `3^n`, modulo 256.
 #[inline(always)]
-fn digit(byte: u8, n: usize) -> u8 {
-    const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
-    ((u16::from(byte.wrapping_mul(POWERS[n])) * 3) >> 8) as u8
+fn tripled(bytes: u64, n: usize) -> u64 {
+    let mut all = bytes;
+    for _ in 0..n {
+        let [even, odd] = [all & 0x00ff_00ff_00ff_00ff, all >> 8 & 0x00ff_00ff_00ff_00ff];
+        all = ((even * 3) & 0x00ff_00ff_00ff_00ff) | ((odd * 3) & 0x00ff_00ff_00ff_00ff) << 8;
+    }
+    all
 }
 
 impl Block for Tq1_0 {
@@ -120,13 +128,26 @@ impl Block for Tq1_0 {
     /// Five parts of 32 bytes, then five halves of 16 bytes, and a half of four.
     #[inline(always)]
     fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
-        let steps: [u8; PART] =
-            std::array::from_fn(|j| match (k, 2 * k + j / 16 - 10 * usize::from(k > 4)) {
-                (0..5, _) => digit(self.fives[j], k),
-                (_, half @ 0..5) => digit(self.fives[32 + j % 16], half),
-                _ => digit(self.fours[j % 4], j % 16 / 4),
-            });
-        u.less(u.load(&steps), 1)
+        let (first, last) = self.fives.split_at(PART);
+        let half = |n: usize| {
+            let [a, b] = bytemuck::pod_read_unaligned::<[u64; 2]>(last).map(u64::from_le);
+            [tripled(a, n), tripled(b, n)]
+        };
+        let fours = |n: usize| tripled(u64::from(u32::from_le_bytes(self.fours)), n);
+        let two = |n: usize| fours(n) | fours(n + 1) << 32;
+        let [[a, b], [c, d]] = match k {
+            0..5 => {
+                let mut bytes = u.load(bytemuck::from_bytes(first));
+                for _ in 0..k {
+                    bytes = u.plus(u.plus(bytes, bytes), bytes);
+                }
+                return u.less(u.third(bytes), 1);
+            }
+            5 => [half(0), half(1)],
+            6 => [half(2), half(3)],
+            _ => [half(4), [two(0), two(2)]],
+        };
+        u.less(u.third(u.eights([a, b, c, d])), 1)
     }
 }
 
@@ -165,17 +186,21 @@ pub(in super::super) struct Nvfp4 {
     q: [[u8; 16]; 2],
 }
 
-/// Half of an E4M3 float (four exponent bits, three mantissa bits), ignoring its sign; 0x7f is read as zero,
-/// as in ggml.
-#[inline(always)]
-fn half_e4m3(bits: u8) -> f32 {
-    let (exponent, mantissa) = (u32::from(bits >> 3 & 0xf), u32::from(bits & 7));
-    match (bits, exponent) {
-        (0x7f, _) => 0.0,
-        (_, 0) => mantissa as f32 / 1024.0,
-        _ => f32::from_bits((exponent + 119) << 23 | mantissa << 20),
+/// Half of each E4M3 float (four exponent bits, three mantissa bits), ignoring its sign; 0x7f is read as
+/// zero, as in ggml.
+static HALF_E4M3: [f32; 256] = {
+    let (mut halves, mut bits) = ([0.0; 256], 0);
+    while bits < 256_u32 {
+        let (exponent, mantissa) = (bits >> 3 & 0xf, bits & 7);
+        halves[bits as usize] = match (bits, exponent) {
+            (0x7f, _) => 0.0,
+            (_, 0) => mantissa as f32 / 1024.0,
+            _ => f32::from_bits((exponent + 119) << 23 | mantissa << 20),
+        };
+        bits += 1;
     }
-}
+    halves
+};
 
 impl Block for Nvfp4 {
     const PARTS: usize = 2;
@@ -184,7 +209,7 @@ impl Block for Nvfp4 {
 
     #[inline(always)]
     fn begin<U: Unpack>(&self, _: U) -> [f32; 4] {
-        self.e.map(half_e4m3)
+        self.e.map(|bits| HALF_E4M3[usize::from(bits)])
     }
 
     #[inline(always)]
@@ -195,13 +220,9 @@ impl Block for Nvfp4 {
     #[inline(always)]
     fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
         // the nibbles of eight bytes are a group of sixteen
-        let [a, b, c, d, e, f, g, h, i, j, l, m, n, o, p, q] = self.q[k];
-        let low = |x: u8, y: u8| x & 0xf | y << 4;
-        let high = |x: u8, y: u8| x >> 4 | y & 0xf0;
-        let firsts = [low(a, i), low(b, j), low(c, l), low(d, m), low(e, n), low(f, o), low(g, p), low(h, q)];
-        let lasts =
-            [high(a, i), high(b, j), high(c, l), high(d, m), high(e, n), high(f, o), high(g, p), high(h, q)];
-        u.look_up(&TWICE_E2M1, u.nibbles(bytemuck::cast_ref(&[firsts, lasts])))
+        let [a, b] = bytemuck::cast::<_, [u64; 2]>(self.q[k]).map(u64::from_le);
+        let nibbles = [a, a >> 4, b, b >> 4].map(|bytes| bytes & (0xf * ONES));
+        u.look_up(&TWICE_E2M1, u.eights(nibbles))
     }
 }
 

@@ -49,37 +49,33 @@ pub(in super::super) struct Iq3S {
     scales: [u8; PARTS / 2],
 }
 
-/// Points of eight numbers with their signs applied.
+/// Points of eight numbers; the numbers whose sign is set are negative.
 #[inline(always)]
-fn with_signs<U: Unpack>(u: U, mut points: [u64; 4], signs: [u8; 4]) -> U::Bytes {
-    for point in &mut points {
-        *point = point.to_le();
-    }
-    u.negated(u.load(bytemuck::cast_ref(&points)), u.spread(signs, 0xff))
+fn with_signs<U: Unpack>(u: U, points: [u64; 4], signs: [u8; 4]) -> U::Bytes {
+    u.negated(u.eights(points), u.spread(signs, 0xff))
 }
 
-/// Seven stored signs and the eighth, as a table: not every supported processor counts bits in one
-/// instruction.
-static EIGHT_SIGNS: [u8; 128] = {
-    let (mut signs, mut seven) = ([0; 128], 0_u8);
+/// [`with_signs`] of four groups of seven signs, in the lower bits of a word.
+#[inline(always)]
+fn with_seven_signs<U: Unpack>(u: U, points: [u64; 4], word: u32) -> U::Bytes {
+    let signs = |group: u32| EIGHT_SIGNS[(word >> (7 * group) & 0x7f) as usize];
+    u.negated(u.eights(points), u.eights([signs(0), signs(1), signs(2), signs(3)]))
+}
+
+/// A byte of ones for each set sign: seven stored ones and the eighth, which makes their number even.
+static EIGHT_SIGNS: [u64; 128] = {
+    let (mut signs, mut seven) = ([0; 128], 0_u32);
     while seven < 128 {
-        signs[seven as usize] = seven | ((seven.count_ones() & 1) << 7) as u8;
+        let eight = seven | (seven.count_ones() & 1) << 7;
+        let mut j = 0;
+        while j < 8 {
+            signs[seven as usize] |= (if eight >> j & 1 == 1 { 0xff } else { 0 }) << (8 * j);
+            j += 1;
+        }
         seven += 1;
     }
     signs
 };
-
-/// Seven signs in the lower bits, extended by the eighth.
-#[inline(always)]
-fn eight_signs(seven: u32) -> u8 {
-    EIGHT_SIGNS[(seven & 0x7f) as usize]
-}
-
-/// Four groups of seven signs, in the lower bits, each extended to eight.
-#[inline(always)]
-fn signs_of(word: u32) -> [u8; 4] {
-    [eight_signs(word), eight_signs(word >> 7), eight_signs(word >> 14), eight_signs(word >> 21)]
-}
 
 /// `d * (s + 1/2) / 4` for both nibbles of each part's byte.
 #[inline(always)]
@@ -115,7 +111,7 @@ impl Block for Iq2Xxs {
     fn steps<U: Unpack>(&self, u: U, k: usize) -> U::Bytes {
         let [[g0, g1, g2, g3], signs] = self.parts[k];
         let point = |g: u8| IQ2_XXS[usize::from(g)];
-        with_signs(u, [point(g0), point(g1), point(g2), point(g3)], signs_of(u32::from_le_bytes(signs)))
+        with_seven_signs(u, [point(g0), point(g1), point(g2), point(g3)], u32::from_le_bytes(signs))
     }
 }
 
@@ -139,9 +135,9 @@ impl Block for Iq2Xs {
         let (mut points, mut signs) = ([0; 4], [0; 4]);
         for l in 0..4 {
             let q = u16::from_le_bytes(self.q[k][l]);
-            (points[l], signs[l]) = (IQ2_XS[usize::from(q & 511)], eight_signs(u32::from(q >> 9)));
+            (points[l], signs[l]) = (IQ2_XS[usize::from(q & 511)], EIGHT_SIGNS[usize::from(q >> 9)]);
         }
-        with_signs(u, points, signs)
+        u.negated(u.eights(points), u.eights(signs))
     }
 }
 
@@ -201,7 +197,7 @@ impl Block for Iq3Xxs {
         for l in 0..4 {
             points[l] = two(IQ3_XXS[usize::from(q[2 * l])], IQ3_XXS[usize::from(q[2 * l + 1])]);
         }
-        with_signs(u, points, signs_of(u32::from_le_bytes(self.signs[k])))
+        with_seven_signs(u, points, u32::from_le_bytes(self.signs[k]))
     }
 }
 
