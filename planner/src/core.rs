@@ -17,6 +17,7 @@ use crate::problem::{FACTS, LIMITS};
 use crate::question::{DIGITS, Question, UNLIMITED_BYTES};
 use crate::relax;
 use crate::room::regions_within;
+use crate::rules;
 use crate::solve;
 use crate::space::{Node, Space};
 use crate::tables::{Bound, Mode, Need, PAGE, Tables};
@@ -89,9 +90,15 @@ fn under_the_limits(search: &Search<'_>) -> Tables {
 fn modes<'a>(search: &Search<'a>, question: &Question<'a>, excluded: &[&'static str]) -> Vec<Mode> {
     let mut found = Vec::new();
     if question.limits.on_time() {
-        for space in search.spaces(question) {
+        let mut of_space = |space: &Presolve<'a>| {
             let ratio = space.tick_seconds / search.space.tick_seconds;
-            found.extend((0..space.options.len()).map(|level| mode(question, &space, level, ratio)));
+            found.extend((0..space.options.len()).map(|level| mode(question, space, level, ratio)));
+        };
+        if std::ptr::eq(question, search.question) {
+            of_space(search.space);
+        } else {
+            let levels = rules::levels(question.model, &question.limits).into_iter();
+            levels.for_each(|level| of_space(&search.of_level(question, level)));
         }
     } else if let Some(regions) = Space::least_regions(question) {
         let layers = Bound { least: 0, most: 0, floor: 0, lines: Vec::new() };

@@ -10,12 +10,12 @@ use plans::size::show;
 use crate::blame::{Search, without};
 use crate::core::core;
 use crate::error::PlanError;
-use crate::faster::out_of_reach;
-use crate::offer::{loss, offer};
+use crate::offer::{loss, offer, out_of_reach};
 use crate::presolve::Presolve;
 use crate::problem::{FACTS, LIMITS, LOSS, SPEED};
 use crate::question::{Limits, MIN_PREFILL, Question};
 use crate::rules;
+use crate::split::CHOICES_MAX;
 
 /// No plan satisfies the limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +29,7 @@ pub struct Infeasible {
     pub sentences: Vec<String>,
     /// Whether all of this is proven: that there is no plan, and that what is named is to blame.
     pub proven: bool,
-    /// Requests with one limit changed as the sentences say, or on a machine that is faster as they say, each of which has a plan.
+    /// Requests with one limit changed as the sentences say, each of which has a plan.
     pub offers: Vec<Request>,
 }
 
@@ -73,15 +73,11 @@ pub fn explain(question: &Question<'_>, space: &Presolve<'_>) -> Result<Infeasib
             "no single one of {others} can be changed so that there is a plan; change several"
         ));
     }
-    for offer in out_of_reach(&search, &conflict) {
-        sentences.push(offer.sentence);
-        offers.extend(offer.request);
-    }
+    sentences.extend(out_of_reach(&search, &conflict));
     let undecided = search.undecided() + given_up;
     if open > 0 {
-        let choices = space.choices_max;
         sentences.push(format!(
-            "that there is none is not proven: {open} configurations were given up after {choices} partial choices each, and one of them may keep the limits"
+            "that there is none is not proven: {open} configurations were given up after {CHOICES_MAX} partial choices each, and one of them may keep the limits"
         ));
     } else if undecided > 0 {
         sentences.push(format!(

@@ -11,10 +11,12 @@ use crate::candidate::Fastest;
 use crate::question::Question;
 use crate::relax::{Relaxation, relax};
 use crate::space::{Node, Space};
-use crate::split::CHOICES_MAX;
 
 /// Rounds of the master problem.
 const ROUNDS_MAX: usize = 32;
+
+/// Relaxations that are kept, at most: of some 10 KiB each.
+const KEPT_MAX: usize = 8192;
 
 /// A search's bytes of regions and the most ticks of a token: all that a space leaves open.
 type SearchKey = (i64, Option<i64>);
@@ -42,11 +44,9 @@ impl std::ops::AddAssign for Effort {
 #[derive(Debug)]
 pub struct Presolve<'a> {
     space: Space<'a>,
-    /// [`crate::split::Budget::choices_max`].
-    pub choices_max: usize,
     /// Rounds of the master problem, at most.
     pub rounds_max: usize,
-    /// Solved relaxations of single nodes.
+    /// Solved relaxations, up to [`KEPT_MAX`].
     relaxations: RefCell<HashMap<Node, Rc<Relaxation>>>,
     fastest: RefCell<Vec<(SearchKey, Option<Fastest>)>>,
     work: Cell<Effort>,
@@ -74,7 +74,6 @@ impl<'a> Presolve<'a> {
     fn of(space: Space<'a>) -> Self {
         Self {
             space,
-            choices_max: CHOICES_MAX,
             rounds_max: ROUNDS_MAX,
             relaxations: RefCell::default(),
             fastest: RefCell::default(),
@@ -104,15 +103,16 @@ impl<'a> Presolve<'a> {
         self.work.set(work);
     }
 
-    /// The relaxation of a node. Relaxations of single nodes are kept.
+    /// The relaxation of a node.
     pub fn relaxation(&self, node: Node) -> Rc<Relaxation> {
         if let Some(known) = self.relaxations.borrow().get(&node) {
             return Rc::clone(known);
         }
         let relaxation = Rc::new(relax(&self.space, node));
         self.count(Effort { relaxed: 1, ..Effort::default() });
-        if node.is_single() {
-            self.relaxations.borrow_mut().insert(node, Rc::clone(&relaxation));
+        let mut known = self.relaxations.borrow_mut();
+        if known.len() < KEPT_MAX {
+            known.insert(node, Rc::clone(&relaxation));
         }
         relaxation
     }

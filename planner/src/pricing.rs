@@ -19,10 +19,7 @@ use crate::relax::Relaxation;
 use crate::room::Room;
 use crate::rules::Prompt;
 use crate::space::Configuration;
-use crate::split::{Budget, Item, LIMITS, NEVER, Split, any_split, quick_split, split};
-
-/// Divisor of a split's work: the share spent on an equally fast split that may take less memory from prompts.
-const LITTLE: usize = 32;
+use crate::split::{Budget, CHOICES_MAX, Found, Item, NEVER, Wanted, split};
 
 /// A space under limits, in ticks and bytes.
 #[derive(Debug)]
@@ -210,7 +207,7 @@ impl<'a> Pricing<'a> {
         }
         kinds.iter_mut().for_each(|items| keep_within(items, curve.price(all), gap));
         let mut items: Vec<Vec<Item>> = options.kind_of.iter().map(|&kind| kinds[kind].clone()).collect();
-        let mut budget = Budget { room, prompts: [NEVER; 2], choices_max: self.space.choices_max };
+        let mut budget = Budget { room, prompts: [NEVER; 2], choices_max: CHOICES_MAX };
         for (k, prompt) in self.limited.ticks(config).into_iter().enumerate() {
             budget.prompts[k] = prompt.most;
             for (items, ticks) in items.iter_mut().zip(&prompt.layers) {
@@ -224,65 +221,37 @@ impl<'a> Pricing<'a> {
     pub fn split_least(&self, config: Configuration, regions: i64) -> Option<i64> {
         let worst = self.time_max.unwrap_or(NEVER);
         let (items, budget) = self.layers(config, regions, worst)?;
-        let ticks = self.serial(config) + quick_split(&items, &budget, None, [0.0; LIMITS])?.least;
+        let ticks = self.serial(config) + split(&items, &budget, None, Wanted::Bound)?.least;
         (ticks <= worst).then_some(ticks)
     }
 
-    /// The exact split of a configuration, if it keeps the limits and takes at most `worst` ticks; and ticks that no split of it can be
-    /// below. With `any` the first split that does will do.
+    /// A split of a configuration that keeps the limits and takes at most `worst` ticks, and ticks that no split can be below.
     pub fn candidate(
         &self,
         config: Configuration,
         regions: i64,
         worst: i64,
-        any: bool,
+        wanted: Wanted,
     ) -> (Option<Candidate>, i64) {
-        self.candidate_of_work(config, regions, (worst, any), self.space.choices_max)
-    }
-
-    pub(crate) fn candidate_of_work(
-        &self,
-        config: Configuration,
-        regions: i64,
-        (worst, any): (i64, bool),
-        choices_max: usize,
-    ) -> (Option<Candidate>, i64) {
-        let Some((items, budget)) = self.layers(config, regions, worst) else {
+        let (serial, beside) = (self.serial(config), self.room(config, regions).budgets()[1]);
+        if !self.limited.may(config, regions) || self.limited.is_refused(config, beside) {
+            return (None, worst + 1);
+        }
+        let Some((items, budget)) = self.layers(config, regions, worst) else { return (None, worst + 1) };
+        let Some(split) = split(&items, &budget, Some(worst + 1 - serial), wanted) else {
+            if worst >= NEVER {
+                self.limited.refuse(config, beside);
+            }
             return (None, worst + 1);
         };
-        let budget = Budget { choices_max, ..budget };
-        let serial = self.serial(config);
-        let to_beat = worst + 1 - serial;
-        let split =
-            if any { any_split(&items, &budget, to_beat) } else { split(&items, &budget, Some(to_beat)) };
-        let Some(split) = split else { return (None, worst + 1) };
-        let found = self.of_split(config, regions, &items, &budget, &split);
-        (found.filter(|found| found.ticks <= worst), serial + split.least)
-    }
-
-    /// A split of a configuration that keeps the limits and takes at most `worst` ticks: the best, or where prompts are limited any that is found with
-    /// little work.
-    pub fn as_fast(&self, config: Configuration, regions: i64, worst: i64) -> Option<Candidate> {
-        let limited = !self.question.limits.prompts_max.is_empty();
-        let choices_max = self.space.choices_max / if limited { LITTLE } else { 1 };
-        self.candidate_of_work(config, regions, (worst, limited), choices_max).0
-    }
-
-    pub(crate) fn of_split(
-        &self,
-        config: Configuration,
-        regions: i64,
-        items: &[Vec<Item>],
-        budget: &Budget,
-        split: &Split,
-    ) -> Option<Candidate> {
-        let mut found = split.found.clone()?;
-        for (chosen, items) in found.chosen.iter_mut().zip(items) {
-            *chosen = items[*chosen].cached;
-        }
-        let ticks = self.serial(config) + found.ticks;
-        let regions = regions - budget.room.bytes + budget.room.taken(found.need);
-        self.time_max.is_none_or(|most| ticks <= most).then_some(Candidate { config, found, ticks, regions })
+        let of_split = |mut found: Found| {
+            for (chosen, items) in found.chosen.iter_mut().zip(&items) {
+                *chosen = items[*chosen].cached;
+            }
+            let regions = regions - budget.room.bytes + budget.room.taken(found.need);
+            Candidate { config, ticks: serial + found.ticks, regions, found }
+        };
+        (split.found.map(of_split).filter(|found| found.ticks <= worst), serial + split.least)
     }
 
     /// Whether it keeps the limits on time.
@@ -294,21 +263,6 @@ impl<'a> Pricing<'a> {
     pub fn keeps_prompts(&self, candidate: &Candidate) -> bool {
         let mut limits = self.question.limits.prompts_max.iter();
         limits.all(|limit| self.prompt_seconds(candidate, limit.tokens) <= limit.seconds_allowed())
-    }
-
-    /// A split of a configuration, if one is found quickly that keeps the limits and takes at most `worst` ticks.
-    pub(crate) fn quick_candidate(
-        &self,
-        config: Configuration,
-        regions: i64,
-        worst: i64,
-    ) -> Option<Candidate> {
-        if !self.limited.may(config, regions) {
-            return None;
-        }
-        let (items, budget) = self.layers(config, regions, worst)?;
-        let split = quick_split(&items, &budget, Some(worst + 1 - self.serial(config)), [0.0; LIMITS])?;
-        self.of_split(config, regions, &items, &budget, &split).filter(|found| found.ticks <= worst)
     }
 }
 

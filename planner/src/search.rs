@@ -20,6 +20,7 @@ use crate::room::{regions_within, with_page_tables};
 use crate::simple_rule;
 use crate::solve::{self, Outcome};
 use crate::space::Configuration;
+use crate::split::Wanted;
 use crate::tables::{Bound, Mode, Need, PAGE, Tables};
 use crate::verify::verify;
 
@@ -274,7 +275,10 @@ impl Search<'_> {
                 let modes = survivors.iter().map(|survivor| survivor.config).collect();
                 return Ok(Chosen { fastest, candidate, tables, modes, rounds: round });
             }
-            if let Some(candidate) = self.pricing.as_fast(survivors[mode].config, regions, slowest) {
+            let wanted = if self.pricing.limited.is_empty() { Wanted::Best } else { Wanted::Bound };
+            if let (Some(candidate), _) =
+                self.pricing.candidate(survivors[mode].config, regions, slowest, wanted)
+            {
                 tables.modes[mode].least = (candidate.ticks, div_up(candidate.regions, PAGE));
                 survivors[mode].split = Some(candidate);
                 continue;

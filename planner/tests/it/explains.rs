@@ -58,13 +58,18 @@ fn a_floor_beyond_any_memory_says_so() {
 }
 
 #[test]
-fn a_prompt_beyond_any_memory_says_how_much_faster_cores_would_do() {
+fn a_prompt_beyond_any_memory_says_what_it_takes_with_all_in_memory() {
     let beyond = Request { prefill_tokens_per_second_min: Some(1e6), ..request(None) };
     let said = why(&beyond).to_string();
     let resident = "no memory helps: with everything resident a prompt of 64 tokens takes ";
     let rest = said.split(resident).nth(1).unwrap_or_else(|| panic!("{said}"));
     let rate: f64 =
         rest.split(" s, ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
+    // the figure is true: a plan reaches it, but for the limit on memory
+    crate::small::plan(
+        &inputs(4),
+        &Request { prefill_tokens_per_second_min: Some(0.9 * rate), ..request(None) },
+    );
     let faster = [
         Request { prefill_tokens_per_second_min: Some(2.0 * rate), ..request(None) },
         Request {
@@ -74,16 +79,8 @@ fn a_prompt_beyond_any_memory_says_how_much_faster_cores_would_do() {
         },
     ];
     for requested in faster {
-        let why = why(&requested);
-        let sentence = why.sentences.iter().find(|sentence| sentence.contains(resident)).expect("a sentence");
-        assert!(sentence.contains("; cores 2.") && sentence.ends_with(" times as fast would do"), "{why}");
-        let offered = why.offers.iter().find_map(|offer| offer.calibration).expect("a faster machine");
-        assert!((1.95..2.5).contains(&offered.compute) && offered.stream == 1.0, "{offered:?}");
-        // all offers are accepted, and a machine that is a little less faster is not enough
+        assert!(why(&requested).sentences.iter().any(|sentence| sentence.contains(resident)));
         assert!(refused(&inputs(4), &requested));
-        let mut less = requested.clone();
-        less.calibration = Some(plans::terms::Factors { compute: offered.compute - 0.02, ..offered });
-        assert!(matches!(planner::plan(&inputs(4), &less), Ok(Answer::Infeasible(_))), "{why}");
     }
 }
 

@@ -1,0 +1,186 @@
+//! A dynamic programme over the layers: all partial choices after one layer, after two, and so on.
+//!
+//! Every limit is a row: a sum over the layers that is at most so much in every split within the limits. So are Lagrange's dual at its
+//! best prices, and each prompt's. A partial choice is pruned where a row's sum, with the least of the layers that follow, is too much;
+//! where there are many, those that another one dominates are pruned as well; beyond a width, only the most promising are kept.
+
+use super::items::{Budget, Found, Item, LIMITS};
+
+/// Rounding of sums at prices, as a share.
+const ROUNDING: f64 = 1e-9;
+/// Rows at most: ticks of a token, the limits, the dual of a token, and those of two prompts.
+const ROWS: usize = 4 + LIMITS;
+/// The row of all bytes.
+const BYTES: usize = 1;
+/// Partial choices up to which none is pruned as dominated: what is found among so few is exact to the page.
+const FEW: usize = 1024;
+/// Partial choices with which one is compared.
+const COMPARED: usize = 32;
+
+/// A linear constraint on a split.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row {
+    /// Prices of a tick of a token, and of each limit's unit.
+    prices: [f64; 1 + LIMITS],
+    most: f64,
+}
+
+impl Row {
+    /// A row that nothing breaks.
+    const NONE: Self = Self { prices: [0.0; 1 + LIMITS], most: f64::INFINITY };
+
+    /// Ticks below `known` of a token, with what counts against the limits at these prices.
+    pub(super) fn of_token(known: i64, prices: [f64; LIMITS], limits: [i64; LIMITS]) -> Self {
+        let priced: f64 = prices.iter().zip(limits).map(|(price, limit)| price * limit as f64).sum();
+        let [any, beside, first, second] = prices;
+        let most = ((known - 1) as f64 + priced) * (1.0 + ROUNDING);
+        Self { prices: [1.0, any, beside, first, second], most }
+    }
+
+    /// A prompt, with a byte beside the slots at a price.
+    pub(super) fn of_prompt(prompt: usize, price: f64, budget: &Budget) -> Self {
+        let [_, beside] = budget.room.budgets();
+        let mut prices = [0.0, 0.0, price, 0.0, 0.0];
+        prices[3 + prompt] = 1.0;
+        Self { prices, most: (budget.prompts[prompt] as f64 + price * beside as f64) * (1.0 + ROUNDING) }
+    }
+
+    /// A limit by itself, or none where no split breaks it.
+    fn of_limit(items: &[Vec<Item>], limit: usize, most: i64) -> Self {
+        let largest = |items: &Vec<Item>| items.iter().map(|item| item.weights()[limit]).max().unwrap_or(0);
+        if items.iter().map(largest).fold(0, i64::saturating_add) <= most {
+            return Self::NONE;
+        }
+        let mut prices = [0.0; 1 + LIMITS];
+        prices[1 + limit] = 1.0;
+        Self { prices, most: most as f64 }
+    }
+
+    fn of(&self, item: &Item) -> f64 {
+        let weights = item.weights().map(|weight| weight as f64);
+        self.prices[0] * item.ticks as f64
+            + self.prices[1..].iter().zip(weights).map(|(price, weight)| price * weight).sum::<f64>()
+    }
+}
+
+/// An item of each of some layers: sums of the rows, the last item, and the place of the others among the partial choices before.
+#[derive(Debug, Clone, Copy)]
+struct Partial {
+    rows: [f64; ROWS],
+    item: usize,
+    before: usize,
+}
+
+impl Partial {
+    /// Whether it takes no more of ticks and of any limit.
+    fn dominates(&self, other: &Self) -> bool {
+        (0..=LIMITS).all(|r| self.rows[r] <= other.rows[r])
+    }
+}
+
+/// The result of a programme.
+pub(super) struct Outcome {
+    /// The best split that was found.
+    pub(super) found: Option<Found>,
+    /// Ticks that no split can be below, if no more than `known` ticks.
+    pub(super) least: Option<i64>,
+}
+
+/// The best split within a budget below `known` ticks, with partial choices of so many bytes at most.
+pub(super) fn best(
+    items: &[Vec<Item>],
+    budget: &Budget,
+    known: i64,
+    surrogates: &[Row],
+    choices_max: usize,
+) -> Outcome {
+    let limits = budget.limits(items);
+    let ticks = Row { prices: [1.0, 0.0, 0.0, 0.0, 0.0], most: (known - 1) as f64 };
+    let mut rows = [Row::NONE; ROWS];
+    rows[0] = ticks;
+    (0..LIMITS).for_each(|k| rows[1 + k] = Row::of_limit(items, k, limits[k]));
+    rows[1 + LIMITS..].iter_mut().zip(surrogates).for_each(|(row, of)| *row = *of);
+    let most = rows.map(|row| row.most);
+    let part = |(item, of): (usize, &Item)| Partial { rows: rows.map(|row| row.of(of)), item, before: 0 };
+    let mut layers: Vec<Vec<Partial>> =
+        items.iter().map(|items| items.iter().enumerate().map(part).collect()).collect();
+    // the least of the layers that follow, after so many
+    let mut left = vec![[0.0; ROWS]];
+    for items in layers.iter().rev() {
+        left.push(sum(&left[left.len() - 1], &least(items)));
+    }
+    left.reverse();
+    for items in &mut layers {
+        let least = least(items);
+        items.retain(|item| (0..ROWS).all(|r| left[0][r] - least[r] + item.rows[r] <= most[r]));
+    }
+    // how much of what the rows leave open is taken
+    let slack: [f64; ROWS] = std::array::from_fn(|r| (most[r] - left[0][r]).max(1.0));
+    let taken = |partial: &Partial, left: &[f64; ROWS]| -> f64 {
+        (0..ROWS).map(|r| (partial.rows[r] + left[r]) / slack[r]).sum()
+    };
+    let width = choices_max / layers.iter().map(Vec::len).sum::<usize>().max(1);
+    let (mut exact, mut complete) = (true, true);
+    let mut now = vec![Partial { rows: [0.0; ROWS], item: 0, before: 0 }];
+    let mut taken_items: Vec<Vec<(usize, usize)>> = Vec::new();
+    for (items, left) in layers.iter().zip(&left[1..]) {
+        let mut next = Vec::new();
+        for (before, partial) in now.iter().enumerate() {
+            for item in items {
+                let rows = sum(&partial.rows, &item.rows);
+                if (0..ROWS).all(|r| rows[r] + left[r] <= most[r]) {
+                    next.push(Partial { rows, item: item.item, before });
+                }
+            }
+        }
+        if next.len() > FEW {
+            exact = false;
+            next = undominated(next);
+        }
+        if next.len() > width {
+            complete = false;
+            next.sort_by(|a, b| taken(a, left).total_cmp(&taken(b, left)));
+            next.truncate(width);
+        }
+        taken_items.push(next.iter().map(|partial| (partial.item, partial.before)).collect());
+        now = next;
+    }
+    let split = |place: usize| {
+        let (mut chosen, mut at) = (Vec::with_capacity(items.len()), place);
+        for taken in taken_items.iter().rev() {
+            chosen.push(taken[at].0);
+            at = taken[at].1;
+        }
+        chosen.reverse();
+        Found::of(items, chosen)
+    };
+    let within_rows: Vec<Found> = (0..now.len()).map(split).collect();
+    // the rows do not round to pages
+    let bound = within_rows.iter().map(|found| found.ticks).min();
+    let kept = within_rows.into_iter().filter(|found| found.ticks < known && found.keeps(items, budget));
+    let found = kept.min_by_key(|found| (found.ticks, found.need.bytes()));
+    let of_found = found.as_ref().map_or(known, |found| found.ticks);
+    let least = if exact { of_found } else { bound.map_or(known, |bound| bound.min(known)) };
+    Outcome { found, least: complete.then_some(least) }
+}
+
+/// Partial choices with rising bytes, without those that one of the last before them dominates.
+fn undominated(mut all: Vec<Partial>) -> Vec<Partial> {
+    all.sort_by(|a, b| a.rows[BYTES].total_cmp(&b.rows[BYTES]).then(a.rows[0].total_cmp(&b.rows[0])));
+    let mut kept: Vec<Partial> = Vec::new();
+    for one in all {
+        if !kept.iter().rev().take(COMPARED).any(|other| other.dominates(&one)) {
+            kept.push(one);
+        }
+    }
+    kept
+}
+
+/// The least of some partial choices in each row.
+fn least(of: &[Partial]) -> [f64; ROWS] {
+    of.iter().fold([f64::INFINITY; ROWS], |least, one| std::array::from_fn(|r| least[r].min(one.rows[r])))
+}
+
+fn sum(a: &[f64; ROWS], b: &[f64; ROWS]) -> [f64; ROWS] {
+    std::array::from_fn(|r| a[r] + b[r])
+}
