@@ -33,8 +33,6 @@ const SURVIVORS_MAX: usize = 12;
 const FEWER_MAX: usize = 4;
 /// More hundredths of a logarithm than any prompt's seconds are below 1.
 const PROMPT_LEAST: i64 = 4096;
-/// Splits that are tried in vain for each choice of prompts.
-const FAILED_MAX: usize = 2;
 /// How often a plan of least memory is sought again within its own size.
 const SIZES_MAX: usize = 8;
 
@@ -258,7 +256,6 @@ impl Search<'_> {
         let slowest = self.slowest(&fastest, simple);
         let (mut survivors, mut rest) = self.survivors(&fastest, slowest, regions);
         let mut tables = self.tables(&survivors, (fastest.least, slowest), regions);
-        let mut failed = vec![0; self.space.prompts.len()];
         for round in 1..=self.space.rounds_max + 1 {
             if round > self.space.rounds_max {
                 // among those that were split Z3 decides once more
@@ -283,24 +280,10 @@ impl Search<'_> {
                 survivors[mode].split = Some(candidate);
                 continue;
             }
-            // no split is as fast: others take its place, with another prompt once two have failed
-            let prompt = survivors[mode].config.prompt;
-            failed[prompt] += 1;
+            // no split is as fast: another takes its place
             survivors.remove(mode);
             tables.modes.remove(mode);
-            if failed[prompt] >= FAILED_MAX {
-                let hopeless =
-                    |survivor: &Survivor| survivor.split.is_none() && survivor.config.prompt == prompt;
-                let kept: Vec<bool> = survivors.iter().map(|survivor| !hopeless(survivor)).collect();
-                let mut of_modes = kept.iter();
-                tables.modes.retain(|_| of_modes.next().is_some_and(|kept| *kept));
-                survivors.retain(|survivor| !hopeless(survivor));
-            }
-            let next = rest.find(|next| {
-                failed[next.config.prompt] < FAILED_MAX
-                    && self.may(next.config, (&fastest.best, slowest), regions)
-            });
-            if let Some(next) = next {
+            if let Some(next) = rest.find(|next| self.may(next.config, slowest, regions)) {
                 tables.modes.push(self.mode(&next, fastest.least, regions));
                 survivors.push(next);
             }
@@ -349,7 +332,7 @@ impl Search<'_> {
             .collect();
         others.retain(|&(prompt, _, config)| prompt <= incumbent.prompt && config != best);
         others.sort_unstable();
-        let may = |config: Configuration| self.may(config, (&fastest.best, slowest), regions);
+        let may = |config: Configuration| self.may(config, slowest, regions);
         let mut survivors = vec![incumbent];
         let cores = self.pricing.cores(best);
         let computes = (0..self.space.options[best.level].computes.len())
@@ -365,11 +348,10 @@ impl Search<'_> {
         (survivors, rest.collect::<Vec<_>>().into_iter())
     }
 
-    /// Whether presolve leaves a configuration: its relaxation is as fast, also if its split lies as far above as the incumbent's does.
-    fn may(&self, config: Configuration, (best, slowest): (&Candidate, i64), regions: i64) -> bool {
-        let bound = |config| self.pricing.bound_of(config, regions);
-        let gap = bound(best.config).map_or(0, |bound| best.ticks - bound);
-        bound(config).is_some_and(|bound| bound + gap.max(0) <= slowest)
+    /// Whether presolve leaves a configuration: neither its relaxation nor the dual of its split is slower.
+    fn may(&self, config: Configuration, slowest: i64, regions: i64) -> bool {
+        let fast = |bound: Option<i64>| bound.is_some_and(|bound| bound <= slowest);
+        fast(self.pricing.bound_of(config, regions)) && fast(self.pricing.split_least(config, regions))
     }
 
     /// The master problem over these configurations, none of which is faster than `least`; all that are no slower than `slowest` are as

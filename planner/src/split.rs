@@ -79,7 +79,7 @@ pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, wanted:
     let limited = budget.prompts.iter().any(|&most| most < NEVER);
     let choices_max = budget.choices_max / if limited && wanted == Wanted::Best { BETTER } else { 1 };
     let better = programme::best(items, budget, known, &surrogates, choices_max);
-    let least = better.least.unwrap_or(least).max(least);
+    let least = better.least.max(least);
     let found = better.found.map(|found| found.filled(items, budget)).or(found);
     // nothing below what is to be beaten, and nothing at all where anything would do
     (found.is_some() || least < NEVER).then_some(Split { found, least })

@@ -2,9 +2,10 @@
 //!
 //! Every limit is a row: a sum over the layers that is at most so much in every split within the limits. So are Lagrange's dual at its
 //! best prices, and each prompt's. A partial choice is pruned where a row's sum, with the least of the layers that follow, is too much;
-//! where there are many, those that another one dominates are pruned as well; beyond a width, only the most promising are kept.
+//! where there are many, those that another one dominates, but for a few ticks, are pruned as well; beyond a width, only the most promising
+//! are kept.
 
-use super::items::{Budget, Found, Item, LIMITS};
+use super::items::{Budget, Found, Item, LIMITS, NEVER};
 
 /// Rounding of sums at prices, as a share.
 const ROUNDING: f64 = 1e-9;
@@ -14,6 +15,12 @@ const ROWS: usize = 4 + LIMITS;
 const BYTES: usize = 1;
 /// Partial choices up to which none is pruned as dominated: what is found among so few is exact to the page.
 const FEW: usize = 1024;
+/// The part of what the dual leaves open that pruning may lose, as one part in so many.
+const PARTS: usize = 16;
+/// Splits within one part in so many of the ticks are as fast: the one with most pinned neurons is taken, with which prompts are fastest.
+const ALIKE: i64 = 256;
+/// The row of the dual of a token.
+const DUAL: usize = 1 + LIMITS;
 /// Partial choices with which one is compared.
 const COMPARED: usize = 32;
 
@@ -72,9 +79,9 @@ struct Partial {
 }
 
 impl Partial {
-    /// Whether it takes no more of ticks and of any limit.
-    fn dominates(&self, other: &Self) -> bool {
-        (0..=LIMITS).all(|r| self.rows[r] <= other.rows[r])
+    /// Whether it takes no more of any limit, and but for so many no more ticks.
+    fn dominates(&self, other: &Self, tolerance: f64) -> bool {
+        self.rows[0] <= other.rows[0] + tolerance && (1..=LIMITS).all(|r| self.rows[r] <= other.rows[r])
     }
 }
 
@@ -82,11 +89,13 @@ impl Partial {
 pub(super) struct Outcome {
     /// The best split that was found.
     pub(super) found: Option<Found>,
-    /// Ticks that no split can be below, if no more than `known` ticks.
-    pub(super) least: Option<i64>,
+    /// Ticks that no split is below, at most `known`.
+    pub(super) least: i64,
 }
 
 /// The best split within a budget below `known` ticks, with partial choices of so many bytes at most.
+///
+/// Pruning leaves the least ticks open by a part of what the dual leaves open, divided among the layers.
 pub(super) fn best(
     items: &[Vec<Item>],
     budget: &Budget,
@@ -95,11 +104,10 @@ pub(super) fn best(
     choices_max: usize,
 ) -> Outcome {
     let limits = budget.limits(items);
-    let ticks = Row { prices: [1.0, 0.0, 0.0, 0.0, 0.0], most: (known - 1) as f64 };
     let mut rows = [Row::NONE; ROWS];
-    rows[0] = ticks;
+    rows[0] = Row { prices: [1.0, 0.0, 0.0, 0.0, 0.0], most: (known - 1) as f64 };
     (0..LIMITS).for_each(|k| rows[1 + k] = Row::of_limit(items, k, limits[k]));
-    rows[1 + LIMITS..].iter_mut().zip(surrogates).for_each(|(row, of)| *row = *of);
+    rows[DUAL..].iter_mut().zip(surrogates).for_each(|(row, of)| *row = *of);
     let most = rows.map(|row| row.most);
     let part = |(item, of): (usize, &Item)| Partial { rows: rows.map(|row| row.of(of)), item, before: 0 };
     let mut layers: Vec<Vec<Partial>> =
@@ -114,15 +122,25 @@ pub(super) fn best(
         let least = least(items);
         items.retain(|item| (0..ROWS).all(|r| left[0][r] - least[r] + item.rows[r] <= most[r]));
     }
-    // how much of what the rows leave open is taken
+    // how much the rows leave open
     let slack: [f64; ROWS] = std::array::from_fn(|r| (most[r] - left[0][r]).max(1.0));
+    // where tokens may take any time no tick is lost that matters
+    let (open, loss) = if known < NEVER { (slack[DUAL], 1.0) } else { (left[0][DUAL], 0.0) };
+    let tolerance = open / (PARTS * 2 * layers.len()) as f64;
+    let (mut exact, mut lost) = (true, 0.0);
+    if layers.iter().map(|items| items.len() as f64).product::<f64>() > FEW as f64 {
+        exact = false;
+        lost += loss * tolerance * layers.len() as f64;
+        layers.iter_mut().for_each(|items| *items = undominated(std::mem::take(items), tolerance));
+    }
     let taken = |partial: &Partial, left: &[f64; ROWS]| -> f64 {
         (0..ROWS).map(|r| (partial.rows[r] + left[r]) / slack[r]).sum()
     };
     let width = choices_max / layers.iter().map(Vec::len).sum::<usize>().max(1);
-    let (mut exact, mut complete) = (true, true);
+    // the least of the dual's row of what was left out
+    let mut left_out = f64::INFINITY;
     let mut now = vec![Partial { rows: [0.0; ROWS], item: 0, before: 0 }];
-    let mut taken_items: Vec<Vec<(usize, usize)>> = Vec::new();
+    let mut chains: Vec<Vec<(usize, usize)>> = Vec::new();
     for (items, left) in layers.iter().zip(&left[1..]) {
         let mut next = Vec::new();
         for (before, partial) in now.iter().enumerate() {
@@ -135,41 +153,46 @@ pub(super) fn best(
         }
         if next.len() > FEW {
             exact = false;
-            next = undominated(next);
+            lost += loss * tolerance;
+            next = undominated(next, tolerance);
         }
         if next.len() > width {
-            complete = false;
             next.sort_by(|a, b| taken(a, left).total_cmp(&taken(b, left)));
-            next.truncate(width);
+            exact = false;
+            let of_dual = next.drain(width..).map(|partial| partial.rows[DUAL] + left[DUAL]);
+            left_out = of_dual.fold(left_out, f64::min);
         }
-        taken_items.push(next.iter().map(|partial| (partial.item, partial.before)).collect());
+        chains.push(next.iter().map(|partial| (partial.item, partial.before)).collect());
         now = next;
     }
     let split = |place: usize| {
         let (mut chosen, mut at) = (Vec::with_capacity(items.len()), place);
-        for taken in taken_items.iter().rev() {
-            chosen.push(taken[at].0);
-            at = taken[at].1;
+        for chain in chains.iter().rev() {
+            chosen.push(chain[at].0);
+            at = chain[at].1;
         }
         chosen.reverse();
         Found::of(items, chosen)
     };
     let within_rows: Vec<Found> = (0..now.len()).map(split).collect();
     // the rows do not round to pages
-    let bound = within_rows.iter().map(|found| found.ticks).min();
+    let bound = within_rows.iter().map(|found| found.ticks).min().map_or(known, |bound| bound.min(known));
     let kept = within_rows.into_iter().filter(|found| found.ticks < known && found.keeps(items, budget));
-    let found = kept.min_by_key(|found| (found.ticks, found.need.bytes()));
-    let of_found = found.as_ref().map_or(known, |found| found.ticks);
-    let least = if exact { of_found } else { bound.map_or(known, |bound| bound.min(known)) };
-    Outcome { found, least: complete.then_some(least) }
+    let mut kept: Vec<Found> = kept.collect();
+    let fastest = kept.iter().map(|found| found.ticks).min().unwrap_or(known);
+    kept.retain(|found| found.ticks <= fastest + fastest / ALIKE);
+    let found = kept.into_iter().min_by_key(|found| (-found.need.hot, found.ticks));
+    let of_left_out = known as f64 - 1.0 + left_out - most[DUAL];
+    let least = if exact { fastest } else { (bound as f64 - lost).min(of_left_out) as i64 };
+    Outcome { found, least }
 }
 
-/// Partial choices with rising bytes, without those that one of the last before them dominates.
-fn undominated(mut all: Vec<Partial>) -> Vec<Partial> {
+/// Partial choices with rising bytes, without those that one of the last before them dominates, but for so many ticks.
+fn undominated(mut all: Vec<Partial>, tolerance: f64) -> Vec<Partial> {
     all.sort_by(|a, b| a.rows[BYTES].total_cmp(&b.rows[BYTES]).then(a.rows[0].total_cmp(&b.rows[0])));
     let mut kept: Vec<Partial> = Vec::new();
     for one in all {
-        if !kept.iter().rev().take(COMPARED).any(|other| other.dominates(&one)) {
+        if !kept.iter().rev().take(COMPARED).any(|other| other.dominates(&one, tolerance)) {
             kept.push(one);
         }
     }
