@@ -108,7 +108,7 @@ pub(super) fn best(
     rows[0] = Row { prices: [1.0, 0.0, 0.0, 0.0, 0.0], most: (known - 1) as f64 };
     (0..LIMITS).for_each(|k| rows[1 + k] = Row::of_limit(items, k, limits[k]));
     rows[DUAL..].iter_mut().zip(surrogates).for_each(|(row, of)| *row = *of);
-    let most = rows.map(|row| row.most);
+    let mut most = rows.map(|row| row.most);
     let part = |(item, of): (usize, &Item)| Partial { rows: rows.map(|row| row.of(of)), item, before: 0 };
     let mut layers: Vec<Vec<Partial>> =
         items.iter().map(|items| items.iter().enumerate().map(part).collect()).collect();
@@ -118,15 +118,18 @@ pub(super) fn best(
         left.push(sum(&left[left.len() - 1], &least(items)));
     }
     left.reverse();
+    // where tokens may take any time no tick is lost that matters
+    let (open, loss) =
+        if known < NEVER { ((most[DUAL] - left[0][DUAL]).max(1.0), 1.0) } else { (left[0][DUAL], 0.0) };
+    let tolerance = open / (PARTS * 2 * layers.len()) as f64;
+    // what is pruned in favour of a split of `known` ticks is not lost
+    [0, DUAL].into_iter().for_each(|row| most[row] += loss * open / PARTS as f64);
     for items in &mut layers {
         let least = least(items);
         items.retain(|item| (0..ROWS).all(|r| left[0][r] - least[r] + item.rows[r] <= most[r]));
     }
     // how much the rows leave open
     let slack: [f64; ROWS] = std::array::from_fn(|r| (most[r] - left[0][r]).max(1.0));
-    // where tokens may take any time no tick is lost that matters
-    let (open, loss) = if known < NEVER { (slack[DUAL], 1.0) } else { (left[0][DUAL], 0.0) };
-    let tolerance = open / (PARTS * 2 * layers.len()) as f64;
     let (mut exact, mut lost) = (true, 0.0);
     if layers.iter().map(|items| items.len() as f64).product::<f64>() > FEW as f64 {
         exact = false;
@@ -176,14 +179,14 @@ pub(super) fn best(
     };
     let within_rows: Vec<Found> = (0..now.len()).map(split).collect();
     // the rows do not round to pages
-    let bound = within_rows.iter().map(|found| found.ticks).min().map_or(known, |bound| bound.min(known));
+    let bound = within_rows.iter().map(|found| found.ticks as f64 - lost).fold(known as f64, f64::min);
     let kept = within_rows.into_iter().filter(|found| found.ticks < known && found.keeps(items, budget));
     let mut kept: Vec<Found> = kept.collect();
     let fastest = kept.iter().map(|found| found.ticks).min().unwrap_or(known);
     kept.retain(|found| found.ticks <= fastest + fastest / ALIKE);
     let found = kept.into_iter().min_by_key(|found| (-found.need.hot, found.ticks));
-    let of_left_out = known as f64 - 1.0 + left_out - most[DUAL];
-    let least = if exact { fastest } else { (bound as f64 - lost).min(of_left_out) as i64 };
+    let of_left_out = known as f64 + left_out - rows[DUAL].most;
+    let least = if exact { fastest } else { bound.min(of_left_out) as i64 };
     Outcome { found, least }
 }
 
