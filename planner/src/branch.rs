@@ -96,6 +96,7 @@ impl Pricing<'_> {
             config,
             found: Found { chosen, ticks, need },
             ticks: self.serial(config) + ticks,
+            fastest: self.serial(config) + ticks,
             regions: regions - room.bytes + room.taken(need),
         };
         (room.fits(need) && self.keeps_times(&candidate)).then_some(candidate)
@@ -163,19 +164,19 @@ impl Pricing<'_> {
         };
         open.sort_unstable();
         let least = open.first().map_or(NEVER, |&(bound, _)| bound).min(left_out).min(wanted.get() + 1);
-        let least = least.min(best.ticks);
+        let least = least.min(best.fastest);
         let mut near = open;
-        near.retain(|(bound, _)| *bound <= tied(best.ticks));
+        near.retain(|(bound, _)| *bound <= tied(best.fastest));
         if !near.iter().any(|&(_, config)| config == best.config) {
             near.insert(0, (least, best.config));
         }
-        Some(Fastest { least, standard: best.ticks, best, near, priced })
+        Some(Fastest { least, standard: best.fastest, best, near, priced })
     }
 
     /// The most ticks of a plan that keeps the limit on time, and is better than the incumbent by more than the gap.
     fn wanted(&self, incumbent: Option<&Candidate>) -> i64 {
         let most = self.time_max.unwrap_or(NEVER);
-        incumbent.map_or(most, |best| most.min(best.ticks - 1 - best.ticks / OPEN))
+        incumbent.map_or(most, |best| most.min(best.fastest - 1 - best.fastest / OPEN))
     }
 
     /// Plans that keep the limits on prompts, of those that are as fast as the fastest that need not and take at most `most`

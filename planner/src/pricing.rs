@@ -244,12 +244,13 @@ impl<'a> Pricing<'a> {
             }
             return (None, worst + 1);
         };
+        let fastest = serial + split.fastest;
         let of_split = |mut found: Found| {
             for (chosen, items) in found.chosen.iter_mut().zip(&items) {
                 *chosen = items[*chosen].cached;
             }
             let regions = regions - budget.room.bytes + budget.room.taken(found.need);
-            Candidate { config, ticks: serial + found.ticks, regions, found }
+            Candidate { config, ticks: serial + found.ticks, fastest, regions, found }
         };
         (split.found.map(of_split).filter(|found| found.ticks <= worst), serial + split.least)
     }

@@ -28,6 +28,8 @@ const BETTER: usize = 8;
 pub struct Split {
     /// The item of each layer; `None` where none was found.
     pub found: Option<Found>,
+    /// Ticks of the fastest that was found: one nearly as fast is taken if it pins more, so that prompts are faster.
+    pub fastest: i64,
     /// Ticks that no split can be below.
     pub least: i64,
 }
@@ -50,13 +52,13 @@ pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, wanted:
     let enough = enough(to_beat);
     let of_memory = Dual { items, limits: budget.of_memory(items), enough }.best()?;
     if of_memory.value >= enough {
-        return Some(Split { found: None, least: of_memory.least() });
+        return Some(Split { found: None, fastest: NEVER, least: of_memory.least() });
     }
     let (prompts, soonest) = of_prompts(items, budget)?;
     // where a step of any size breaks a limit there may be no prices that keep all of them
     let point = Dual { items, limits: budget.limits(items), enough }.best().unwrap_or(of_memory);
     if point.value >= enough {
-        return Some(Split { found: None, least: point.least() });
+        return Some(Split { found: None, fastest: NEVER, least: point.least() });
     }
     let repaired = |chosen: Vec<usize>| Found::of(items, chosen).repaired(items, budget);
     let first = repaired(point.chosen.clone()).or_else(|| repaired(vec![0; items.len()]));
@@ -71,7 +73,7 @@ pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, wanted:
         Wanted::Best => ticks.min(to_beat) <= least + least / CLOSE,
     };
     if done {
-        return Some(Split { found, least });
+        return Some(Split { found, fastest: ticks, least });
     }
     let known = ticks.min(to_beat);
     let mut surrogates = vec![Row::of_token(known, point.prices, budget.limits(items))];
@@ -82,7 +84,7 @@ pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, wanted:
     let least = better.least.max(least);
     let found = better.found.map(|found| found.filled(items, budget)).or(found);
     // nothing below what is to be beaten, and nothing at all where anything would do
-    (found.is_some() || least < NEVER).then_some(Split { found, least })
+    (found.is_some() || least < NEVER).then_some(Split { found, fastest: better.fastest.min(ticks), least })
 }
 
 /// For each limit on a prompt, a constraint that adds up its ticks and bytes at prices; and a split that keeps the limits, if the bounds

@@ -87,8 +87,10 @@ impl Partial {
 
 /// The result of a programme.
 pub(super) struct Outcome {
-    /// The best split that was found.
+    /// The split with most pinned neurons of the fastest ones that were found.
     pub(super) found: Option<Found>,
+    /// Ticks of the fastest.
+    pub(super) fastest: i64,
     /// Ticks that no split is below, at most `known`.
     pub(super) least: i64,
 }
@@ -187,7 +189,7 @@ pub(super) fn best(
     let found = kept.into_iter().min_by_key(|found| (-found.need.hot, found.ticks));
     let of_left_out = known as f64 + left_out - rows[DUAL].most;
     let least = if exact { fastest } else { bound.min(of_left_out) as i64 };
-    Outcome { found, least }
+    Outcome { found, fastest, least }
 }
 
 /// Partial choices with rising bytes, without those that one of the last before them dominates, but for so many ticks.
