@@ -1,6 +1,7 @@
 //! The searches: the fastest plan, any plan, and the smallest, each by branch and bound over the configurations.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use plans::plan::Objective;
@@ -18,8 +19,9 @@ use crate::split::{Found, NEVER, Wanted};
 
 /// Optimality gap of a search, as one part in so many of the incumbent: configurations that cannot be better by more are pruned.
 pub const OPEN: i64 = 256;
-/// Configurations that are split where prompts are limited, at most, once a plan is known.
-const LIMITED_MAX: usize = 128;
+/// Configurations that are bounded where prompts are limited, and splits that are closed, at most, once a plan is known.
+const LIMITED_MAX: usize = 512;
+const CLOSED_MAX: usize = 32;
 /// Configurations and prompts that are tried before all others where prompts are limited.
 const TRIES_MAX: usize = 16;
 
@@ -130,10 +132,14 @@ impl Pricing<'_> {
     }
 
     /// [`Self::fastest`] by branch and bound, one plan being known; with `any` the first plan that keeps the limits.
+    ///
+    /// Configurations are taken in the order of their relaxations, and bounded by the dual of their own split. Splits are closed in the
+    /// order of these bounds.
     fn searched(&self, regions: i64, any: bool, mut incumbent: Option<Candidate>) -> Option<Fastest> {
         let limited = !self.limited.is_empty();
-        // configurations that were split, with their bounds, and a bound on those that were left out
-        let (mut open, mut left_out, mut priced) = (Vec::new(), NEVER, 0);
+        // bounds of configurations, whether their splits are closed, and a bound on those that were left out
+        let mut open: BTreeSet<(i64, bool, Configuration)> = BTreeSet::new();
+        let (mut left_out, mut priced, mut closed) = (NEVER, 0, 0);
         let wanted = Cell::new(self.wanted(incumbent.as_ref()));
         for (bound, config) in self.by_time(regions, &wanted) {
             if incumbent.is_some() && (any || limited && priced >= LIMITED_MAX) {
@@ -141,32 +147,37 @@ impl Pricing<'_> {
                 break;
             }
             priced += 1;
-            let most = wanted.get();
-            let first = incumbent.is_none();
-            let (mut found, mut least) =
-                self.candidate(config, regions, most, if first { Wanted::Any } else { Wanted::Best });
-            if first
-                && !any
-                && let Some(one) = found.take()
-            {
-                let (faster, bound) = self.candidate(config, regions, self.wanted(Some(&one)), Wanted::Best);
-                (found, least) = (faster.or(Some(one)), bound);
+            let of_split = if any { Wanted::Any } else { Wanted::Bound };
+            let (found, least) = self.candidate(config, regions, wanted.get(), of_split);
+            open.insert((least.max(bound), any, config));
+            incumbent = found.or(incumbent);
+            wanted.set(self.wanted(incumbent.as_ref()));
+        }
+        loop {
+            let next = open.iter().find(|(_, closed, _)| !closed).copied();
+            let Some((bound, _, config)) = next.filter(|(bound, ..)| *bound <= wanted.get()) else { break };
+            if limited && incumbent.is_some() && closed >= CLOSED_MAX {
+                break;
             }
-            open.push((least.max(bound), config));
+            closed += 1;
+            let of_split = if incumbent.is_some() { Wanted::Best } else { Wanted::Any };
+            let (found, least) = self.candidate(config, regions, wanted.get(), of_split);
+            open.remove(&(bound, false, config));
+            // the split of the first plan is closed again, to find the best
+            open.insert((least.max(bound), incumbent.is_some() || found.is_none(), config));
             incumbent = found.or(incumbent);
             wanted.set(self.wanted(incumbent.as_ref()));
         }
         self.space.count(Effort { priced, ..Effort::default() });
         let Some(best) = incumbent else {
-            let undecided = open.iter().filter(|(bound, _)| *bound <= wanted.get()).count();
+            let undecided = open.iter().filter(|(bound, ..)| *bound <= wanted.get()).count();
             self.space.count(Effort { undecided, ..Effort::default() });
             return None;
         };
-        open.sort_unstable();
-        let least = open.first().map_or(NEVER, |&(bound, _)| bound).min(left_out).min(wanted.get() + 1);
+        let least = open.first().map_or(NEVER, |&(bound, ..)| bound).min(left_out).min(wanted.get() + 1);
         let least = least.min(best.fastest);
-        let mut near = open;
-        near.retain(|(bound, _)| *bound <= tied(best.fastest));
+        let near = open.into_iter().map(|(bound, _, config)| (bound, config));
+        let mut near: Vec<_> = near.take_while(|&(bound, _)| bound <= tied(best.fastest)).collect();
         if !near.iter().any(|&(_, config)| config == best.config) {
             near.insert(0, (least, best.config));
         }

@@ -13,7 +13,7 @@ use crate::encode::encode;
 use crate::error::PlanError;
 use crate::presolve::Presolve;
 use crate::pricing::Pricing;
-use crate::problem::{FACTS, LIMITS};
+use crate::problem::{FACTS, LIMITS, Problem};
 use crate::question::{DIGITS, Question, UNLIMITED_BYTES};
 use crate::relax;
 use crate::room::regions_within;
@@ -33,6 +33,33 @@ const OF_CHOICES: [&str; 7] = [
     "user.cores",
 ];
 
+/// The master problem of a question that has no plan: it has no solution under the limits.
+///
+/// # Errors
+/// [`PlanError::Unknown`].
+pub fn problem(search: &Search<'_>) -> Result<Problem, PlanError> {
+    let mut tables = under_the_limits(search);
+    tables.modes = modes(search, search.question, &[]);
+    let mut problem = encode(&tables).problem;
+    // what the relaxations leave open the exact search has refused
+    if search.undecided() == 0 && solve::core(&problem, &[])?.is_none() {
+        cut(&mut tables, &limits_of(search));
+        problem = encode(&tables).problem;
+    }
+    Ok(problem)
+}
+
+/// The limits that are there, by name.
+fn limits_of(search: &Search<'_>) -> Vec<&'static str> {
+    LIMITS.into_iter().filter(|name| set(&search.question.limits, name)).collect()
+}
+
+/// Under these limits no mode has a plan.
+fn cut(tables: &mut Tables, limits: &[&'static str]) {
+    let need = Need { limits: limits.to_vec(), pages: None };
+    tables.modes.iter_mut().for_each(|mode| mode.needs.push(need.clone()));
+}
+
 /// The limits that contradict each other, and the facts that Z3 needs to see it.
 ///
 /// # Errors
@@ -42,7 +69,7 @@ pub fn core<'a>(search: &Search<'a>) -> Result<Vec<&'static str>, PlanError> {
     let mut tables = under_the_limits(search);
     tables.modes = modes(search, question, &[]);
     let (mut kept, mut left_out) = (question.clone(), Vec::new());
-    let there: Vec<&str> = LIMITS.into_iter().filter(|name| set(&question.limits, name)).collect();
+    let there = limits_of(search);
     let mut needed = Vec::new();
     for &name in &there {
         let less = without(&kept, name);
@@ -60,10 +87,7 @@ pub fn core<'a>(search: &Search<'a>) -> Result<Vec<&'static str>, PlanError> {
         }
         if satisfiable {
             let limits: Vec<&str> = there.iter().copied().filter(|name| !left_out.contains(name)).collect();
-            tables
-                .modes
-                .iter_mut()
-                .for_each(|mode| mode.needs.push(Need { limits: limits.clone(), pages: None }));
+            cut(&mut tables, &limits);
         }
         kept = less;
     }

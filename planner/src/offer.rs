@@ -6,9 +6,7 @@ use plans::model::Level;
 use plans::plan::{Feature, Request};
 use plans::size::{self, show};
 
-use crate::assemble;
 use crate::blame::{Search, exists, sought, without};
-use crate::cost::{self, PromptChoice, PromptPrice};
 use crate::pricing::Pricing;
 use crate::problem::SPEED;
 use crate::question::{Limits, MIN_PREFILL, PromptLimit, Question, UNLIMITED_BYTES};
@@ -237,8 +235,12 @@ pub fn loss(question: &Question<'_>) -> (Option<Offer>, usize) {
         undecided += given_up;
         found
     });
-    let offer = found.map(percent).map(|found| {
-        let sentence = format!("with --max-loss {found} there is a plan");
+    let offer = found.map(|level| {
+        let (found, measured) = (percent(level), level.perplexity_change_fraction * 100.0);
+        let sentence = format!(
+            "with --max-loss {found} there is a plan at level {}; {measured:.2} % was measured, {found} % is its upper bound",
+            level.name
+        );
         Offer::new(sentence, question, |request| {
             request.perplexity_change_fraction_max = plans::file::significant(found / 100.0);
         })
@@ -275,68 +277,6 @@ fn context(search: &Search<'_>) -> Option<Offer> {
     }
     let sentence = format!("with --context {fits} there is a plan; a longer one does not fit");
     Some(Offer::new(sentence, search.question, |request| request.context_tokens = Some(fits)))
-}
-
-/// For each limit on time that no memory helps to keep, of those that are to blame: a sentence on what the token or the prompt takes with
-/// everything in memory.
-pub fn out_of_reach(search: &Search<'_>, conflict: &[&str]) -> Vec<String> {
-    if conflict.contains(&"user.mem") || conflict.contains(&"hw.capacity") {
-        return Vec::new();
-    }
-    let limits = &search.question.limits;
-    let speed = limits.speed_min.filter(|_| conflict.contains(&SPEED));
-    let prompts = limits.prompts_max.iter().filter(|limit| conflict.contains(&limit.name));
-    let of_speed = speed.and_then(|floor| resident_token(search, floor));
-    of_speed.into_iter().chain(prompts.filter_map(|limit| resident_prompt(search, limit))).collect()
-}
-
-/// A token with everything in memory.
-fn resident_token(search: &Search<'_>, floor: f64) -> Option<String> {
-    let unlimited = search.question.within(Limits {
-        memory_bytes: UNLIMITED_BYTES,
-        machine_bytes: UNLIMITED_BYTES,
-        user_memory_bytes: None,
-        ..search.question.limits.without_times()
-    });
-    let pricing = Pricing::new(&unlimited, search.space);
-    let best = search.fastest(&unlimited)?;
-    let decided = assemble::decide(&pricing, &best, regions_within(UNLIMITED_BYTES));
-    let price = cost::decode(&unlimited, &decided.decision(pricing.level(best.config)));
-    let seconds = price.mean_seconds(unlimited.limits.context);
-    let works =
-        [&price.attention, &price.predictor, &price.look_ahead, &price.gate_up, &price.down, &price.rest];
-    let sum = |of: fn(&cost::Work) -> f64| works.iter().map(|work| of(work)).sum::<f64>() * 1e3;
-    Some(format!(
-        "no memory helps: with everything resident the best is {} tok/s, {:.1} ms a token, of which computing alone takes {:.1} ms, moving weights through memory alone {:.1} ms, and what nothing overlaps {:.1} ms; {floor} tok/s allow {:.1} ms",
-        down(1.0 / seconds),
-        seconds * 1e3,
-        sum(|work| work.compute_seconds),
-        sum(cost::Work::memory),
-        sum(cost::Work::serial),
-        1e3 / floor,
-    ))
-}
-
-/// A prompt with everything in memory: only rows of the embedding would be read, which may be in memory, too.
-fn resident_prompt(search: &Search<'_>, limit: &PromptLimit) -> Option<String> {
-    let Search { question, space, .. } = search;
-    let reads = space.options.first()?.reads.first()?.price();
-    let tokens = limit.tokens;
-    let priced = space.prompts.iter().map(|prompt| {
-        let choice = PromptChoice { reads, embedding_rows: false, cores: &prompt.cores, chunk: prompt.chunk };
-        (PromptPrice::new(question, &choice, tokens).computing(), prompt)
-    });
-    let (least, with) = priced.min_by(|a, b| a.0.total_cmp(&b.0))?;
-    let cores = with.cores.len();
-    Some(format!(
-        "no memory helps: with everything resident a prompt of {tokens} tokens takes {} s, {} tok/s, on {cores} core{} with {:.1} GFLOP/s, {} tokens at a time; {} s are allowed",
-        up(least),
-        down(f64::from(tokens) / least),
-        if cores == 1 { "" } else { "s" },
-        cost::rates(question, &with.cores).prompt_flops.0 / 1e9,
-        with.chunk.min(tokens),
-        plans::file::significant(limit.seconds_max),
-    ))
 }
 
 /// The memory limit, in words.

@@ -149,28 +149,24 @@ impl<'a> PromptLimits<'a> {
                 };
                 limits.iter().map(|limit| (price(limit), limit.seconds_allowed())).collect::<Vec<_>>()
             };
-            /// What a prompt costs beside each limit, and whether it keeps them with nothing pinned.
-            type Seen<'p> = (&'p Prompt, Vec<(Rc<PromptPrice>, f64)>, bool);
-            let mut seen: Vec<Seen<'_>> = Vec::new();
+            // those that keep the limits with nothing pinned
+            let mut keeping: Vec<&Prompt> = Vec::new();
             let mut useful = Vec::new();
             for (place, prompt) in self.space.prompts.iter().enumerate() {
-                let prices = prices(place);
-                // a chunk longer than all prompts takes more memory, and where there is no unit beside the CPU nothing else
-                let no_better = |(other, of_other, keeps): &Seen<'_>| {
-                    let mut both = prices.iter().zip(of_other);
-                    other.rows_bytes <= prompt.rows_bytes
-                        && other.cores.len() <= prompt.cores.len()
-                        && (*keeps || both.all(|((price, _), (other, _))| price.is_alike(other)))
+                let no_better = |other: &&Prompt| {
+                    other.rows_bytes <= prompt.rows_bytes && other.cores.len() <= prompt.cores.len()
                 };
-                if seen.iter().any(no_better) {
+                if keeping.iter().any(no_better) {
                     continue;
                 }
+                let prices = prices(place);
                 let pinned = prices.iter().map(|(price, most)| price.pinned_least(*most));
                 if let Some(pinned) = pinned.reduce(|a, b| Some(a?.max(b?))).unwrap_or(Some(0.0)) {
                     useful.push((place, (pinned * neuron * (1.0 - 1e-9)) as i64));
                 }
-                let keeps = prices.iter().all(|(price, most)| price.seconds(&none) <= *most);
-                seen.push((prompt, prices, keeps));
+                if prices.iter().all(|(price, most)| price.seconds(&none) <= *most) {
+                    keeping.push(prompt);
+                }
             }
             let useful: Prompts = useful.into();
             self.useful.borrow_mut().insert((level, read, embedding_rows), Rc::clone(&useful));

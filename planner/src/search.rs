@@ -3,7 +3,9 @@
 use plans::plan::{Objective, Plan, SimpleRule, Speculation};
 
 use crate::assemble;
+use crate::blame;
 use crate::candidate::{Candidate, Fastest, TIE, tied};
+use crate::core;
 use crate::cost::speculation;
 use crate::cost::{self, DecodePrice};
 use crate::curve::div_up;
@@ -14,7 +16,7 @@ use crate::error::PlanError;
 use crate::presolve::Presolve;
 use crate::pricing::Pricing;
 use crate::problem::Problem;
-use crate::question::{DIGITS, Inputs, Limits, Question, UNLIMITED_BYTES};
+use crate::question::{Inputs, Limits, Question};
 use crate::request::{self};
 use crate::room::{regions_within, with_page_tables};
 use crate::simple_rule;
@@ -102,8 +104,7 @@ pub fn best_in(question: &Question<'_>, space: &Presolve<'_>) -> Result<Option<S
     }
 }
 
-/// The master problem of the last round. Where no plan satisfies the limits it is that of the plans without limits on time, and has no
-/// solution under them.
+/// The master problem of the last round; where no plan satisfies the limits, the one that has no solution under them.
 ///
 /// # Errors
 /// As [`best_plan`].
@@ -112,43 +113,7 @@ pub fn problem(question: &Question<'_>) -> Result<Problem, PlanError> {
     if let Some(solved) = best_in(question, &space)? {
         return Ok(encode(&solved.tables).problem);
     }
-    let proven = space.work().undecided == 0;
-    let limits = &question.limits;
-    let mut free = Limits { objective: Objective::Speed, ..limits.without_times() };
-    let mut solved = best_in(&question.within(free.clone()), &space)?;
-    if solved.is_none() {
-        (free.memory_bytes, free.machine_bytes, free.user_memory_bytes) =
-            (UNLIMITED_BYTES, UNLIMITED_BYTES, None);
-        solved = best_in(&question.within(free), &space)?;
-    }
-    let Some(solved) = solved else { return Ok(Problem::default()) };
-    Ok(encode(&refused(question, &space, solved, proven)).problem)
-}
-
-/// The tables of a plan without limits on time, under the limits that leave no plan.
-///
-/// What the relaxation of a mode says of these limits comes first. Where it leaves a choice, and the exact splits are proven to leave none,
-/// this is a cut: with the limits on time the mode takes more memory than there is.
-fn refused(question: &Question<'_>, space: &Presolve<'_>, solved: Solved, proven: bool) -> Tables {
-    let (limits, pricing) = (&question.limits, Pricing::new(question, space));
-    let pages = |bytes: u64| regions_within(bytes).div_euclid(PAGE) + 1;
-    let regions = regions_within(limits.memory_bytes);
-    let mut tables = Tables {
-        time_max: limits.speed_min.map(|speed| (DIGITS / speed / solved.tick_seconds) as i64),
-        user_pages: limits.user_memory_bytes.map(pages),
-        machine_pages: pages(limits.machine_bytes),
-        ..solved.tables
-    };
-    let on_time = limits.prompts_max.iter().map(|limit| limit.name);
-    let on_time: Vec<&str> = on_time.chain(limits.speed_min.map(|_| "user.min_speed")).collect();
-    for (mode, &config) in solved.modes.iter().enumerate() {
-        tables.modes[mode].needs = needs(&pricing, config, regions);
-        if proven && tables.allows_any(mode) {
-            let pages = Some(tables.pages() + 1);
-            tables.modes[mode].needs.push(Need { limits: on_time.clone(), pages });
-        }
-    }
-    tables
+    core::problem(&blame::Search::new(question, &space))
 }
 
 /// The fewest pages, in all, with which a configuration keeps each limit on prompts.

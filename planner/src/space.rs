@@ -169,7 +169,7 @@ impl<'a> Space<'a> {
             all.fold(f64::MAX, f64::min)
         };
         Self {
-            tick_seconds: options.iter().map(least).fold(f64::MAX, f64::min) / TICKS,
+            tick_seconds: options.iter().map(least).reduce(f64::min).unwrap_or(1.0) / TICKS,
             groups: options.iter().map(Groups::of).collect(),
             options,
             prompts: rules::prompts(question),

@@ -20,9 +20,6 @@ use self::dual::{Dual, enough};
 use self::programme::Row;
 use crate::room::{Need, Room};
 
-/// Divisor of the work where prompts are limited, and the best split is sought.
-const BETTER: usize = 8;
-
 /// A split, and a lower bound on all splits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Split {
@@ -78,9 +75,7 @@ pub fn split(items: &[Vec<Item>], budget: &Budget, to_beat: Option<i64>, wanted:
     let known = ticks.min(to_beat);
     let mut surrogates = vec![Row::of_token(known, point.prices, budget.limits(items))];
     surrogates.extend(prompts);
-    let limited = budget.prompts.iter().any(|&most| most < NEVER);
-    let choices_max = budget.choices_max / if limited && wanted == Wanted::Best { BETTER } else { 1 };
-    let better = programme::best(items, budget, known, &surrogates, choices_max);
+    let better = programme::best(items, budget, known, &surrogates, budget.choices_max);
     let least = better.least.max(least);
     let found = better.found.map(|found| found.filled(items, budget)).or(found);
     // nothing below what is to be beaten, and nothing at all where anything would do

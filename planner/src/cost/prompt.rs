@@ -277,13 +277,6 @@ impl PromptPrice {
         Self { reads, of_layer, neurons, stride_bytes, chunks, attention_fraction, once, least }
     }
 
-    /// Whether another one, read in the same configuration, is the same with any neurons pinned.
-    pub fn is_alike(&self, other: &Self) -> bool {
-        self.once == other.once
-            && self.chunks == other.chunks
-            && self.attention_fraction == other.attention_fraction
-    }
-
     /// Seconds of reading a layer of whose neurons so many are pinned, once a chunk that visits all experts.
     pub fn read_seconds(&self, hot: u32) -> f64 {
         self.reads.in_order((self.neurons - f64::from(hot)) * self.stride_bytes)

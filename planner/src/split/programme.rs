@@ -14,9 +14,9 @@ const ROWS: usize = 4 + LIMITS;
 /// The row of all bytes.
 const BYTES: usize = 1;
 /// Partial choices up to which none is pruned as dominated: what is found among so few is exact to the page.
-const FEW: usize = 1024;
+const FEW: usize = 1 << 14;
 /// The part of what the dual leaves open that pruning may lose, as one part in so many.
-const PARTS: usize = 16;
+const PARTS: usize = 512;
 /// Splits within one part in so many of the ticks are as fast: the one with most pinned neurons is taken, with which prompts are fastest.
 const ALIKE: i64 = 256;
 /// The row of the dual of a token.
@@ -133,7 +133,7 @@ pub(super) fn best(
     // how much the rows leave open
     let slack: [f64; ROWS] = std::array::from_fn(|r| (most[r] - left[0][r]).max(1.0));
     let (mut exact, mut lost) = (true, 0.0);
-    if layers.iter().map(|items| items.len() as f64).product::<f64>() > FEW as f64 {
+    if layers.iter().map(|items| items.len() as f64).product::<f64>() > (64 * FEW) as f64 {
         exact = false;
         lost += loss * tolerance * layers.len() as f64;
         layers.iter_mut().for_each(|items| *items = undominated(std::mem::take(items), tolerance));
@@ -170,6 +170,7 @@ pub(super) fn best(
         chains.push(next.iter().map(|partial| (partial.item, partial.before)).collect());
         now = next;
     }
+
     let split = |place: usize| {
         let (mut chosen, mut at) = (Vec::with_capacity(items.len()), place);
         for chain in chains.iter().rev() {
