@@ -5,6 +5,8 @@
 //! where there are many, those that another one dominates, but for a few ticks, are pruned as well; beyond a width, only the most promising
 //! are kept.
 
+use std::cmp::Reverse;
+
 use super::items::{Budget, Found, Item, LIMITS, NEVER};
 
 /// Rounding of sums at prices, as a share.
@@ -112,41 +114,44 @@ pub(super) fn best(
     rows[DUAL..].iter_mut().zip(surrogates).for_each(|(row, of)| *row = *of);
     let mut most = rows.map(|row| row.most);
     let part = |(item, of): (usize, &Item)| Partial { rows: rows.map(|row| row.of(of)), item, before: 0 };
-    let mut layers: Vec<Vec<Partial>> =
-        items.iter().map(|items| items.iter().enumerate().map(part).collect()).collect();
-    // the least of the layers that follow, after so many
-    let mut left = vec![[0.0; ROWS]];
-    for items in layers.iter().rev() {
-        left.push(sum(&left[left.len() - 1], &least(items)));
-    }
-    left.reverse();
+    let of_layer = |items: &Vec<Item>| items.iter().enumerate().map(part).collect();
+    let mut layers: Vec<(usize, Vec<Partial>)> = items.iter().map(of_layer).enumerate().collect();
+    let lowest = layers.iter().fold([0.0; ROWS], |all, (_, items)| sum(&all, &least(items)));
     // where tokens may take any time no tick is lost that matters
     let (open, loss) =
-        if known < NEVER { ((most[DUAL] - left[0][DUAL]).max(1.0), 1.0) } else { (left[0][DUAL], 0.0) };
+        if known < NEVER { ((most[DUAL] - lowest[DUAL]).max(1.0), 1.0) } else { (lowest[DUAL], 0.0) };
     let tolerance = open / (PARTS * 2 * layers.len()) as f64;
     // what is pruned in favour of a split of `known` ticks is not lost
     [0, DUAL].into_iter().for_each(|row| most[row] += loss * open / PARTS as f64);
-    for items in &mut layers {
+    for (_, items) in &mut layers {
         let least = least(items);
-        items.retain(|item| (0..ROWS).all(|r| left[0][r] - least[r] + item.rows[r] <= most[r]));
+        items.retain(|item| (0..ROWS).all(|r| lowest[r] - least[r] + item.rows[r] <= most[r]));
     }
-    // how much the rows leave open
-    let slack: [f64; ROWS] = std::array::from_fn(|r| (most[r] - left[0][r]).max(1.0));
     let (mut exact, mut lost) = (true, 0.0);
-    if layers.iter().map(|items| items.len() as f64).product::<f64>() > (64 * FEW) as f64 {
+    if layers.iter().map(|(_, items)| items.len() as f64).product::<f64>() > (64 * FEW) as f64 {
         exact = false;
         lost += loss * tolerance * layers.len() as f64;
-        layers.iter_mut().for_each(|items| *items = undominated(std::mem::take(items), tolerance));
+        layers.iter_mut().for_each(|(_, items)| *items = undominated(std::mem::take(items), tolerance));
     }
+    // layers with many items first, while there are few partial choices
+    layers.sort_by_key(|(layer, items)| (Reverse(items.len()), *layer));
+    // the least of the layers that follow, after so many
+    let mut left = vec![[0.0; ROWS]];
+    for (_, items) in layers.iter().rev() {
+        left.push(sum(&left[left.len() - 1], &least(items)));
+    }
+    left.reverse();
+    // how much the rows leave open
+    let slack: [f64; ROWS] = std::array::from_fn(|r| (most[r] - left[0][r]).max(1.0));
     let taken = |partial: &Partial, left: &[f64; ROWS]| -> f64 {
         (0..ROWS).map(|r| (partial.rows[r] + left[r]) / slack[r]).sum()
     };
-    let width = choices_max / layers.iter().map(Vec::len).sum::<usize>().max(1);
     // the least of the dual's row of what was left out
     let mut left_out = f64::INFINITY;
     let mut now = vec![Partial { rows: [0.0; ROWS], item: 0, before: 0 }];
     let mut chains: Vec<Vec<(usize, usize)>> = Vec::new();
-    for (items, left) in layers.iter().zip(&left[1..]) {
+    for (at, ((_, items), left)) in layers.iter().zip(&left[1..]).enumerate() {
+        let width = choices_max / layers.get(at + 1).map_or(1, |(_, items)| items.len().max(1));
         let mut next = Vec::new();
         for (before, partial) in now.iter().enumerate() {
             for item in items {
@@ -172,12 +177,10 @@ pub(super) fn best(
     }
 
     let split = |place: usize| {
-        let (mut chosen, mut at) = (Vec::with_capacity(items.len()), place);
-        for chain in chains.iter().rev() {
-            chosen.push(chain[at].0);
-            at = chain[at].1;
+        let (mut chosen, mut at) = (vec![0; items.len()], place);
+        for (&(layer, _), chain) in layers.iter().zip(&chains).rev() {
+            (chosen[layer], at) = chain[at];
         }
-        chosen.reverse();
         Found::of(items, chosen)
     };
     let within_rows: Vec<Found> = (0..now.len()).map(split).collect();
