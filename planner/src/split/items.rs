@@ -41,7 +41,7 @@ pub struct Budget {
 }
 
 /// Partial choices that the dynamic programme looks at where no split is known.
-pub const CHOICES_MAX: usize = 1 << 20;
+pub const CHOICES_MAX: usize = 1 << 21;
 
 /// A choice of one item of each layer.
 #[derive(Debug, Clone, PartialEq)]

@@ -133,8 +133,11 @@ pub(super) fn best(
         lost += loss * tolerance * layers.len() as f64;
         layers.iter_mut().for_each(|(_, items)| *items = undominated(std::mem::take(items), tolerance));
     }
-    // layers with many items first, while there are few partial choices
-    layers.sort_by_key(|(layer, items)| (Reverse(items.len()), *layer));
+    // layers with many items first, while there are few partial choices; where prompts are limited what is kept does not gain by that
+    if surrogates.len() == 1 {
+        layers.sort_by_key(|(layer, items)| (Reverse(items.len()), *layer));
+    }
+    let width = choices_max / layers.iter().map(|(_, items)| items.len()).sum::<usize>().max(1);
     // the least of the layers that follow, after so many
     let mut left = vec![[0.0; ROWS]];
     for (_, items) in layers.iter().rev() {
@@ -150,8 +153,7 @@ pub(super) fn best(
     let mut left_out = f64::INFINITY;
     let mut now = vec![Partial { rows: [0.0; ROWS], item: 0, before: 0 }];
     let mut chains: Vec<Vec<(usize, usize)>> = Vec::new();
-    for (at, ((_, items), left)) in layers.iter().zip(&left[1..]).enumerate() {
-        let width = choices_max / layers.get(at + 1).map_or(1, |(_, items)| items.len().max(1));
+    for ((_, items), left) in layers.iter().zip(&left[1..]) {
         let mut next = Vec::new();
         for (before, partial) in now.iter().enumerate() {
             for item in items {
