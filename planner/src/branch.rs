@@ -219,7 +219,7 @@ impl Pricing<'_> {
         loop {
             let middle = match high {
                 None => (low + step).min(regions),
-                Some(high) if high - low <= (high / OPEN).max(1) => return Some((least, high)),
+                Some(high) if high - low <= (high / OPEN / 2).max(1) => return Some((least, high)),
                 Some(high) => low + (high - low) / 2,
             };
             match self.any(middle) {

@@ -155,7 +155,7 @@ impl Search<'_> {
     fn smallest(&self, regions: i64) -> Result<Option<Solved>, PlanError> {
         let Some((least, found)) = self.pricing.smallest(regions) else { return Ok(None) };
         let proven = with_page_tables(least) as u64;
-        let mut most = tied(found).min(regions);
+        let mut most = (found + found / (2 * TIE)).min(regions);
         let mut last: Option<Solved> = None;
         for _ in 0..SIZES_MAX {
             let Some(mut solved) = self.fastest(most)? else { break };

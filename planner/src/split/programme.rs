@@ -18,7 +18,7 @@ const BYTES: usize = 1;
 /// Partial choices up to which none is pruned as dominated: what is found among so few is exact to the page.
 const FEW: usize = 1 << 14;
 /// The part of what the dual leaves open that pruning may lose, as one part in so many.
-const PARTS: usize = 512;
+const PARTS: usize = 128;
 /// Splits within one part in so many of the ticks are as fast: the one with most pinned neurons is taken, with which prompts are fastest.
 const ALIKE: i64 = 256;
 /// The row of the dual of a token.
@@ -163,7 +163,7 @@ pub(super) fn best(
                 }
             }
         }
-        if next.len() > FEW {
+        if next.len() > FEW.min(width) {
             exact = false;
             lost += loss * tolerance;
             next = undominated(next, tolerance);
@@ -193,7 +193,7 @@ pub(super) fn best(
     let fastest = kept.iter().map(|found| found.ticks).min().unwrap_or(known);
     kept.retain(|found| found.ticks <= fastest + fastest / ALIKE);
     let found = kept.into_iter().min_by_key(|found| (-found.need.hot, found.ticks));
-    let of_left_out = known as f64 + left_out - rows[DUAL].most;
+    let of_left_out = (known - 1) as f64 + left_out - rows[DUAL].most - lost;
     let least = if exact { fastest } else { bound.min(of_left_out) as i64 };
     Outcome { found, fastest, least }
 }
