@@ -40,7 +40,7 @@ pub struct Budget {
     pub choices_max: usize,
 }
 
-/// Partial choices that the dynamic programme looks at where no split is known.
+/// Partial choices that the dynamic programme of a split looks at, at most.
 pub const CHOICES_MAX: usize = 1 << 21;
 
 /// A choice of one item of each layer.

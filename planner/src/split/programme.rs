@@ -97,9 +97,9 @@ pub(super) struct Outcome {
     pub(super) least: i64,
 }
 
-/// The best split within a budget below `known` ticks, with partial choices of so many bytes at most.
+/// The best split within a budget below `known` ticks, from about `choices_max` partial choices at most.
 ///
-/// Pruning leaves the least ticks open by a part of what the dual leaves open, divided among the layers.
+/// Pruning may lose one part in [`PARTS`] of the open gap, shared among the layers; the bound counts the loss.
 pub(super) fn best(
     items: &[Vec<Item>],
     budget: &Budget,
@@ -177,7 +177,6 @@ pub(super) fn best(
         chains.push(next.iter().map(|partial| (partial.item, partial.before)).collect());
         now = next;
     }
-
     let split = |place: usize| {
         let (mut chosen, mut at) = (vec![0; items.len()], place);
         for (&(layer, _), chain) in layers.iter().zip(&chains).rev() {
