@@ -22,6 +22,10 @@ ARM_CPUS ?= cortex-a57 cortex-a76 max
 # an own compiler that has Arm's standard library, else Debian's
 ARM_RUSTC = $(shell rustc=$$(command -v rustc) && test -d "$$(rustc --print sysroot)/lib/rustlib/$(ARM)" && echo $$rustc || echo /usr/bin/rustc)
 
+# Windows and macOS: Debian's compiler, with the standard library built from Debian's source of it
+STD_FROM_SOURCE := -Z build-std=std,panic_abort,panic_unwind
+PLATFORMS_ENV = RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 __CARGO_TEST_CHANNEL_OVERRIDE_DO_NOT_USE_THIS=nightly CARGO_TARGET_DIR=target/platforms
+
 # goldens of architectures
 SMOLLM2     := target/smollm2
 GOLDEN      := target/golden
@@ -53,7 +57,7 @@ else cat "$$log"; rm -f "$$log"; echo "these packages could not be installed:$$m
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-arm setup-gpu setup-check build demo first-token instant-table fit-table recording deb dist dist-check setup-dist man test skipped test-slow test-address test-arm test-arm-kernels test-gpu exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json publish-check ci \
+.PHONY: help setup setup-arm setup-gpu setup-check build demo first-token instant-table fit-table recording deb dist dist-check setup-dist man test skipped test-slow test-address test-arm test-arm-kernels test-gpu test-portable setup-platforms check-platforms exhaustive chain-all soak golden golden-calls smollm2 vectors clients clients-scripted clients-fixture clients-lm-eval clients-smollm2 cluster-check templates schemas serve-load serve-mixed browser fuzz fuzz-smoke check prose prose-check locks format lint doc audit unused api api-check api-json publish-check ci \
 	bench bench-error bench-smoke bench-offload bench-sweep bench-inmemory bench-render bench-check bench-kernels bench-gpu-kernels synth-7b clean
 
 # listed by `make help`
@@ -197,6 +201,20 @@ test-arm-kernels: setup-arm ## the kernels alone on Arm, emulated by qemu: what 
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $$cpu" \
 	  $(CARGO) test --locked --target $(ARM) -p flashplan-kernels --lib || exit 1; done
 
+test-portable: setup ## the engine without anything of Linux's own: the code for other POSIX systems, run here
+	RUSTFLAGS='--cfg flashplan_portable' CARGO_TARGET_DIR=target/portable $(CARGO) test --locked -p flashplan-platform -p flashplan --lib -- --skip soak
+
+setup-platforms: setup ## what check-platforms needs beside: the source of Rust's standard library, and a C compiler for Windows (Debian's packages)
+	@missing=''; foreign=''; \
+	command -v x86_64-w64-mingw32-gcc >/dev/null || missing="$$missing gcc-mingw-w64-x86-64"; \
+	test -x /usr/bin/rustc && test -e /usr/lib/rustlib/src/rust/library/Cargo.lock || missing="$$missing rustc-web rust-web-src"; \
+	$(install)
+
+# macOS: without the crates whose C code needs Apple's headers, and BLAKE3 in Rust alone for the same reason
+check-platforms: setup-platforms ## that all crates but the planner compile for Windows, and the engine for macOS; nothing is linked or run
+	$(PLATFORMS_ENV) $(CARGO) check --locked $(STD_FROM_SOURCE) --target x86_64-pc-windows-gnu $(addprefix -p flashplan-,platform kernels plans terminal hub huggingface profiler run front) -p flashplan
+	CARGO_FEATURE_NO_NEON=1 $(PLATFORMS_ENV) $(CARGO) check --locked $(STD_FROM_SOURCE) --target aarch64-apple-darwin -p flashplan-platform -p flashplan-plans -p flashplan
+
 # the driver for the processor has subgroups of as many lanes as its vectors: 4, 8 or 16; without NODEVICE_SELECT, Mesa looks for a screen
 test-gpu: export NODEVICE_SELECT = 1
 test-gpu: setup-gpu ## lints, pages and tests of the crate and the feature gpu, which other targets leave out: wgpu takes minutes to build
@@ -206,6 +224,7 @@ test-gpu: setup-gpu ## lints, pages and tests of the crate and the feature gpu, 
 	LP_NATIVE_VECTOR_WIDTH=128 $(CARGO) test --locked -p flashplan-gpu --lib -- few_vectors same_bits
 	LP_NATIVE_VECTOR_WIDTH=512 $(CARGO) test --locked -p flashplan-gpu --lib -- few_vectors same_bits
 	$(CARGO) clippy --locked -p flashplan-profiler --features gpu --lib --bins -- -D warnings
+	$(CARGO) clippy --locked -p flashplan-run --features gpu --bins -- -D warnings
 
 fuzz: seconds = $$((60 * $(MINUTES)))
 fuzz: ## files from anywhere, of every kind that is read, for MINUTES=5 each: no panic, bounded memory, what is read is written the same

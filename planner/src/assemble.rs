@@ -87,7 +87,9 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             model_folder: None,
         },
         request: origin.request.clone(),
+        gpu: limits.gpu.map(|gpu| gpu.memory),
         quality: Quality {
+            units: limits.gpu.map(|gpu| gpu.quality(device)).into_iter().collect(),
             level: level.name.clone(),
             kind: level.kind,
             always_on_neurons: level.layers.iter().map(|layer| layer.always_on_neurons).collect(),
@@ -128,7 +130,10 @@ pub fn plan(question: &Question<'_>, level: &Level, d: &Decided, simple: SimpleR
             compute_cores: d.prompt.cores.clone(),
             chunk_tokens: d.prompt.chunk,
             cluster_neurons: d.prompt.cluster,
-            units: of_prompt.shared.shares(device),
+            units: match limits.gpu {
+                Some(gpu) => gpu.shares(device),
+                None => of_prompt.shared.shares(device),
+            },
         },
         expected: expected(question, level, d, memory.prefill_total_bytes),
         filling: filling(question, level, d),

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
+use plans::check::UNITS;
 use plans::file::Loaded;
-use plans::plan::{Feature, Objective, Plan, Request};
+use plans::plan::{Feature, Objective, Plan, Request, UnitQuality};
 use plans::{Calibration, Device, KvFormat, file, size};
 
 use crate::error::PlanError;
@@ -24,7 +25,7 @@ Then: run --plan plan.toml --prompt \"Once upon a time\"
 Exit codes: 0 done, 1 error or wrong usage, 2 no plan satisfies the limits.";
 
 /// Options that `--check` has no use for: each plan holds its own request.
-const OF_ONE_PLAN: [&str; 24] = [
+const OF_ONE_PLAN: [&str; 26] = [
     "device",
     "model",
     "output",
@@ -38,6 +39,8 @@ const OF_ONE_PLAN: [&str; 24] = [
     "slots",
     "speculate",
     "reserve",
+    "gpu_mem",
+    "gpu_share",
     "max_loss",
     "objective",
     "quality",
@@ -96,6 +99,9 @@ pub struct Cli {
     /// Memory kept free inside the limit for `run --serve`: grammars of JSON schemas, embeddings; e.g. 4M [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Limits")]
     pub reserve: Option<u64>,
+    /// Memory limit of the GPU, e.g. 6G [default: what its part takes]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "Limits")]
+    pub gpu_mem: Option<u64>,
     /// Allowed rise of perplexity in percent; 0 allows lossless levels only
     ///
     /// Compared with the upper bound (95 % confidence) that `profile` gives each level, or with the measured rise in a profile
@@ -121,6 +127,9 @@ pub struct Cli {
     /// device.toml is printed too
     #[arg(long, value_name = "FILE", help_heading = "Choices")]
     pub calibration: Option<PathBuf>,
+    /// Percent of a prompt's fixed matrices that the GPU multiplies [default: the fastest; none where the cores alone are as fast]
+    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "quality", help_heading = "Choices")]
+    pub gpu_share: Option<u32>,
     /// Do not use learned.toml beside the model's profile, where `run` counts how a mixture's experts are used
     #[arg(long, help_heading = "Choices")]
     pub no_learn: bool,
@@ -211,11 +220,24 @@ impl Baseline {
     }
 }
 
-/// A mechanism by its name.
+/// A share in sixty-fourths.
+fn percent(text: &str) -> Result<u32, String> {
+    let percent = text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    let parts = percent.map(|percent: f64| (percent / 100.0 * f64::from(UnitQuality::PARTS)).round() as u32);
+    parts.filter(|&parts| parts > 0).ok_or_else(|| "it is a number from 1 to 100".to_owned())
+}
+
+/// A mechanism by its name; `gpu` is another name of `units`.
 fn feature() -> impl TypedValueParser<Value = Feature> {
-    let named = |name: String| Feature::ALL.into_iter().find(|feature| feature.name() == name);
-    PossibleValuesParser::new(Feature::ALL.map(Feature::name))
-        .try_map(move |name| named(name).ok_or("unknown"))
+    let named = |name: String| match &*name {
+        "gpu" => Some(Feature::Units),
+        _ => Feature::ALL.into_iter().find(|feature| feature.name() == name),
+    };
+    let value = |feature: Feature| match feature {
+        Feature::Units => PossibleValue::new(feature.name()).alias(UNITS[2]),
+        _ => PossibleValue::new(feature.name()),
+    };
+    PossibleValuesParser::new(Feature::ALL.map(value)).try_map(move |name| named(name).ok_or("unknown"))
 }
 
 /// A format of keys and values by its name.
@@ -286,7 +308,7 @@ impl Cli {
     /// A plan given to `--quality` that cannot be read or is another model's.
     pub fn request(
         &self,
-        Inputs { model, .. }: &Inputs,
+        Inputs { device, model, .. }: &Inputs,
         calibration: Option<&Loaded<Calibration>>,
     ) -> Result<Request, PlanError> {
         let held = match &self.quality {
@@ -304,6 +326,21 @@ impl Cli {
                 Some(plan.quality)
             }
         };
+        let adapters = || device.units.iter().filter_map(|unit| unit.rates.as_ref()?.adapter.as_ref());
+        let mut without = self.without();
+        match held.as_ref().map(|quality| quality.units.first()) {
+            Some(Some(unit)) if !adapters().any(|adapter| *adapter == unit.adapter) => {
+                return Err(PlanError::Request(format!(
+                    "the quality keys hold the GPU `{}`, which this device has not; profile on the machine that has it, or plan without --quality",
+                    unit.adapter
+                )));
+            }
+            // the cores alone
+            Some(None) if adapters().next().is_some() && !without.contains(&Feature::Units) => {
+                without.push(Feature::Units);
+            }
+            _ => {}
+        }
         let of = |key: &dyn Fn(&plans::plan::Quality) -> String| held.as_ref().map(key);
         let own_kv = || Some(self.kv_format?.name().to_owned());
         Ok(Request {
@@ -324,6 +361,12 @@ impl Cli {
                 _ => None,
             },
             draft_tokens_auto: self.speculate == Some(Drafting::Auto),
+            gpu_limit_bytes: self.gpu_mem,
+            gpu_parts: held
+                .as_ref()
+                .and_then(|quality| quality.units.first())
+                .map(|unit| unit.prefill_parts)
+                .or(self.gpu_share),
             reserve_bytes: self.reserve.filter(|&bytes| bytes > 0),
             perplexity_change_fraction_max: file::significant(self.max_loss / 100.0),
             level: of(&|q| q.level.clone()).or_else(|| self.level.clone()),
@@ -332,7 +375,7 @@ impl Cli {
             activations: of(&|q| q.activations.clone()),
             calibration: calibration.map(|loaded| loaded.value.factors),
             simple_rule: self.simple_rule(),
-            without: self.without(),
+            without,
         })
     }
 }

@@ -28,7 +28,7 @@
 //! | `rates`, `hardware`, `units` | 9: cores, kernels, units beside the CPU |
 //! | `reads`, `joined`, `read_curves` (made monotone by `isotonic`) | 10: reads |
 //! | `misses` | 10: how much of what is requested is missing |
-//! | `prompt` | a prompt |
+//! | `prompt`, `gpu` | a prompt, and the GPU's part of it |
 //! | `terms`, `together`, `speculation` | the same in parts for `run`; several sequences; drafts |
 //!
 //! Equations 3 to 5 are limits: cores in `cores.rs`, memory in `room.rs`, speed in `pricing.rs`.
@@ -37,6 +37,7 @@ pub mod token;
 
 pub mod stages;
 
+pub mod gpu;
 pub mod hardware;
 pub mod rates;
 pub mod units;
@@ -57,6 +58,7 @@ pub mod together;
 pub use plans::plan::mean_position;
 pub use plans::terms::Work;
 
+pub use self::gpu::Gpu;
 pub use self::prompt::{PromptChoice, PromptLayers, PromptPrice, prompt_check_seconds, visited};
 pub use self::rates::rates;
 pub use self::stages::{

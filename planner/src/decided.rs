@@ -73,6 +73,7 @@ impl Decided {
             buffers: u64::from(self.read.buffers),
             buffer_bytes: self.read.buffer_bytes,
             embedding_rows: self.embedding_rows,
+            unit_bytes: limits.gpu.map_or(0, |gpu| gpu.process_bytes),
             reserve_bytes: limits.reserve_bytes,
         }
     }

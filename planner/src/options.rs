@@ -76,6 +76,7 @@ impl<'a> Options<'a> {
             let m = memory::regions(device, model, c, limits.memory_bytes);
             (m.process_bytes
                 + m.reserve_bytes
+                + m.unit_bytes
                 + m.fixed_bytes
                 + m.kv_bytes
                 + m.state_bytes

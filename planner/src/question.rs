@@ -5,6 +5,7 @@ use std::sync::Arc;
 use plans::plan::{Feature, Objective, Request};
 use plans::{Device, KvFormat, Model};
 
+use crate::cost::Gpu;
 use crate::cost::read_curves::{Fitted, Flash};
 
 /// The two profiles, as the planner receives them.
@@ -100,6 +101,8 @@ pub struct Limits {
     pub objective: Objective,
     /// Mechanisms that must not be used.
     pub without: Vec<Feature>,
+    /// The GPU's part of prompts.
+    pub gpu: Option<Gpu>,
 }
 
 /// More memory than anything needs.

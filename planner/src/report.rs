@@ -301,12 +301,16 @@ fn memory(solved: &Solved) -> String {
     let after = [
         ("activations", m.activations_bytes),
         ("I/O buffers", m.io_buffers_bytes),
+        ("the GPU's driver and buffers", m.unit_bytes),
         ("tables", m.tables_bytes),
         ("page tables", m.page_tables_bytes),
         ("total", m.prefill_total_bytes),
         ("limit", m.limit_bytes),
     ];
     for (name, bytes) in before.into_iter().chain(state).chain(after) {
+        if bytes == 0 && name.starts_with("the GPU") {
+            continue;
+        }
         table.row([name.to_owned(), bytes.to_string(), show(bytes)]);
     }
     table.to_string()

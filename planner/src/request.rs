@@ -213,10 +213,13 @@ pub fn resolve<'a>(inputs: &'a Inputs, request: &'a Request) -> Result<Question<
         kv,
         objective: request.objective,
         without: request.without.clone(),
+        gpu: None,
     };
     let origin = Origin { request, device_hash: &inputs.device_hash, model_hash: &inputs.model_hash };
     let visited = cost::visited(model).into();
-    Ok(Question { device, model, limits, origin, visited, fitted: Arc::default() })
+    let mut question = Question { device, model, limits, origin, visited, fitted: Arc::default() };
+    question.limits.gpu = cost::Gpu::decide(&question)?;
+    Ok(question)
 }
 
 /// Why keys and values of a model cannot be stored so, if they cannot.

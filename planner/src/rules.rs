@@ -91,6 +91,11 @@ pub fn embedding_rows(question: &Question<'_>) -> Vec<bool> {
     if readable { vec![false, true] } else { vec![false] }
 }
 
+/// The largest chunk of a context.
+pub fn chunk_most(context: u32) -> u32 {
+    CHUNKS.into_iter().find(|&chunk| chunk <= context).unwrap_or(context)
+}
+
 /// The smallest chunk.
 const CHUNK_LEAST: u32 = 8;
 
@@ -115,6 +120,7 @@ pub fn nothing<'a>(limits: &Limits, none: &'a [u32]) -> Choices<'a> {
         buffers: 0,
         buffer_bytes: 0,
         embedding_rows: false,
+        unit_bytes: limits.gpu.map_or(0, |gpu| gpu.process_bytes),
         reserve_bytes: limits.reserve_bytes,
     }
 }

@@ -45,7 +45,9 @@ pub const ACTIVATIONS: [&str; 2] = ["f32", "q8"];
 /// Instruction sets that kernels are written in.
 pub const INSTRUCTION_SETS: [&str; 6] = ["scalar", "avx2", "avx512", "neon", "dotprod", "i8mm"];
 /// Compute units; the CPU is the first of every list.
-pub const UNITS: [&str; 3] = ["cpu", "npu", "gpu"];
+pub const UNITS: [&str; 3] = ["cpu", "npu", GPU];
+/// The unit that the engine computes on, beside the CPU.
+pub const GPU: &str = "gpu";
 
 /// A key with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

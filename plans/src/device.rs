@@ -292,6 +292,10 @@ pub struct Unit {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnitRates {
+    /// Name, driver and subgroup size of the adapter for `run`; absent: a unit by published figures, which plans may have and `run`
+    /// refuses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
     /// Storage formats of the weights that the unit multiplies.
     pub formats: Vec<String>,
     /// Tokens that pass a matrix together, rising from 1.
@@ -305,6 +309,9 @@ pub struct UnitRates {
     pub shared_stream_bytes_per_second: Option<f64>,
     /// Seconds from handing a matrix over until the CPU has the result, beyond the products.
     pub dispatch_seconds: f64,
+    /// Bytes of a process that its driver takes, without buffers; absent: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub process_bytes: u64,
     /// Memory of the unit's own; absent: it computes from the machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_memory: Option<OwnMemory>,
@@ -318,6 +325,11 @@ pub struct OwnMemory {
     pub bytes: u64,
     /// Copies from the machine's memory to the unit's, and back.
     pub copy_bytes_per_second: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 impl Unit {

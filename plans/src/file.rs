@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -115,8 +114,8 @@ pub fn read<T: Contract>(path: &Path) -> Result<Loaded<T>, ContractError> {
     if !metadata.is_file() {
         let kind = metadata.file_type();
         let found = match () {
-            () if kind.is_fifo() => "a pipe",
-            () if kind.is_socket() => "a socket",
+            () if platform::file::is_pipe(kind) => "a pipe",
+            () if platform::file::is_socket(kind) => "a socket",
             () => "a device",
         };
         return Err(ContractError::NotAFile { path: path.to_owned(), found, kind: T::KIND });

@@ -39,7 +39,6 @@ pub mod model;
 pub mod names;
 pub mod output_file;
 pub mod overlap;
-pub mod page_cache;
 pub mod plan;
 pub mod policy;
 pub mod size;

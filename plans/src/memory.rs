@@ -53,6 +53,8 @@ pub struct Choices<'a> {
     pub embedding_rows: bool,
     /// Bytes that `run --serve` takes and frees while it answers, such as grammars.
     pub reserve_bytes: u64,
+    /// Bytes that a unit takes of the process.
+    pub unit_bytes: u64,
 }
 
 impl Choices<'_> {
@@ -183,6 +185,8 @@ pub struct Rows {
     pub own_inputs: u64,
     /// Residual streams, `[rows, streams, width]`, where there are several.
     pub streams: u64,
+    /// Blocks of positions that attention has chosen, and their scores, `[rows, 2, blocks]`, where it chooses.
+    pub chosen: u64,
 }
 
 /// Whether this many buffers hold [`TRANSPOSED`] neurons wherever a window of reads begins: one read may be used in part.
@@ -278,11 +282,12 @@ impl Rows {
             gathered: 0,
             own_inputs: rows * own_inputs,
             streams: rows * streams,
+            chosen: rows * 2 * u64::from(a.chosen_blocks),
         }
     }
 
     /// Elements of each buffer, in memory order; each buffer starts on a cache line.
-    pub fn elements(&self) -> [u64; 13] {
+    pub fn elements(&self) -> [u64; 14] {
         let Self {
             residual,
             normed,
@@ -297,6 +302,7 @@ impl Rows {
             gathered,
             own_inputs,
             streams,
+            chosen,
         } = *self;
         [
             residual,
@@ -307,6 +313,7 @@ impl Rows {
             rotations,
             own_inputs,
             streams,
+            chosen,
             router,
             neurons,
             sums,
@@ -409,6 +416,7 @@ pub fn regions(device: &Device, model: &Model, c: &Choices<'_>, limit_bytes: u64
         prompt_bytes: activations.prompt.bytes(),
         io_buffers_bytes: c.buffers * c.buffer_bytes + row_buffer + per_layer_buffer_bytes(a),
         tables_bytes: tables_bytes(a, c),
+        unit_bytes: c.unit_bytes.next_multiple_of(PAGE_BYTES),
         page_tables_bytes: 0,
         decode_total_bytes: 0,
         prefill_total_bytes: 0,
@@ -467,6 +475,7 @@ pub fn choices_of(plan: &Plan, level_resident_bytes: u64) -> Choices<'_> {
         buffer_bytes: plan.read.buffer_bytes,
         embedding_rows: plan.read.embedding_rows,
         reserve_bytes: plan.memory.reserve_bytes,
+        unit_bytes: plan.memory.unit_bytes,
     }
 }
 

@@ -152,6 +152,9 @@ pub struct Architecture {
     /// Sizes of the residual streams; absent: there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<Streams>,
+    /// Blocks of positions that a token's attention chooses at most; absent: 0, it sees all positions.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub chosen_blocks: u32,
     /// Sizes of the layers with a recurrent state instead of keys and values; absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrent: Option<Recurrent>,

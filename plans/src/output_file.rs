@@ -9,15 +9,13 @@
 //! | `/dev/stdout`, `/dev/stderr`, `/dev/fd/N` | the bytes go to that descriptor, whatever it is |
 //! | a folder | refused |
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Read as _, Write};
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::page_cache;
+use platform::{file as files, page_cache};
 
 /// Links that are followed before a path counts as a circle; the system's own number.
 const LINKS_MAX: usize = 40;
@@ -73,7 +71,7 @@ enum Kind {
 #[derive(Debug, PartialEq, Eq)]
 enum PathKind {
     /// A regular file by this name, with these permissions; or none yet.
-    File { target: PathBuf, mode: Option<u32> },
+    File { target: PathBuf, permissions: Option<Permissions> },
     /// A device, pipe or socket.
     Special { path: PathBuf, is_pipe: bool },
     /// An open descriptor of this process.
@@ -91,19 +89,17 @@ impl OutputFile {
             Self::of(Kind::Direct { file: BufWriter::new(file), is_file })
         };
         match place(path)? {
-            PathKind::File { target, mode } => {
+            PathKind::File { target, permissions } => {
                 replaceable(&target, kind, &[])?;
-                let file = BufWriter::new(temporary(&target, mode)?);
+                let file = BufWriter::new(temporary(&target, permissions)?);
                 Ok(Self::of(Kind::Renamed { file, target, replaces: kind }))
             }
             PathKind::Special { path, .. } => OpenOptions::new().write(true).open(path).map(direct),
             PathKind::Descriptor { number: 1, .. } => {
                 io::stdout().flush()?;
-                Ok(direct(io::stdout().as_fd().try_clone_to_owned()?.into()))
+                Ok(direct(files::standard_output()?))
             }
-            PathKind::Descriptor { number: 2, .. } => {
-                Ok(direct(io::stderr().as_fd().try_clone_to_owned()?.into()))
-            }
+            PathKind::Descriptor { number: 2, .. } => Ok(direct(files::standard_error()?)),
             PathKind::Descriptor { path, .. } => OpenOptions::new().append(true).open(path).map(direct),
         }
     }
@@ -215,9 +211,9 @@ pub fn write(path: &Path, kind: OutputKind, bytes: &[u8]) -> io::Result<()> {
 /// As [`OutputFile::create`]; and an input at this path.
 pub fn writable(path: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::Result<()> {
     match place(path)? {
-        PathKind::File { target, mode } => {
+        PathKind::File { target, permissions } => {
             replaceable(&target, kind, inputs)?;
-            temporary(&target, mode).map(drop)
+            temporary(&target, permissions).map(drop)
         }
         PathKind::Special { is_pipe: true, .. } | PathKind::Descriptor { .. } => Ok(()),
         PathKind::Special { path, .. } => OpenOptions::new().write(true).open(path).map(drop),
@@ -234,10 +230,10 @@ pub fn is_special(path: &Path) -> bool {
 /// # Errors
 /// As [`OutputFile::create`]; `from` is still there then.
 pub fn deliver(from: &Path, to: &Path, kind: OutputKind) -> io::Result<()> {
-    if let PathKind::File { target, mode } = place(to)? {
+    if let PathKind::File { target, permissions } = place(to)? {
         replaceable(&target, kind, &[])?;
-        if let Some(mode) = mode {
-            fs::set_permissions(from, fs::Permissions::from_mode(mode))?;
+        if let Some(permissions) = permissions {
+            fs::set_permissions(from, permissions)?;
         }
         match fs::rename(from, target) {
             // a link led to another disk
@@ -253,20 +249,16 @@ pub fn deliver(from: &Path, to: &Path, kind: OutputKind) -> io::Result<()> {
 
 /// Follows links to the place where an output file's bytes go.
 fn place(path: &Path) -> io::Result<PathKind> {
-    let descriptors = fs::canonicalize("/proc/self/fd").ok();
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         let folder = folder_of(&path);
-        if descriptors.is_some()
-            && fs::canonicalize(folder).ok() == descriptors
-            && let Some(number) = path.file_name().and_then(|name| name.to_str()?.parse().ok())
-        {
+        if let Some(number) = files::descriptor(&path) {
             return Ok(PathKind::Descriptor { path, number });
         }
         let metadata = match fs::symlink_metadata(&path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Ok(PathKind::File { target: path, mode: None });
+                return Ok(PathKind::File { target: path, permissions: None });
             }
             Err(error) => return Err(error),
         };
@@ -276,9 +268,9 @@ fn place(path: &Path) -> io::Result<PathKind> {
         } else if kind.is_dir() {
             return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder; name a file inside it"));
         } else if kind.is_file() {
-            return Ok(PathKind::File { target: path, mode: Some(metadata.permissions().mode()) });
+            return Ok(PathKind::File { target: path, permissions: Some(metadata.permissions()) });
         } else {
-            return Ok(PathKind::Special { path, is_pipe: kind.is_fifo() });
+            return Ok(PathKind::Special { path, is_pipe: files::is_pipe(kind) });
         }
     }
     Err(io::Error::other("its symbolic links go round in a circle"))
@@ -310,8 +302,8 @@ fn replaceable(target: &Path, kind: OutputKind, inputs: InputFiles<'_>) -> io::R
 
 /// Whether two paths lead to one file, under whatever names. The file need not exist: links to it are followed.
 fn same_file(a: &Path, b: &Path) -> bool {
-    match (fs::metadata(a), fs::metadata(b)) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+    match (files::path_id(a), files::path_id(b)) {
+        (Ok(a), Ok(b)) => a == b,
         (Err(_), Err(_)) => {
             let whole = |path: &Path| {
                 let PathKind::File { target, .. } = place(path).ok()? else { return None };
@@ -323,16 +315,18 @@ fn same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// A file beside `target` under a temporary name, with the permissions `mode` or the default ones.
-fn temporary(target: &Path, mode: Option<u32>) -> io::Result<NamedTempFile> {
-    let file = tempfile::Builder::new()
-        .prefix(".flashplan-")
-        .suffix(".tmp")
-        .permissions(fs::Permissions::from_mode(0o666))
+/// A file beside `target` under a temporary name, with these permissions or the default ones.
+fn temporary(target: &Path, permissions: Option<Permissions>) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".flashplan-").suffix(".tmp");
+    if let Some(shared) = files::new_file_permissions() {
+        builder.permissions(shared);
+    }
+    let file = builder
         .tempfile_in(folder_of(target))
         .map_err(|error| io::Error::new(error.kind(), refusal(folder_of(target), &error)))?;
-    if let Some(mode) = mode {
-        file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+    if let Some(permissions) = permissions {
+        file.as_file().set_permissions(permissions)?;
     }
     Ok(file)
 }

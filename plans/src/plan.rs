@@ -37,6 +37,9 @@ pub struct Plan {
     pub context: Context,
     /// Bytes of every region.
     pub memory: MemoryPlan,
+    /// Memory of a GPU; absent: nothing is computed there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuPlan>,
     /// The neuron cache.
     pub cache: CachePlan,
     /// Reading flash.
@@ -143,6 +146,60 @@ pub struct Quality {
     pub activations: String,
     /// Instruction set of the kernels: `scalar`, `avx2`, `avx512`, `neon`, `dotprod` or `i8mm`.
     pub instruction_set: String,
+    /// Units beside the CPU that compute products, each with its own order of addition; absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub units: Vec<UnitQuality>,
+}
+
+/// A unit beside the CPU, as far as it can change a value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnitQuality {
+    /// The unit's name in `device.toml`.
+    pub unit: String,
+    /// Name, driver and subgroup size of its adapter; `run` refuses any other.
+    pub adapter: String,
+    /// Sixty-fourths of each fixed matrix's rows that it multiplies in a prompt: the last ones, in groups of four.
+    pub prefill_parts: u32,
+}
+
+impl UnitQuality {
+    /// Parts of all rows of a matrix.
+    pub const PARTS: u32 = 64;
+
+    /// Share of a prompt's fixed matrices.
+    pub fn share_fraction(&self) -> f64 {
+        f64::from(self.prefill_parts) / f64::from(Self::PARTS)
+    }
+
+    /// Rows of a matrix that are left to the CPU, the first ones.
+    pub fn rows_left(&self, rows: usize) -> usize {
+        let taken = rows as u64 * u64::from(self.prefill_parts) / u64::from(Self::PARTS);
+        rows - (taken as usize).min(rows) / 4 * 4
+    }
+}
+
+impl GpuPlan {
+    /// Buffers that every unit has beside those for transfers: two that matrices pass through, and tables.
+    pub const OTHERS_BYTES: u64 = 12 << 20;
+
+    /// Bytes of all buffers, by the plan.
+    pub fn held_bytes(&self) -> u64 {
+        let transfers = self.transfer_bytes.saturating_mul(4);
+        self.weights_bytes.saturating_add(transfers).saturating_add(Self::OTHERS_BYTES)
+    }
+}
+
+/// Memory of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuPlan {
+    /// Limit of all buffers there, at any time.
+    pub limit_bytes: u64,
+    /// Rows of matrices, resident from the start: an upper bound.
+    pub weights_bytes: u64,
+    /// Each of four buffers for a chunk's vectors and products: two there, two on the way.
+    pub transfer_bytes: u64,
 }
 
 /// Context length.
@@ -189,6 +246,9 @@ pub struct MemoryPlan {
     pub io_buffers_bytes: u64,
     /// Tables that locate each neuron: indexes, checksums, slot lists.
     pub tables_bytes: u64,
+    /// A unit's driver and buffers on the way, in this process; with the unit's memory if it has none of its own. Absent: there is no unit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unit_bytes: u64,
     /// The kernel's page tables for all regions.
     pub page_tables_bytes: u64,
     /// Sum of all regions and page tables while decoding, without the prompt's buffers; at most the limit.
@@ -340,7 +400,7 @@ impl Quality {
 impl Plan {
     /// BLAKE3 of `[quality]` and of the losses in `[expected]`, in 32 hexadecimal digits: a change of one exposes the other as stale.
     pub fn quality_hash(&self) -> String {
-        let Quality { level, kind, always_on_neurons, kv_format, activations, instruction_set } =
+        let Quality { level, kind, always_on_neurons, kv_format, activations, instruction_set, units } =
             &self.quality;
         let Expected {
             perplexity_change_fraction,
@@ -353,11 +413,14 @@ impl Plan {
             *perplexity_change_fraction_upper,
             *container_perplexity_change_fraction,
         ];
-        let text = format!(
+        let mut text = format!(
             "{level} {} {always_on_neurons:?} {kv_format} {activations} {instruction_set} {:?}",
             kind.name(),
             losses.map(|loss| loss.map(f64::to_bits)),
         );
+        for UnitQuality { unit, adapter, prefill_parts } in units {
+            text += &format!(" {unit} {adapter} {prefill_parts}");
+        }
         blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
     }
 
@@ -421,6 +484,7 @@ impl MemoryPlan {
             self.activations_bytes,
             self.io_buffers_bytes,
             self.tables_bytes,
+            self.unit_bytes,
             self.page_tables_bytes,
         ]
         .into_iter()
@@ -439,6 +503,7 @@ impl Contract for Plan {
         ("[quality]", "Everything that can change a value: equal here means equal tokens."),
         ("[context]", "Prompt and generated tokens together."),
         ("[memory]", "Bytes of every region; the whole process stays under the limit."),
+        ("[gpu]", "Bytes of the GPU's memory; all its buffers stay under the limit."),
         ("[cache]", "Per layer: neurons pinned in memory, and slots for those that come and go."),
         ("[read]", "How flash is read."),
         ("[decode]", "One token at a time."),

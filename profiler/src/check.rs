@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use flashplan::internals::flash::{self, uring::Uring};
 use flashplan::internals::machine::Machine;
 use plans::size::show;
+use platform::Missing;
 use terminal::Rows;
 
 use crate::ProfileError;
@@ -35,6 +36,8 @@ pub struct Facts {
     pub memory_limit: Option<(PathBuf, u64)>,
     /// The file with the group's processor quota, and the quota in processors.
     pub processor_limit: Option<(PathBuf, f64)>,
+    /// Guarantees that the platform cannot give.
+    pub missing: &'static [Missing],
 }
 
 /// A requirement of plans, and its state on this machine.
@@ -44,8 +47,10 @@ pub struct Finding {
     pub name: &'static str,
     /// State on this machine, in words.
     pub found: String,
-    /// Command or advice that mends it; `None` if it is met.
+    /// Command or advice that mends it; `None` if it is met, or nothing can be done.
     pub remedy: Option<String>,
+    /// Whether the platform has it at all.
+    pub exists: bool,
 }
 
 impl Facts {
@@ -60,9 +65,8 @@ impl Facts {
         io::Write::write_all(&mut file, &[0; 4096]).map_err(wrong)?;
         let says = |error: io::Error| error.to_string();
         let ring = flash::open(file.path(), false).and_then(|file| Uring::new(file, false, 1, 1));
-        let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
+        let number = |path: &str| platform::machine::setting(path)?.trim().parse().ok();
         let group = machine.memory_group.as_ref();
-        let processors = group.map(|group| group.folder.join("cpu.max"));
         Ok(Self {
             storage: storage.to_owned(),
             ram_bytes: machine.ram_bytes,
@@ -71,18 +75,23 @@ impl Facts {
             io_uring: ring.map(drop).map_err(|error| (error.kind(), says(error))),
             io_uring_disabled: number("/proc/sys/kernel/io_uring_disabled"),
             direct: flash::open(file.path(), true).map(drop).map_err(says),
-            huge_pages: std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok(),
+            huge_pages: platform::machine::setting("/sys/kernel/mm/transparent_hugepage/enabled"),
             memory_limit: group.and_then(|group| Some((group.folder.clone(), group.limit_bytes?))),
-            processor_limit: processors.and_then(|path| {
-                let share = share(&std::fs::read_to_string(&path).ok()?)?;
-                Some((path, share))
+            processor_limit: group.and_then(|group| {
+                let (path, text) = platform::machine::processor_limit(group)?;
+                Some((path, share(&text)?))
             }),
+            missing: platform::MISSING,
         })
     }
 
-    /// All requirements, each with its state on this machine.
+    /// All requirements, each with its state on this machine, and then the guarantees that the platform cannot give.
     pub fn findings(&self) -> Vec<Finding> {
-        vec![self.locked(), self.uring(), self.direct(), self.huge(), self.memory(), self.processors()]
+        let requirements =
+            [self.locked(), self.uring(), self.direct(), self.huge(), self.memory(), self.processors()];
+        let given =
+            requirements.into_iter().filter(|one| self.missing.iter().all(|gap| gap.name != one.name));
+        given.chain(self.missing.iter().map(Finding::absent)).collect()
     }
 
     fn locked(&self) -> Finding {
@@ -91,6 +100,7 @@ impl Facts {
                       echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/flashplan.conf; \
                       a container: start it with --ulimit memlock=-1";
         Finding {
+            exists: true,
             name: "locked memory",
             found: self
                 .lockable_bytes
@@ -112,6 +122,7 @@ impl Facts {
             }
         };
         Finding {
+            exists: true,
             name: "io_uring",
             found: refused.map_or("works".to_owned(), |(_, why)| format!("refused: {why}")),
             remedy: refused.map(|_| remedy.to_owned()),
@@ -121,6 +132,7 @@ impl Facts {
     fn direct(&self) -> Finding {
         let remedy = "name a folder of a file system that has them, such as ext4, xfs, btrfs or f2fs, with --storage DIR";
         Finding {
+            exists: true,
             name: "direct reads",
             found: match &self.direct {
                 Ok(()) => format!("work in {}", self.storage.display()),
@@ -138,6 +150,7 @@ impl Facts {
             None => Some("this kernel has none; another one is built with CONFIG_TRANSPARENT_HUGEPAGE"),
         };
         Finding {
+            exists: true,
             name: "huge pages",
             found: holds.unwrap_or("none").to_owned(),
             remedy: remedy.map(str::to_owned),
@@ -154,6 +167,7 @@ impl Facts {
             )
         });
         Finding {
+            exists: true,
             name: "memory of the control group",
             found: match limit {
                 Some((_, bytes)) => format!("at most {} of {}", show(*bytes), show(self.ram_bytes)),
@@ -166,6 +180,7 @@ impl Facts {
     fn processors(&self) -> Finding {
         let limit = self.processor_limit.as_ref().filter(|(_, share)| *share < self.cores as f64);
         Finding {
+            exists: true,
             name: "processors of the control group",
             found: match limit {
                 Some((_, share)) => format!("the time of {share:.1} of {} cores", self.cores),
@@ -175,6 +190,13 @@ impl Facts {
                 format!("echo max | sudo tee {} (or the container's --cpus)", path.display())
             }),
         }
+    }
+}
+
+impl Finding {
+    /// A guarantee that the platform cannot give.
+    fn absent(gap: &Missing) -> Self {
+        Self { name: gap.name, found: gap.consequence.to_owned(), remedy: None, exists: false }
     }
 }
 
@@ -189,13 +211,23 @@ fn share(text: &str) -> Option<f64> {
 pub fn text(findings: &[Finding]) -> String {
     let mut rows = Rows::new().left();
     for finding in findings {
-        let state = if finding.remedy.is_some() { "lacks" } else { "good" };
+        let state = match (&finding.remedy, finding.exists) {
+            (_, false) => "absent",
+            (Some(_), true) => "lacks",
+            (None, true) => "good",
+        };
         rows.row([finding.name.to_owned(), state.to_owned(), finding.found.clone()]);
     }
     let mut text = rows.to_string();
     let lacking: Vec<&Finding> = findings.iter().filter(|finding| finding.remedy.is_some()).collect();
     if lacking.is_empty() {
-        text += "\n\nThis machine lacks nothing that a plan wants.";
+        let absent = findings.iter().any(|finding| !finding.exists);
+        let but = if absent {
+            format!(", but {} does not have what is absent", platform::NAME)
+        } else {
+            String::new()
+        };
+        text += &format!("\n\nThis machine lacks nothing that a plan wants{but}.");
     }
     for finding in lacking {
         text += &format!("\n\n{}:\n  {}", finding.name, finding.remedy.as_deref().unwrap_or_default());
@@ -219,6 +251,7 @@ mod tests {
             huge_pages: Some("always [madvise] never\n".to_owned()),
             memory_limit: None,
             processor_limit: None,
+            missing: &[],
         }
     }
 
@@ -283,6 +316,21 @@ mod tests {
     }
 
     #[test]
+    fn what_the_platform_cannot_give_is_named_in_place_of_a_remedy() {
+        const GAPS: &[Missing] = &[
+            Missing { name: "io_uring", consequence: "threads read" },
+            Missing { name: "pinned threads", consequence: "speeds vary" },
+        ];
+        let refused = Err((io::ErrorKind::Unsupported, "not here".to_owned()));
+        let facts = Facts { io_uring: refused, missing: GAPS, ..good() };
+        assert_eq!(lacking(&facts), []);
+        let findings = facts.findings();
+        let absent: Vec<_> = findings.iter().filter(|one| !one.exists).map(|one| one.name).collect();
+        assert_eq!((findings.len(), absent), (7, vec!["io_uring", "pinned threads"]));
+        assert!(text(&findings).contains("speeds vary"), "{}", text(&findings));
+    }
+
+    #[test]
     fn a_share_of_the_processors_is_a_quota_over_a_period() {
         assert_eq!((share("150000 100000\n"), share("max 100000\n"), share("")), (Some(1.5), None, None));
     }
@@ -291,7 +339,7 @@ mod tests {
     fn this_machine_is_looked_at_and_nothing_is_left() {
         let folder = tempfile::tempdir().expect("a folder");
         let facts = Facts::here(folder.path()).expect("it is told");
-        assert_eq!(facts.findings().len(), 6);
+        assert!(facts.findings().len() >= 6);
         assert_eq!(std::fs::read_dir(folder.path()).expect("it is there").count(), 0);
     }
 }

@@ -3,19 +3,14 @@
 //! The turn is an advisory lock on a file in the temporary folder that all users share. The system releases it when its holder ends in
 //! any way. The file names the holder for waiting profiles.
 
-use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use rustix::fs::OFlags;
 
 use crate::{Context, Stopped};
 
 const NAME: &str = "flashplan-profile.lock";
-/// Permissions of the file: all users may take a turn.
-const MODE: u32 = 0o666;
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Maximum characters of the holder's name.
@@ -44,7 +39,7 @@ impl Turn {
                 path.display()
             )
         };
-        let mut file = match opened(path) {
+        let mut file = match platform::file::open_shared(path) {
             Ok(file) => file,
             Err(error) => {
                 say(&alone(error));
@@ -84,29 +79,6 @@ fn path() -> PathBuf {
     std::env::temp_dir().join(NAME)
 }
 
-/// Opens or creates the file, and follows no link.
-fn opened(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    // in shared folders some systems refuse to create over another user's file: so open it first
-    match options.clone().write(true).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            match options.clone().write(true).create_new(true).mode(MODE).open(path) {
-                Ok(file) => {
-                    // despite the umask
-                    file.set_permissions(Permissions::from_mode(MODE))?;
-                    Ok(file)
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.write(true).open(path),
-                Err(error) => Err(error),
-            }
-        }
-        // a lock needs no right to write
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => options.open(path),
-        opened => opened,
-    }
-}
-
 /// The holder's name, printable characters only.
 fn holder(path: &Path) -> String {
     let mut said = String::new();
@@ -144,7 +116,12 @@ mod tests {
         drop(second.join().unwrap());
         assert_eq!(hears.recv().ok(), None, "it is said once");
         Turn::wait_at(&path, &first, |said| panic!("it is free again: {said}")).unwrap();
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, MODE);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = path.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o666, "all users may take a turn");
+        }
     }
 
     #[test]

@@ -63,6 +63,8 @@ fn gpu(stream: f64, flops: f64, shared: Option<f64>, own_memory: Option<OwnMemor
     // 4.5 bits a weight, multiplied and added
     let one = stream / 0.5625 * 2.0;
     UnitRates {
+        adapter: None,
+        process_bytes: 0,
         formats: ["Q4_K", "Q6_K"].map(String::from).to_vec(),
         tokens: vec![1, 32, 128, 512],
         flops_per_second: vec![one, (8.0 * one).min(0.5 * flops), 0.7 * flops, 0.8 * flops],

@@ -142,6 +142,8 @@ fn one_plus_12() -> Device {
 /// The NPU of a Snapdragon 8 Gen 3.
 fn npu() -> Unit {
     let rates = UnitRates {
+        adapter: None,
+        process_bytes: 0,
         formats: vec!["Q4_0".to_owned()],
         tokens: vec![1, 32, 128, 512],
         flops_per_second: vec![0.4e12, 4e12, 9e12, 11e12],

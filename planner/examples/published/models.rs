@@ -173,6 +173,7 @@ pub(crate) fn model(which: Published, given: &Assumed) -> Model {
             sharing_heads: Vec::new(),
             per_layer: None,
             streams: None,
+            chosen_blocks: 0,
             shared_neurons: 0,
             rotary_embeddings: 1,
             vocabulary: 32000,

@@ -9,6 +9,7 @@ use plans::overlap::{PromptReads, prompt_compute_seconds, prompt_layer_seconds};
 use plans::plan::Feature;
 use plans::terms;
 
+use super::gpu;
 use super::hardware::Rates;
 use super::misses::Filling;
 use super::rates::{ATTENTION_MATRICES, rates};
@@ -43,15 +44,20 @@ pub fn prompt_compute(model: &Model, layer: usize, r: &Rates) -> (f64, f64) {
 }
 
 /// Share of what many tokens together were measured to take that is the tokens' own.
-fn beside_chunk(r: &Rates) -> f64 {
+pub(super) fn beside_chunk(r: &Rates) -> f64 {
     const MEASURED_TOKENS: f64 = PROMPT_TOKENS[0] as f64;
     MEASURED_TOKENS / (MEASURED_TOKENS + r.chunk_tokens)
 }
 
 /// Seconds that a layer's attention is computed for a token of many together, with its part of what a chunk takes.
 fn prompt_attention(model: &Model, r: &Rates) -> f64 {
+    product_seconds(model, r) + recurrence(model, r)
+}
+
+/// Seconds of a token's products with a layer's attention, of many tokens together.
+pub(super) fn product_seconds(model: &Model, r: &Rates) -> f64 {
     let parameters = model.parts.attention_layer_bytes as f64 / weight_bytes(model);
-    compute_seconds(parameters, r.prompt_flops.0) + recurrence(model, r)
+    compute_seconds(parameters, r.prompt_flops.0)
 }
 
 /// Seconds that a layer of a prompt moves through memory, once a chunk.
@@ -95,6 +101,12 @@ impl PromptLayers {
             memory = shared.memory_seconds(memory, products.bytes);
             for (token, once) in &mut compute {
                 (*token, *once) = (shared.compute_seconds(*token), shared.compute_seconds(*once));
+            }
+        }
+        if let Some(gpu) = limits.gpu {
+            let [before, after] = [gpu::attention(model, r), gpu.attention(device, model, r, chunk)];
+            for (token, once) in &mut compute {
+                (*token, *once) = (*token + after[0] - before[0], *once + after[1] - before[1]);
             }
         }
         Self { compute, memory, attention_fraction, shared, visited: Arc::clone(&question.visited) }

@@ -53,7 +53,8 @@ impl Shared {
     pub fn soonest(device: &Device, products: &Products<'_>) -> Self {
         let mut best = (products.seconds, Self::CPU);
         for (unit, rates) in device.units.iter().enumerate() {
-            let Some(rates) = &rates.rates else { continue };
+            // one that the engine computes on is decided apart: `gpu`
+            let Some(rates) = rates.rates.as_ref().filter(|rates| rates.adapter.is_none()) else { continue };
             let shared = Self::with(unit, rates, products);
             let seconds = shared.seconds(rates, products);
             if seconds < best.0 {
@@ -142,7 +143,7 @@ fn dispatched(rates: &UnitRates, p: &Products<'_>) -> f64 {
 
 /// FLOP/s with so many tokens together: between two measured numbers on a straight line in logarithms, beyond them as at the
 /// nearest.
-fn flops_per_second(rates: &UnitRates, tokens: f64) -> f64 {
+pub(super) fn flops_per_second(rates: &UnitRates, tokens: f64) -> f64 {
     let (at, flops) = (&rates.tokens, &rates.flops_per_second);
     let next = at.partition_point(|&measured| f64::from(measured) <= tokens);
     if next == 0 || next == at.len() {
@@ -172,6 +173,8 @@ mod tests {
 
     fn rates(flops: f64, stream: f64, dispatch: f64, own: Option<u64>) -> UnitRates {
         UnitRates {
+            adapter: None,
+            process_bytes: 0,
             formats: vec!["Q4_0".to_owned()],
             tokens: vec![1, 64],
             flops_per_second: vec![flops, 8.0 * flops],

@@ -63,7 +63,7 @@ impl Home {
         };
         make(&self.0)?;
         let beside = model.directory();
-        let is_writable = rustix::fs::access(&beside, rustix::fs::Access::WRITE_OK).is_ok();
+        let is_writable = platform::process::is_writable(&beside);
         let here = machine::same_disk(&self.0, &beside) || !is_writable;
         let device = self.0.join(machine::name(if here { &self.0 } else { &beside }));
         make(&device)?;

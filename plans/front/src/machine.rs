@@ -1,66 +1,39 @@
 //! This machine's name, a disk's name, and free memory: facts that need no measurement.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use rustix::fs::{major, minor};
+use platform::{file, machine};
 
 /// The folder name of this machine and the disk under `folder`, e.g. `amd-epyc-9b45-2c-24g-vda1`.
 ///
 /// A machine that changes gets another name, and is measured again.
 pub(crate) fn name(folder: &Path) -> String {
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpu = machine::cpu_name().unwrap_or_default();
     let cpu = model_name(&cpu).unwrap_or(std::env::consts::ARCH).to_owned();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let memory = memory_bytes("MemTotal").unwrap_or(0).div_ceil(1 << 30);
-    slug(&format!("{cpu} {cores}c {memory}g {}", disk(folder)))
+    let memory = machine::ram().map_or(0, |(all, _)| all).div_ceil(1 << 30);
+    slug(&format!("{cpu} {cores}c {memory}g {}", machine::disk_name(folder).as_deref().unwrap_or("disk")))
 }
 
-/// The processor's name in `/proc/cpuinfo`.
-fn model_name(cpuinfo: &str) -> Option<&str> {
-    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
-    let name = line.split_once(':')?.1;
-    Some(name.split(" @ ").next().unwrap_or(name).trim()).filter(|name| !name.is_empty())
-}
-
-/// The block device under a folder, or the name of its file system where there is none.
-fn disk(folder: &Path) -> String {
-    let Ok(metadata) = fs::metadata(folder) else { return "disk".to_owned() };
-    let number = format!("{}:{}", major(metadata.dev()), minor(metadata.dev()));
-    let device = fs::canonicalize(format!("/sys/dev/block/{number}")).ok();
-    let device = device.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    device.or_else(|| file_system(&number)).unwrap_or_else(|| "disk".to_owned())
-}
-
-/// The type of a mounted file system, by its device number.
-fn file_system(number: &str) -> Option<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(number))?;
-    Some(mount.split_once(" - ")?.1.split(' ').next()?.to_owned())
+/// The processor's name without its clock; `None` for a name of parts, which no reader knows.
+fn model_name(cpu: &str) -> Option<&str> {
+    let name = cpu.split(" @ ").next().unwrap_or(cpu).trim();
+    Some(name).filter(|name| !name.is_empty() && !name.starts_with("ARM 0x"))
 }
 
 /// Bytes of memory that are free, or can be freed at once.
 pub(crate) fn available_bytes() -> Option<u64> {
-    memory_bytes("MemAvailable")
-}
-
-/// A line of `/proc/meminfo`, in bytes.
-fn memory_bytes(key: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
+    machine::ram().ok().map(|(_, available)| available)
 }
 
 /// Bytes free on the disk under a folder.
 pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
-    let found = rustix::fs::statvfs(folder).ok()?;
-    Some(found.f_bavail * found.f_frsize)
+    file::free_bytes(folder).ok()
 }
 
 /// Whether two paths are on the same disk.
 pub(crate) fn same_disk(a: &Path, b: &Path) -> bool {
-    let of = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    let of = |path: &Path| file::path_id(path).map(|id| id.disk).ok();
     of(a).is_some() && of(a) == of(b)
 }
 
@@ -96,14 +69,13 @@ mod tests {
 
     #[test]
     fn a_processor_is_named_as_the_system_names_it_without_its_clock() {
-        let text = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) CPU @ 2.20GHz\n";
-        assert_eq!(model_name(text), Some("Intel(R) Xeon(R) CPU"));
-        assert_eq!(model_name("processor\t: 0\nBogoMIPS\t: 48\n"), None);
+        assert_eq!(model_name("Intel(R) Xeon(R) CPU @ 2.20GHz"), Some("Intel(R) Xeon(R) CPU"));
+        assert_eq!((model_name("ARM 0x41/0xd80"), model_name("")), (None, None));
     }
 
     #[test]
     fn memory_and_disks_are_those_of_the_system() {
-        let (all, free) = (memory_bytes("MemTotal").expect("memory"), available_bytes().expect("memory"));
+        let (all, free) = (machine::ram().expect("memory").0, available_bytes().expect("memory"));
         assert!(free <= all && free > 1 << 20, "{free} of {all}");
         assert!(
             same_disk(Path::new("/proc/self"), Path::new("/proc"))

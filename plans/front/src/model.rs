@@ -2,8 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use hub::Name;
@@ -113,9 +113,18 @@ impl Model {
         SourceFile {
             model: self.argument(),
             bytes: metadata.as_ref().map(fs::Metadata::len),
-            modified_seconds: metadata.as_ref().map(fs::Metadata::mtime),
+            modified_seconds: metadata.as_ref().and_then(modified_seconds),
         }
     }
+}
+
+/// The time of a file's last change, in seconds since 1970.
+fn modified_seconds(metadata: &fs::Metadata) -> Option<i64> {
+    let modified = metadata.modified().ok()?;
+    Some(match modified.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => after.as_secs() as i64,
+        Err(before) => -(before.duration().as_secs_f64().ceil() as i64),
+    })
 }
 
 impl SourceFile {

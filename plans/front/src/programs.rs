@@ -5,17 +5,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::AsFd as _;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use platform::signal::{self, PassedOn};
 use terminal::say;
 
 /// How soon a signal is passed on.
@@ -77,7 +72,7 @@ impl Programs {
         let mut paths = Vec::new();
         for program in Program::ALL {
             let name = program.name();
-            let found = folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+            let found = folders.iter().map(|folder| folder.join(file_name(name))).find(|path| path.is_file());
             let path = found.ok_or_else(|| {
                 anyhow!(
                     "the program `{name}` is missing: it is neither in {} nor in a folder of PATH; install flashplan again, or build it \
@@ -102,8 +97,8 @@ impl Programs {
     /// # Errors
     /// The system's, if the program cannot be started.
     pub(crate) fn replace_this(&self, program: Program, arguments: &[OsString]) -> anyhow::Result<u8> {
-        let error = Command::new(self.path(program)).args(arguments).exec();
-        Err(error).with_context(|| format!("cannot start {}", self.path(program).display()))
+        signal::become_program(Command::new(self.path(program)).args(arguments))
+            .with_context(|| format!("cannot start {}", self.path(program).display()))
     }
 
     /// Prints a command, runs it, and gives its exit code. With `quiet` its standard output is dropped.
@@ -113,7 +108,7 @@ impl Programs {
     pub(crate) fn stage(&self, program: Program, arguments: &[OsString], quiet: bool) -> anyhow::Result<u8> {
         let mut command = self.told(program, arguments);
         // results go to standard output, and those of a stage are none
-        let stderr = io::stderr().as_fd().try_clone_to_owned().context("cannot use standard error")?;
+        let stderr = platform::file::standard_error().context("cannot use standard error")?;
         command.stdout(if quiet { Stdio::null() } else { stderr.into() }).stdin(Stdio::null());
         code(program, wait(command.spawn(), program)?)
     }
@@ -159,12 +154,18 @@ impl Programs {
     }
 }
 
+/// Name of a program's file: with `.exe` where the platform has that.
+fn file_name(name: &str) -> String {
+    format!("{name}{}", std::env::consts::EXE_SUFFIX)
+}
+
 /// Whether a shell finds this program under this name.
 fn is_on_path(name: &str, program: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().ok();
     std::env::var_os("PATH").is_some_and(|folders| {
-        let found =
-            std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
+        let found = std::env::split_paths(&folders)
+            .map(|folder| folder.join(file_name(name)))
+            .find(|path| path.is_file());
         found.is_some_and(|found| real(&found).is_some() && real(&found) == real(program))
     })
 }
@@ -202,34 +203,21 @@ fn check_version(name: &str, path: &Path) -> anyhow::Result<()> {
 /// Waits for a program. Ctrl-C reaches it from the terminal; termination and hang-up are passed on.
 fn wait(child: io::Result<Child>, program: Program) -> anyhow::Result<ExitStatus> {
     let mut child = child.with_context(|| format!("cannot start `{}`", program.name()))?;
-    let flag = |signal| -> anyhow::Result<Arc<AtomicBool>> {
-        let heard = Arc::<AtomicBool>::default();
-        signal_hook::flag::register(signal, Arc::clone(&heard)).context("cannot listen to signals")?;
-        Ok(heard)
-    };
-    let _interrupted = flag(SIGINT)?;
-    let asked = [(flag(SIGTERM)?, Signal::TERM), (flag(SIGHUP)?, Signal::HUP)];
+    let asked = PassedOn::listen().context("cannot listen to signals")?;
     loop {
         if let Some(status) =
             child.try_wait().with_context(|| format!("cannot wait for `{}`", program.name()))?
         {
             return Ok(status);
         }
-        for (heard, signal) in &asked {
-            if heard.swap(false, Ordering::Relaxed)
-                && let Some(id) = Pid::from_raw(child.id().cast_signed())
-            {
-                // a program that has just ended needs no signal
-                let _sent = kill_process(id, *signal);
-            }
-        }
+        asked.pass_to(&child);
         std::thread::sleep(SOON);
     }
 }
 
 /// The exit code of a program.
 fn code(program: Program, status: ExitStatus) -> anyhow::Result<u8> {
-    match (status.code(), status.signal()) {
+    match (status.code(), signal::of_exit(status)) {
         (Some(code), _) => Ok(u8::try_from(code).unwrap_or(1)),
         (None, Some(9)) => bail!(
             "`{}` was killed: often by the system, for want of memory; give a smaller --mem, and start the same command again, which \

@@ -340,14 +340,20 @@ fn units(units: &[Unit], at: &At<'_>) -> Checked {
 
 fn unit_rates(rates: &UnitRates, at: &At<'_>) -> Checked {
     let UnitRates {
+        adapter,
         formats,
         tokens,
         flops_per_second,
         stream_bytes_per_second,
         shared_stream_bytes_per_second,
         dispatch_seconds,
+        process_bytes,
         own_memory,
     } = rates;
+    if let Some(adapter) = adapter {
+        at.key("adapter").text(adapter)?;
+    }
+    at.key("process_bytes").bytes(*process_bytes)?;
     at.key("formats").holds(!formats.is_empty(), || "is empty; name what it multiplies".to_owned())?;
     at.key("formats").each(formats, |at, format| at.named(format, &FORMATS))?;
     let twice = (1..formats.len()).find(|&index| formats[..index].contains(&formats[index]));

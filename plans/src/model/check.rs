@@ -164,6 +164,7 @@ fn architecture(architecture: &Architecture, whole: bool, at: &At<'_>) -> Checke
         sharing_heads,
         per_layer,
         streams,
+        chosen_blocks,
         recurrent,
         latent,
     } = architecture;
@@ -204,6 +205,7 @@ fn architecture(architecture: &Architecture, whole: bool, at: &At<'_>) -> Checke
         format!("is false, and neurons of {activation} are read one by one")
     })?;
     per_layer.map_or(Ok(()), |per_layer| per_layer_embeddings(per_layer, &at.key("per_layer")))?;
+    at.key("chosen_blocks").count(*chosen_blocks, 0, 1 << 12)?;
     streams.map_or(Ok(()), |streams| residual_streams(streams, &at.key("streams")))?;
     recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent_layers(recurrent, &at.key("recurrent")))?;
     let Some(latent) = latent else { return Ok(()) };

@@ -6,12 +6,12 @@ mod expected;
 mod memory;
 
 use super::{
-    Context, DecodePlan, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan, Request, SimpleRule, Target,
-    UnitShare,
+    Context, DecodePlan, GpuPlan, Plan, PlanProvenance, PrefillPlan, Quality, ReadPlan, Request, SimpleRule,
+    Target, UnitQuality, UnitShare,
 };
 use crate::check::{
-    ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, CORES_MAX, Checked, INSTRUCTION_SETS, KV_FORMATS, LAYERS_MAX,
-    LOSS_MAX, NEURONS_MAX, SECONDS_MAX, TOKENS_PER_SECOND_MAX, UNITS, number,
+    ACTIVATIONS, At, BYTES_MAX, CONTEXT_MAX, CORES_MAX, Checked, GPU, INSTRUCTION_SETS, KV_FORMATS,
+    LAYERS_MAX, LOSS_MAX, NEURONS_MAX, SECONDS_MAX, TOKENS_PER_SECOND_MAX, UNITS, number,
 };
 use crate::engine::{DRAFT_TOKENS_MAX, SEQUENCES_MAX};
 use crate::layout::PARTS;
@@ -43,6 +43,7 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
         quality: of_quality,
         context: Context { tokens, sequences },
         memory: of_memory,
+        gpu: of_gpu,
         cache: of_cache,
         read: of_read,
         decode: of_decode,
@@ -72,6 +73,8 @@ pub(super) fn check(plan: &Plan, at: &At<'_>) -> Checked {
     cache(of_cache, of_quality.always_on_neurons.len(), &at.key("cache"))?;
     decode(of_decode, of_read.backend, &at.key("decode"))?;
     prefill(of_prefill, *tokens, &at.key("prefill"))?;
+    units_beside_shares(&of_quality.units, of_prefill, &at.key("quality").key("units"))?;
+    gpu(*of_gpu, &of_quality.units, &at.key("gpu"))?;
     regions_beside_counts(plan, &at.key("memory"))?;
     if let Some(of_filling) = of_filling {
         filling(of_filling, plan, &at.key("filling"))?;
@@ -189,6 +192,8 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
         draft_tokens,
         draft_tokens_auto,
         reserve_bytes,
+        gpu_limit_bytes,
+        gpu_parts,
         perplexity_change_fraction_max,
         level,
         instruction_set,
@@ -239,6 +244,12 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
     if let Some(bytes) = reserve_bytes {
         at.key("reserve_bytes").count(*bytes, 1, BYTES_MAX)?;
     }
+    if let Some(bytes) = gpu_limit_bytes {
+        at.key("gpu_limit_bytes").count(*bytes, 1, BYTES_MAX)?;
+    }
+    if let Some(parts) = gpu_parts {
+        at.key("gpu_parts").count(*parts, 1, UnitQuality::PARTS.into())?;
+    }
     at.key("perplexity_change_fraction_max").number(*perplexity_change_fraction_max, 0.0, LOSS_MAX)?;
     if let Some(level) = level {
         at.key("level").plain(level)?;
@@ -267,7 +278,7 @@ fn request(request: &Request, at: &At<'_>) -> Checked {
 }
 
 fn quality(quality: &Quality, at: &At<'_>) -> Checked {
-    let Quality { level, kind, always_on_neurons, kv_format, activations, instruction_set } = quality;
+    let Quality { level, kind, always_on_neurons, kv_format, activations, instruction_set, units } = quality;
     at.key("kind").one_of_its_names(*kind);
     level_name(level, *kind, &at.key("level"))?;
     let always_on = at.key("always_on_neurons");
@@ -281,7 +292,44 @@ fn quality(quality: &Quality, at: &At<'_>) -> Checked {
     })?;
     at.key("kv_format").named(kv_format, &KV_FORMATS)?;
     at.key("activations").named(activations, &ACTIVATIONS)?;
-    at.key("instruction_set").named(instruction_set, &INSTRUCTION_SETS)
+    at.key("instruction_set").named(instruction_set, &INSTRUCTION_SETS)?;
+    at.key("units").each(units, |at, UnitQuality { unit, adapter, prefill_parts }| {
+        at.key("unit").named(unit, &UNITS[1..])?;
+        at.key("adapter").text(adapter)?;
+        at.key("prefill_parts").count(*prefill_parts, 1, UnitQuality::PARTS.into())
+    })
+}
+
+/// A unit's part of a prompt, which changes values, and its share, which reports show: they agree.
+fn units_beside_shares(units: &[UnitQuality], prefill: &PrefillPlan, at: &At<'_>) -> Checked {
+    for (index, unit) in units.iter().enumerate() {
+        let share = prefill.units.iter().find(|share| share.unit == unit.unit);
+        let share = share.map_or(0.0, |share| share.share_fraction);
+        let at = at.item(index);
+        let at = at.key("prefill_parts");
+        at.note("the unit's `share_fraction` in `prefill.units`, times 64");
+        at.holds(share == unit.share_fraction(), || {
+            format!("is {}, and the unit's share in `prefill.units` is {share}", unit.prefill_parts)
+        })?;
+    }
+    at.holds(units.len() <= 1, || format!("has {} units; one computes beside the CPU", units.len()))
+}
+
+/// The memory of a GPU, which is there if it computes something.
+fn gpu(gpu: Option<GpuPlan>, units: &[UnitQuality], at: &At<'_>) -> Checked {
+    let computes = units.iter().any(|unit| unit.unit == GPU);
+    at.holds(gpu.is_some() == computes, || {
+        "is there if and only if `quality.units` has the gpu; plan again".to_owned()
+    })?;
+    let Some(gpu) = gpu else { return Ok(()) };
+    let GpuPlan { limit_bytes, weights_bytes, transfer_bytes } = gpu;
+    at.key("limit_bytes").count(limit_bytes, 1, BYTES_MAX)?;
+    at.key("weights_bytes").bytes(weights_bytes)?;
+    at.key("transfer_bytes").count(transfer_bytes, 1, BYTES_MAX)?;
+    let all = gpu.held_bytes();
+    at.key("limit_bytes").note("the weights and all buffers, or more");
+    at.key("limit_bytes")
+        .holds(all <= limit_bytes, || format!("is {limit_bytes}, and weights and buffers take {all}"))
 }
 
 fn read(read: &ReadPlan, at: &At<'_>) -> Checked {

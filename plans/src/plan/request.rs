@@ -53,6 +53,12 @@ pub struct Request {
     /// `--reserve`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve_bytes: Option<u64>,
+    /// `--gpu-mem`: limit of the GPU's memory; absent: what its part takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_limit_bytes: Option<u64>,
+    /// `--gpu-share`, or held by `--quality`: sixty-fourths of a prompt's fixed matrices; absent: the fastest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_parts: Option<u32>,
     /// `--max-loss` as a fraction: limit of the sum of `perplexity_change_fraction_upper` of the level and of keys and values in blocks.
     pub perplexity_change_fraction_max: f64,
     /// The quality level held by `--quality` or `--level`; absent: the planner chooses.
@@ -94,6 +100,8 @@ impl Default for Request {
             draft_tokens: None,
             draft_tokens_auto: false,
             reserve_bytes: None,
+            gpu_limit_bytes: None,
+            gpu_parts: None,
             perplexity_change_fraction_max: 0.01,
             level: None,
             instruction_set: None,

@@ -8,8 +8,6 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGTERM, SIGXFSZ};
-
 use crate::output::say_error;
 
 /// Maximum delay of an interrupt during a wait.
@@ -40,11 +38,8 @@ pub fn on_interrupt(stop: impl Fn() -> bool + Send + 'static) -> Result<(), Stri
     };
     ctrlc::set_handler(heard).map_err(|error| format!("cannot listen to Ctrl-C: {error}"))?;
     // `ctrlc` does not say which signal it was, and goes on to hear it
-    for signal in [SIGTERM, SIGHUP] {
-        let heard = signal_hook::flag::register(signal, Arc::clone(&TERMINATED));
-        heard.map_err(|error| format!("cannot listen to termination: {error}"))?;
-    }
-    Ok(())
+    platform::signal::flag_termination(&TERMINATED)
+        .map_err(|error| format!("cannot listen to termination: {error}"))
 }
 
 #[expect(clippy::exit, reason = "whoever asks twice does not want to wait for an orderly end")]
@@ -57,7 +52,7 @@ fn end_at_once() {
 ///
 /// The signal would end the process and leave half a file. It still does where the system refuses the handler.
 pub fn survive_the_file_size_limit() {
-    let _heard = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    platform::signal::survive_the_file_size_limit();
 }
 
 /// Why work was abandoned.

@@ -12,7 +12,6 @@
 
 use std::fs::{self, File as OpenFile, TryLockError};
 use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::Model;
@@ -131,7 +130,7 @@ impl Cache {
             fs::create_dir_all(folder).map_err(HubError::io("create", folder))?;
             // a link to be replaced is of the same commit, and so of the same file
             let _nothing_was_there = fs::remove_file(&link);
-            match symlink(&target, &link) {
+            match platform::file::link(&target, &link) {
                 // another program was faster
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && is_there() => {}
                 made => made.map_err(HubError::io("link", &link))?,

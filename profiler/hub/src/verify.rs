@@ -1,8 +1,7 @@
 //! Files of the cache are compared with their checksums again whenever they have changed on the disk.
 
-use std::fs::{self, File as OpenFile, Metadata};
+use std::fs::{self, File as OpenFile};
 use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::error::HubError;
@@ -19,22 +18,7 @@ pub(crate) struct Stamp(pub(crate) String);
 impl Stamp {
     /// State of the file at a path; nothing if there is none.
     pub(crate) fn of(path: &Path) -> Option<Self> {
-        fs::metadata(path).ok().map(|metadata| Self::from(&metadata))
-    }
-}
-
-impl From<&Metadata> for Stamp {
-    fn from(file: &Metadata) -> Self {
-        let (modified, changed) = ((file.mtime(), file.mtime_nsec()), (file.ctime(), file.ctime_nsec()));
-        Self(format!(
-            "{} {}.{:09} {}.{:09} {}",
-            file.len(),
-            modified.0,
-            modified.1,
-            changed.0,
-            changed.1,
-            file.ino()
-        ))
+        platform::file::change_stamp(path).ok().map(Self)
     }
 }
 

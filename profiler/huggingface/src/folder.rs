@@ -4,7 +4,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -113,7 +112,7 @@ pub(crate) struct Opened {
 impl Opened {
     /// Fills a buffer with the bytes from a place on.
     pub(crate) fn read_at(&self, place: u64, bytes: &mut [u8]) -> Result<(), FolderError> {
-        self.file.read_exact_at(bytes, place).map_err(|error| match error.kind() {
+        platform::file::read_exact_at(&self.file, bytes, place).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 FolderError::damaged(&self.path, "it got shorter while it was read")
             }

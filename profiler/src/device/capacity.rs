@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use flashplan::internals::machine::{Footprint, Machine, footprint};
 use plans::device::Capacity;
 use plans::size::show;
+use platform::process::{full_pipe, kernel_stack_bytes, sleeps};
 
 use crate::ProfileError;
 
@@ -76,11 +77,7 @@ fn system_reserve(ram: u64, available: u64, own: u64) -> u64 {
 
 /// The footprint of `run --version` while it waits to print into a full pipe.
 fn child_footprint(program: &Path) -> Option<Footprint> {
-    let (reader, mut writer) = std::io::pipe().ok()?;
-    let flags = rustix::fs::fcntl_getfl(&writer).ok()?;
-    rustix::fs::fcntl_setfl(&writer, flags | rustix::fs::OFlags::NONBLOCK).ok()?;
-    while std::io::Write::write(&mut writer, &[0; 4096]).is_ok() {}
-    rustix::fs::fcntl_setfl(&writer, flags).ok()?;
+    let (reader, writer) = full_pipe().ok()?;
     let mut child = Command::new(program)
         .arg("--version")
         .stdin(Stdio::null())
@@ -95,7 +92,7 @@ fn child_footprint(program: &Path) -> Option<Footprint> {
         // an ended child has no memory to request
         let Ok(now) = footprint(Some(child.id())) else { break };
         // a child that waits for a processor has not printed yet, and still grows
-        if last == Some(now) && sleeps(child.id()) {
+        if last == Some(now) && sleeps(child.id()).unwrap_or(true) {
             break;
         }
         last = Some(now);
@@ -106,16 +103,10 @@ fn child_footprint(program: &Path) -> Option<Footprint> {
     last
 }
 
-/// Whether a process sleeps, and waits for neither a processor nor a disk.
-fn sleeps(process: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    status.lines().any(|line| line.starts_with("State:\tS"))
-}
-
 /// Resident memory, page tables and kernel stack of one more thread that has called a few functions.
 fn thread_bytes() -> Result<u64, ProfileError> {
     let before = footprint(None)?;
-    let stacks_before = kernel_stacks();
+    let stacks_before = kernel_stack_bytes();
     let barrier = Barrier::new(THREADS as usize + 1);
     let during = thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -127,7 +118,7 @@ fn thread_bytes() -> Result<u64, ProfileError> {
             });
         }
         barrier.wait();
-        let during = (footprint(None), kernel_stacks());
+        let during = (footprint(None), kernel_stack_bytes());
         barrier.wait();
         during
     });
@@ -137,13 +128,6 @@ fn thread_bytes() -> Result<u64, ProfileError> {
         + grown(during.page_table_bytes, before.page_table_bytes)
         + grown(stacks, stacks_before);
     Ok((bytes / THREADS).next_multiple_of(PAGE_BYTES).max(THREAD_BYTES_MIN))
-}
-
-/// Bytes of the kernel stacks of all threads; 0 if unknown.
-fn kernel_stacks() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = info.lines().find_map(|line| line.strip_prefix("KernelStack:"));
-    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
 #[cfg(test)]

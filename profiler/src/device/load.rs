@@ -86,28 +86,6 @@ fn least_disturbed<T, E>(
     Ok(best)
 }
 
-/// One core's time, in ticks of the kernel's clock.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct CoreTimes {
-    all: f64,
-    idle: f64,
-}
-
-impl CoreTimes {
-    /// The busy share of the core's time since `earlier`.
-    pub(super) fn share_since(&self, earlier: &Self) -> f64 {
-        1.0 - (self.idle - earlier.idle) / (self.all - earlier.all).max(1.0)
-    }
-}
-
-/// The times of one core so far, if the kernel counts them.
-pub(super) fn core_busy(core: u32) -> Option<CoreTimes> {
-    let total = std::fs::read_to_string("/proc/stat").ok()?;
-    let line = total.lines().find_map(|line| line.strip_prefix(&format!("cpu{core} ")))?;
-    let ticks: Vec<f64> = line.split_whitespace().take(8).filter_map(|number| number.parse().ok()).collect();
-    Some(CoreTimes { all: ticks.iter().sum(), idle: ticks.get(3)? + ticks.get(4)? })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,14 +1,14 @@
 //! Memory bandwidth by thread count: in order, and in rows at random places.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use flashplan::internals::arena::Arena;
-use flashplan::internals::machine::{Machine, cache_bytes};
+use flashplan::internals::machine::Machine;
 use flashplan::internals::pool::{Pool, part};
 use kernels::Format;
 use kernels::{self, Kernels, Row};
 use plans::file::significant;
+use platform::machine::largest_cache_bytes;
 
 use super::kernels::{finish, write_row};
 use super::measure::{Budget, Random, fill_between, median, rates, spread_fraction, thread_counts};
@@ -46,7 +46,7 @@ pub(super) fn budget(quick: bool) -> Duration {
 
 /// Bytes of the buffer that stands for the weights: twice the largest cache, within limits and an eighth of the available memory.
 pub(super) fn buffer_bytes(machine: &Machine, quick: bool) -> u64 {
-    let wished = (2 * cache_bytes(Path::new("/"))).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
+    let wished = (2 * largest_cache_bytes()).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
     let wished = if quick { wished.min(2 * BUFFER_BYTES_MIN) } else { wished };
     let limit = machine.memory_group.as_ref().and_then(|group| {
         let free = group.limit_bytes?.saturating_sub(group.usage_bytes().unwrap_or(0));

@@ -14,6 +14,8 @@ pub mod measure;
 pub mod memory;
 pub mod storage;
 pub mod topology;
+#[cfg(feature = "gpu")]
+pub mod unit;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -99,6 +101,10 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     drop(scratch);
     drop((buffer, arena));
     context.stopped()?;
+    #[cfg(feature = "gpu")]
+    let (unit, note_on_unit) = unit::measure(context)?;
+    #[cfg(not(feature = "gpu"))]
+    let (unit, note_on_unit) = (None, None::<String>);
 
     let identity = machine.identity();
     let mut notes = vec![
@@ -117,6 +123,7 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
     notes.extend(storage.notes);
     notes.extend(stand_in.clone());
     notes.extend(others.verdict());
+    notes.extend(note_on_unit);
     let device = Device {
         schema: plans::SCHEMA,
         name: name.map_or_else(|| topology::slug(&machine), str::to_owned),
@@ -138,7 +145,7 @@ pub fn profile(context: &Context, name: Option<&str>) -> Result<Summary, Profile
         storage: Storage { file_system: machine.disk.file_system.clone(), ..storage.summary },
         cores: classes,
         kernels: kernels.speeds,
-        units: vec![Unit::cpu()],
+        units: std::iter::once(Unit::cpu()).chain(unit).collect(),
     };
     // an invalid figure is found before the first file
     let path = context.out.join("device.toml");

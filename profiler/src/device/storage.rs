@@ -92,12 +92,11 @@ pub(super) fn prepare(context: &Context) -> Result<Scratch, ProfileError> {
 
 /// Free bytes of a folder for an ordinary user.
 pub fn free_bytes(path: &Path) -> Result<u64, ProfileError> {
-    let space = rustix::fs::statvfs(path).map_err(|source| ProfileError::Io {
+    platform::file::free_bytes(path).map_err(|source| ProfileError::Io {
         action: "ask the free space of",
         path: path.to_owned(),
-        source: source.into(),
-    })?;
-    Ok(space.f_bavail * space.f_frsize)
+        source,
+    })
 }
 
 /// The read surface, the CPU time of reads, the best core and the interference.
@@ -348,9 +347,10 @@ fn cpu_cost(
             scratch.drop_cache(point.pattern)?;
         }
         let timing = Timing { window: budget / COST_WINDOWS, repeats: 1 };
-        let before = load::core_busy(core);
+        let before = platform::machine::core_times(core);
         let outcome = Readers { cores: &[core], ..readers }.run(point, timing)?;
-        let busy = before.zip(load::core_busy(core)).map(|(before, after)| after.share_since(&before));
+        let busy =
+            before.zip(platform::machine::core_times(core)).map(|(before, after)| after.share_since(&before));
         let cost = busy.map(|busy| busy / median(&outcome.rates)).filter(|cost| cost.is_finite());
         least = [least, cost].into_iter().flatten().reduce(f64::min);
     }

@@ -8,6 +8,7 @@
 //! blocks.
 
 mod gated;
+mod indexer;
 mod mixers;
 mod products;
 mod shared;
@@ -657,6 +658,7 @@ mod tests {
             "qwen35",
             "qwen35moe",
             "qwen4exp",
+            "qwen4exp-sparse",
             "smallthinker",
         ];
         let architectures = architectures.map(|name| format!("golden/architectures/{name}"));

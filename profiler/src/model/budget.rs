@@ -145,8 +145,7 @@ impl Speed {
 
 /// Processor time of this process, all threads.
 fn cpu_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    platform::process::cpu_time().as_secs_f64()
 }
 
 /// Time and space that a profile will take.

@@ -6,14 +6,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use flashplan::internals::model::gguf::TensorInfo;
 use flashplan::internals::model::source::SourceModel;
 use plans::output_file::OutputKind;
-use rustix::fs::{FallocateFlags, fallocate};
+use platform::file::{name_count, punch_hole};
 use serde::{Deserialize, Serialize};
 
 use crate::ProfileError;
@@ -94,7 +93,7 @@ pub fn check(model: &Path, source: &SourceModel<'_>) -> anyhow::Result<()> {
     let folder = model.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     let punched = tempfile::tempfile_in(folder).and_then(|mut file| {
         file.write_all(&[1; 1 << 14])?;
-        Ok(punch(&file, 0, 1 << 14)?)
+        punch_hole(&file, 0, 1 << 14)
     });
     punched.map_err(|error| {
         anyhow!(
@@ -108,29 +107,21 @@ pub fn check(model: &Path, source: &SourceModel<'_>) -> anyhow::Result<()> {
 /// Refuses a file with another name, which would show the holes, too.
 fn check_names(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
-    let file = fs::symlink_metadata(path).map_err(|source| ProfileError::Io {
-        action: "read",
-        path: path.to_owned(),
-        source,
-    })?;
-    if file.is_symlink() {
+    let unreadable = |source| ProfileError::Io { action: "read", path: path.to_owned(), source };
+    if fs::symlink_metadata(path).map_err(unreadable)?.is_symlink() {
         bail!(
             "{shown} is a link, and the file that it names would be left with holes: put that file itself into the folder, or leave \
              --consume-model away"
         );
     }
-    if file.nlink() > 1 {
+    let names = name_count(path).map_err(unreadable)?;
+    if names > 1 {
         bail!(
-            "{shown} has {} names (hard links), and all of them would be left with holes: copy it to a file of its own, remove its \
-             other names, or leave --consume-model away",
-            file.nlink()
+            "{shown} has {names} names (hard links), and all of them would be left with holes: copy it to a file of its own, remove its \
+             other names, or leave --consume-model away"
         );
     }
     Ok(())
-}
-
-fn punch(file: &File, offset: u64, bytes: u64) -> rustix::io::Result<()> {
-    fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
 }
 
 impl Consumption {
@@ -165,7 +156,7 @@ impl Consumption {
         for range in source.feed_forward_ranges(layer) {
             let after = self.files.partition_point(|&(_, start, _)| start <= range.start);
             let (_, start, file) = &self.files[after.saturating_sub(1)];
-            punch(file, (range.start - start) as u64, range.len() as u64)?;
+            punch_hole(file, (range.start - start) as u64, range.len() as u64)?;
         }
         Ok(())
     }

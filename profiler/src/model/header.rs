@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use ::hub::{Hub, Kind, Name};
@@ -140,7 +139,7 @@ fn fetched(context: &Context, name: &Name) -> anyhow::Result<(TempDir, PathBuf)>
                 }
             }
         }
-        hollow.write_all_at(&bytes, 0)?;
+        platform::file::write_all_at(&hollow, &bytes, 0)?;
         first.get_or_insert(path);
     }
     let first = first.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;

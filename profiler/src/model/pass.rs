@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
@@ -77,7 +76,7 @@ fn read(file: &File, piece: &Range<u64>, mut buffer: Slab<u8>) -> Filled {
     let pages = at.end.next_multiple_of(PAGE_BYTES as usize);
     let mut done = 0;
     while done < at.end {
-        match file.read_at(&mut buffer[done..pages], start + done as u64) {
+        match platform::file::read_at(file, &mut buffer[done..pages], start + done as u64) {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter")),
             // a short direct read goes on at its last whole page
             Ok(bytes) if done + bytes < at.end => {

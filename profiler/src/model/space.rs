@@ -1,6 +1,5 @@
 //! Disk space of a profile, checked before the first byte is written.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use anyhow::bail;
@@ -88,8 +87,8 @@ pub(super) fn weights_of(options: &ModelOptions, elsewhere: bool) -> Option<Weig
 
 /// The device number of a path's disk.
 pub(super) fn disk(path: &Path) -> Result<u64, ProfileError> {
-    match std::fs::metadata(path) {
-        Ok(metadata) => Ok(metadata.dev()),
+    match platform::file::path_id(path) {
+        Ok(id) => Ok(id.disk),
         Err(source) => Err(ProfileError::Io { action: "read", path: path.to_owned(), source }),
     }
 }

@@ -868,7 +868,7 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
             assert_eq!((a.per_layer, a.streams), (Some(per_layer), Some(streams)));
             assert_eq!((a.layers, a.kv_layers(), a.shared_neurons), (5, 4, 96));
         }
-        if name == "qwen4exp" {
+        if name.starts_with("qwen4exp") {
             // pairs and triples by two heads each, of 32 values in 16 bits, in a table of 192 rows; four streams
             let a = plans::file::read::<plans::Model>(&here.path("model.toml")).unwrap().value.architecture;
             let rows = plans::model::PerLayer {
@@ -878,16 +878,21 @@ fn models_of_other_pieces_from_profile_to_the_logits_of_transformers() {
                 rows: Some(192),
                 reads: 4,
             };
-            let streams = plans::model::Streams { count: 4, projected_values: 2 * 256 + 64 };
+            // of the streams' products, or of the delta net's where these are more
+            let (projected_values, indexer_heads, chosen_blocks) =
+                if name == "qwen4exp" { (2 * 256 + 64, 2, 8) } else { (672, 8, 4) };
+            let streams = plans::model::Streams { count: 4, projected_values };
             assert_eq!((a.per_layer, a.streams), (Some(rows), Some(streams)));
-            // as many positions as attention sees without a choice
-            assert_eq!(a.context, 71);
+            // keys and values of one block, and its indexer's
+            let of = |heads, kv_heads| plans::model::Heads { layers: 1, heads, kv_heads, head_width: 32 };
+            assert_eq!((a.heads, a.kv_layers(), &*a.other_heads), (4, 2, &[of(indexer_heads, 1)][..]));
+            assert_eq!(a.chosen_blocks, chosen_blocks);
         }
         // bytes of a row that a token reads, and its number of rows
         let of_rows = match name {
             "gemma4-e2b" => Some((384.0, 1.0)),
             "gemma3n" => Some((448.0, 1.0)),
-            "qwen4exp" => Some((64.0, 4.0)),
+            "qwen4exp" | "qwen4exp-sparse" => Some((64.0, 4.0)),
             _ => None,
         };
         for (plan, arguments) in &plans {

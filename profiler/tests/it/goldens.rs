@@ -4,8 +4,16 @@
 pub(crate) const FIXTURES_IN_CHAIN: [&str; 2] = ["oxide-dense", "oxide-moe"];
 
 /// Models of `fixtures/golden/architectures` with a recurrent state.
-pub(crate) const RECURRENT: [&str; 7] =
-    ["qwen4exp", "lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe", "kimi-linear"];
+pub(crate) const RECURRENT: [&str; 8] = [
+    "qwen4exp",
+    "qwen4exp-sparse",
+    "lfm2",
+    "lfm2moe",
+    "qwen35",
+    "qwen35moe",
+    "nemotron_h_moe",
+    "kimi-linear",
+];
 
 /// Models of `fixtures/golden/architectures` of other pieces.
 pub(crate) const OTHERS: [&str; 5] = ["deepseek2", "gemma3n", "gemma4-e2b", "gemma4moe", "smallthinker"];

@@ -24,7 +24,7 @@ use kernels::{
     self, ADDED, Form, Input, InstructionSet, Kernels, Matrix, Packed, Rounded, Row, TRANSPOSED_COLUMNS,
     pack, pack_transposed, sum_words,
 };
-use rustix::thread::sched_getaffinity;
+use platform::affinity::CoreSet;
 
 /// Bytes of weights: far beyond every cache.
 const BUFFER_BYTES: usize = 1 << 30;
@@ -162,8 +162,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut bench =
         Bench { kernels, buffer: &buffer, inputs, vectors, active: &active, out: Vec::new(), next: 0 };
 
-    let allowed = sched_getaffinity(None)?;
-    let cores: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
+    let cores: Vec<u32> = CoreSet::current()?.cores().into_iter().take(2).collect();
     let pools = (1..=cores.len()).map(|n| Pool::new(&cores[..n])).collect::<Result<Vec<_>, _>>()?;
     let bundle = 3 * Format::Q4_0.row_bytes(COLUMNS);
     let steps: Vec<Step> = [Step::Read, Step::ReadRows(bundle / 3), Step::ReadRows(bundle)]

@@ -5,9 +5,8 @@
 //! and never given back. An arena that is too small is an error at start.
 //!
 //! The arena does not know what the regions hold.
-#![expect(unsafe_code, reason = "one anonymous mapping, cut into disjoint slices")]
+#![expect(unsafe_code, reason = "one mapping, cut into disjoint slices")]
 
-use std::ffi::c_void;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
@@ -17,9 +16,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use plans::size::show;
-use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
-use rustix::process::{Resource, getrlimit};
+use platform::memory::{self, Mapping};
 
 /// A page, as containers and direct I/O count them.
 pub const PAGE_BYTES: usize = 4096;
@@ -112,83 +109,6 @@ pub enum LockError {
     },
 }
 
-/// The mapped addresses, unmapped when the last slab over them is dropped.
-struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: a mapping belongs to the process, not to the thread that made it, and `Mapping` itself
-// never reads or writes it.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; a shared `Mapping` gives out nothing but numbers.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps `bytes`, a nonzero multiple of the page size.
-    fn new(bytes: usize) -> io::Result<Self> {
-        let spare = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
-        let mapped = bytes.checked_add(spare).ok_or(io::ErrorKind::OutOfMemory)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: no address is requested, so that no mapping of anyone else is replaced.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, MapFlags::PRIVATE) }?;
-        let whole =
-            Self { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, bytes: mapped };
-        let before = if spare == 0 { 0 } else { whole.base.addr().get().wrapping_neg() % HUGE_PAGE_BYTES };
-        Ok(whole.cut(before, bytes))
-    }
-
-    /// Unmaps all but `bytes` after the first `before` bytes; all three are whole pages.
-    fn cut(self, before: usize, bytes: usize) -> Self {
-        let whole = std::mem::ManuallyDrop::new(self);
-        for (start, length) in [(0, before), (before + bytes, whole.bytes - before - bytes)] {
-            if length > 0 {
-                let first = whole.base.as_ptr().wrapping_add(start);
-                // SAFETY: the range is inside this mapping, and nobody has been given any of it.
-                let _cannot_fail = unsafe { munmap(first.cast(), length) };
-            }
-        }
-        // SAFETY: `before + bytes <= whole.bytes`.
-        Self { base: unsafe { whole.base.add(before) }, bytes }
-    }
-
-    fn address(&self) -> *mut c_void {
-        self.base.as_ptr().cast()
-    }
-
-    /// Advises huge pages if one fits, then writes every page once, before any slab exists.
-    fn populate(&mut self) -> io::Result<()> {
-        if self.bytes >= HUGE_PAGE_BYTES {
-            // SAFETY: the range is this mapping's; the advice changes no contents. Kernels without
-            // huge pages refuse it, which costs speed only.
-            let _refused = unsafe { madvise(self.address(), self.bytes, Advice::LinuxHugepage) };
-        }
-        // SAFETY: the range is this mapping's; populating leaves it zero.
-        match unsafe { madvise(self.address(), self.bytes, Advice::LinuxPopulateWrite) } {
-            // Linux before 5.14
-            Err(Errno::INVAL) => self.touch(),
-            refused_or_done => refused_or_done?,
-        }
-        Ok(())
-    }
-
-    /// Writes a zero to the first byte of every page.
-    fn touch(&mut self) {
-        // SAFETY: the mapping is `bytes` long, zeroed by the kernel, and borrowed mutably.
-        let all = unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) };
-        for page in all.chunks_mut(PAGE_BYTES) {
-            page[0] = std::hint::black_box(0);
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: whoever could refer to this memory holds an `Arc` of the mapping, and the last is gone.
-        let _cannot_fail = unsafe { munmap(self.address(), self.bytes) };
-    }
-}
-
 /// One mapping, handed out from the front.
 pub struct Arena {
     mapping: Arc<Mapping>,
@@ -197,7 +117,7 @@ pub struct Arena {
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena").field("bytes", &self.mapping.bytes).field("taken", &self.taken).finish()
+        f.debug_struct("Arena").field("bytes", &self.mapping.bytes()).field("taken", &self.taken).finish()
     }
 }
 
@@ -208,12 +128,15 @@ impl Arena {
     /// [`ArenaError::Map`] or [`ArenaError::Populate`] if the system does not have that much memory. Under a
     /// control group's limit the kernel may end the process instead.
     pub fn new(bytes: u64) -> Result<Self, ArenaError> {
-        let page = rustix::param::page_size().max(PAGE_BYTES);
+        let page = memory::page_bytes().max(PAGE_BYTES);
         let out_of_range = || ArenaError::Map { bytes, why: io::ErrorKind::OutOfMemory.into() };
         let whole = usize::try_from(bytes.max(1)).ok().and_then(|b| b.checked_next_multiple_of(page));
         let whole = whole.ok_or_else(out_of_range)?;
-        let mut mapping = Mapping::new(whole).map_err(|why| ArenaError::Map { bytes: whole as u64, why })?;
-        mapping.populate().map_err(|why| ArenaError::Populate { bytes: whole as u64, why })?;
+        let huge = whole >= HUGE_PAGE_BYTES;
+        let align = if huge { HUGE_PAGE_BYTES } else { page };
+        let mut mapping =
+            Mapping::new(whole, align).map_err(|why| ArenaError::Map { bytes: whole as u64, why })?;
+        mapping.populate(huge).map_err(|why| ArenaError::Populate { bytes: whole as u64, why })?;
         Ok(Self { mapping: Arc::new(mapping), taken: 0 })
     }
 
@@ -222,17 +145,13 @@ impl Arena {
     /// # Errors
     /// [`LockError`] with the reason, for the report.
     pub fn lock(&self) -> Result<(), LockError> {
-        let arena_bytes = self.mapping.bytes as u64;
-        // SAFETY: the range is this mapping's; locking changes no contents.
-        let refused = match unsafe { mlock(self.mapping.address(), self.mapping.bytes) } {
-            Ok(()) => return Ok(()),
-            Err(refused) => refused,
-        };
-        match getrlimit(Resource::Memlock).current {
+        let arena_bytes = self.bytes();
+        let Err(refused) = self.mapping.lock() else { return Ok(()) };
+        match memory::lockable_bytes() {
             Some(limit_bytes) if limit_bytes < arena_bytes => {
                 Err(LockError::Limit { arena_bytes, limit_bytes })
             }
-            _ => Err(LockError::System { arena_bytes, why: refused.into() }),
+            _ => Err(LockError::System { arena_bytes, why: refused }),
         }
     }
 
@@ -248,29 +167,29 @@ impl Arena {
         let start = self.taken.next_multiple_of(align.bytes());
         let requested = elements.checked_mul(size_of::<T>());
         let end =
-            requested.and_then(|bytes| start.checked_add(bytes)).filter(|&end| end <= self.mapping.bytes);
+            requested.and_then(|bytes| start.checked_add(bytes)).filter(|&end| end <= self.mapping.bytes());
         let Some(end) = end else {
             return Err(ArenaError::Exhausted {
                 requested_bytes: requested.map_or(u64::MAX, |bytes| bytes as u64),
-                left_bytes: self.mapping.bytes.saturating_sub(start) as u64,
-                arena_bytes: self.mapping.bytes as u64,
+                left_bytes: self.mapping.bytes().saturating_sub(start) as u64,
+                arena_bytes: self.mapping.bytes() as u64,
             });
         };
         self.taken = end;
         // SAFETY: `start <= end <= mapping.bytes`.
-        let first = unsafe { self.mapping.base.add(start) };
+        let first = unsafe { self.mapping.first().add(start) };
         let mapping = Arc::clone(&self.mapping);
         Ok(Slab { first: first.cast(), elements, mapping, owned: PhantomData })
     }
 
     /// Size of the arena, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.mapping.bytes as u64
+        self.mapping.bytes() as u64
     }
 
     /// Bytes not yet taken.
     pub fn left_bytes(&self) -> u64 {
-        (self.mapping.bytes - self.taken) as u64
+        (self.mapping.bytes() - self.taken) as u64
     }
 }
 

@@ -16,6 +16,8 @@
 //! it. Chunks and threads therefore change no bit of the result. A single row, when decoding, has too few
 //! queries for a key to fill packed vectors, so it uses [`Kernels::dots`] and [`Kernels::add_few`].
 
+use std::ops::Range;
+
 use crate::kv::{At, Half, KeyValues};
 use crate::model::config;
 use crate::pool::{ALONE, Columns, Pool};
@@ -37,6 +39,24 @@ struct Attention<'a> {
     layer: usize,
     rows: &'a [At],
     projections: &'a [f32],
+    /// The blocks of positions that rows see, if not all.
+    chosen: Option<Chosen<'a>>,
+}
+
+/// Blocks of neighbouring positions that rows see, besides the positions behind the last whole block.
+#[derive(Debug, Clone, Copy)]
+pub struct Chosen<'a> {
+    /// The blocks of each row, ascending, or [`Chosen::ALL`]: `[rows, count]`.
+    pub blocks: &'a [u32],
+    /// Blocks of a row.
+    pub count: usize,
+    /// Positions of a block.
+    pub positions: usize,
+}
+
+impl Chosen<'_> {
+    /// Replaces a row's first block if the row sees all positions.
+    pub const ALL: u32 = u32::MAX;
 }
 
 /// The order of queries and keys in a pass.
@@ -66,34 +86,57 @@ pub fn attend(
     tiling: Tiling,
     attended: &mut [f32],
 ) {
-    let a = Attention { kernels, config, sinks, kv, layer, rows: at, projections };
-    let width = config.query_width();
-    let seen = |at: &At| at.position + 1 - config.first_seen(at.position);
-    let products = width * at.iter().map(seen).sum::<usize>();
-    // heads that share keys stay together, unless that leaves threads idle
-    let together = match tiling {
-        Tiling::Tiles => a.heads_of_tile(),
-        Tiling::OneByOne => config.heads / config.kv_heads,
-    };
-    let together = together.min(config.heads.div_ceil(pool.threads()));
-    let grain = if products < ALONE { width } else { together * config.head_width };
-    pool.share_columns(
-        attended,
-        width,
-        grain,
-        || (),
-        |out| match (tiling, config.head_width) {
-            (Tiling::Tiles, 32) => a.in_tiles::<32>(out),
-            (Tiling::Tiles, 64) => a.in_tiles::<64>(out),
-            (Tiling::Tiles, 96) => a.in_tiles::<96>(out),
-            (Tiling::Tiles, 128) => a.in_tiles::<128>(out),
-            (Tiling::Tiles, 256) => a.in_tiles::<256>(out),
-            _ => a.one_by_one(out),
-        },
-    );
+    let a = Attention { kernels, config, sinks, kv, layer, rows: at, projections, chosen: None };
+    a.attend(pool, tiling, attended);
+}
+
+/// [`attend`] without sinks over the positions that were chosen for each row, one row at a time. A row that sees all
+/// has the bits of [`attend`] one by one.
+pub fn attend_chosen(
+    pool: &Pool,
+    kernels: &dyn Kernels,
+    config: &config::Attention,
+    kv: &KeyValues,
+    layer: usize,
+    at: &[At],
+    projections: &[f32],
+    chosen: Chosen<'_>,
+    attended: &mut [f32],
+) {
+    let chosen = Some(chosen);
+    let a = Attention { kernels, config, sinks: None, kv, layer, rows: at, projections, chosen };
+    a.attend(pool, Tiling::OneByOne, attended);
 }
 
 impl<'a> Attention<'a> {
+    fn attend(&self, pool: &Pool, tiling: Tiling, attended: &mut [f32]) {
+        let (a, config, at) = (self, self.config, self.rows);
+        let width = config.query_width();
+        let seen = |at: &At| at.position + 1 - config.first_seen(at.position);
+        let products = width * at.iter().map(seen).sum::<usize>();
+        // heads that share keys stay together, unless that leaves threads idle
+        let together = match tiling {
+            Tiling::Tiles => a.heads_of_tile(),
+            Tiling::OneByOne => config.heads / config.kv_heads,
+        };
+        let together = together.min(config.heads.div_ceil(pool.threads()));
+        let grain = if products < ALONE { width } else { together * config.head_width };
+        pool.share_columns(
+            attended,
+            width,
+            grain,
+            || (),
+            |out| match (tiling, config.head_width) {
+                (Tiling::Tiles, 32) => a.in_tiles::<32>(out),
+                (Tiling::Tiles, 64) => a.in_tiles::<64>(out),
+                (Tiling::Tiles, 96) => a.in_tiles::<96>(out),
+                (Tiling::Tiles, 128) => a.in_tiles::<128>(out),
+                (Tiling::Tiles, 256) => a.in_tiles::<256>(out),
+                _ => a.one_by_one(out),
+            },
+        );
+    }
+
     /// A row's queries, `[heads, head_width]`.
     fn queries(&self, row: usize) -> &'a [f32] {
         // latent attention has its queries in a buffer of their own
@@ -128,11 +171,7 @@ impl<'a> Attention<'a> {
     }
 
     /// One tile: `[rows, heads]`, all sharing keys and values.
-    fn tile<const W: usize>(
-        &self,
-        rows: std::ops::Range<usize>,
-        heads: std::ops::Range<usize>,
-    ) -> [[f32; W]; QUERIES] {
+    fn tile<const W: usize>(&self, rows: Range<usize>, heads: Range<usize>) -> [[f32; W]; QUERIES] {
         let count = rows.len() * heads.len();
         let row_of = |query: usize| rows.start + query / heads.len();
         let (mut queries, mut packed) = ([[0.0; W]; QUERIES], [[0.0; W]; QUERIES]);
@@ -169,7 +208,7 @@ impl<'a> Attention<'a> {
     }
 
     /// The positions that a row sees in the block of `length` from `start`, relative to `start`.
-    fn visible(&self, row: usize, start: usize, length: usize) -> std::ops::Range<usize> {
+    fn visible(&self, row: usize, start: usize, length: usize) -> Range<usize> {
         let position = self.rows[row].position;
         let within = |position: usize| position.saturating_sub(start).min(length);
         within(self.config.first_seen(position))..within(position + 1)
@@ -200,14 +239,35 @@ impl<'a> Attention<'a> {
         let (mut so_far, mut scores) = (SoFar::default(), [[0.0; BLOCK_OF_ONE]; QUERIES]);
         let scores = &mut scores[..heads];
         out.fill(0.0);
-        for start in (first..seen).step_by(BLOCK_OF_ONE) {
-            let block = start..seen.min(start + BLOCK_OF_ONE);
-            let visible = self.visible(row, start, block.len());
+        let mut meet = |block: Range<usize>, visible: Range<usize>| {
             self.kernels.dots(keys, block.clone(), queries, scores.as_flattened_mut());
             for (query, (weights, out)) in scores.iter_mut().zip(out.chunks_exact_mut(width)).enumerate() {
                 so_far.weigh(self.kernels, self.config, query, weights, visible.clone(), out);
             }
             self.kernels.add_few(scores.as_flattened(), values, block, out);
+        };
+        let pieces = |range: Range<usize>| {
+            let end = range.end;
+            range.step_by(BLOCK_OF_ONE).map(move |start| start..end.min(start + BLOCK_OF_ONE))
+        };
+        let blocks = self.chosen.map(|chosen| {
+            let blocks = &chosen.blocks[row * chosen.count..][..chosen.count];
+            (blocks, chosen.positions)
+        });
+        match blocks.filter(|(blocks, _)| blocks[0] != Chosen::ALL) {
+            None => pieces(first..seen).for_each(|block| {
+                let visible = self.visible(row, block.start, block.len());
+                meet(block, visible);
+            }),
+            Some((blocks, positions)) => {
+                let chosen = blocks.iter().map(|&block| block as usize * positions);
+                let behind = seen / positions * positions..seen;
+                let all = chosen.map(|start| start..start + positions).chain([behind]);
+                for block in all.flat_map(pieces) {
+                    let visible = 0..block.len();
+                    meet(block, visible);
+                }
+            }
         }
         so_far.finish(out, width, |query| Some(self.sinks?[head + query]));
     }
@@ -243,7 +303,7 @@ impl SoFar {
         config: &config::Attention,
         query: usize,
         scores: &mut [f32],
-        visible: std::ops::Range<usize>,
+        visible: Range<usize>,
         out: &mut [f32],
     ) {
         if visible.is_empty() {
@@ -447,7 +507,7 @@ mod tests {
             for (config, sinks) in kinds(heads_count, kv_heads, width) {
                 let sinks = sinks.as_deref();
                 for kernels in kernels_of_all_sets() {
-                    let run = |threads: usize, rows: std::ops::Range<usize>, tiling: Tiling| {
+                    let run = |threads: usize, rows: Range<usize>, tiling: Tiling| {
                         let pool = Pool::new(&vec![0; threads]).expect("threads");
                         let mut out = vec![f32::NAN; rows.len() * config.query_width()];
                         let (at, projections) = (&places[rows.clone()], &projections[rows.start * stride..]);

@@ -25,12 +25,12 @@ use crate::probe::Points;
 use crate::routes::Routing;
 use crate::session::{Batch, Session};
 use crate::stop::StopHandle;
-use crate::transformer::{Counters, Transformer};
+use crate::transformer::{Aside, Counters, Transformer};
 
 mod internals;
 mod link;
 
-pub use internals::{EngineExt, Visited};
+pub use internals::{EngineExt, Visited, start_beside};
 pub(crate) use link::{Command, Failure, Link, Outputs, Reply, StepRows};
 
 /// A plan in execution: all memory of the plan, its threads and its reads.
@@ -118,10 +118,20 @@ impl Engine {
     /// # Errors
     /// As [`Engine::start`], and [`Error::Stopped`].
     pub fn start_with(model: &Model, plan: &Plan, stop: StopHandle) -> Result<Self, Error> {
+        Self::start_beside(model, plan, Aside::default(), stop)
+    }
+
+    /// [`Engine::start_with`] on the cores and a unit beside them.
+    pub(crate) fn start_beside(
+        model: &Model,
+        plan: &Plan,
+        aside: Aside,
+        stop: StopHandle,
+    ) -> Result<Self, Error> {
         let keys = contract(plan);
-        fit::check(keys, &model.container)?;
+        fit::check(keys, &model.container, &aside)?;
         let points = Points::of(keys, model.container.weights());
-        let (link, facts) = Link::start(Arc::clone(&model.container), keys.clone(), stop.clone())?;
+        let (link, facts) = Link::start(Arc::clone(&model.container), keys.clone(), aside, stop.clone())?;
         let claimed = vec![false; facts.sequences].into_boxed_slice().into();
         let (link, hearing) = (link.into(), Mutex::default());
         let shared = Shared { link, hearing, counters: Mutex::default(), claimed, stop, facts, points };

@@ -56,6 +56,12 @@ pub enum Error {
         /// The read, and the reason.
         source: Cause,
     },
+    /// A unit beside the cores has no memory left, or failed. No token came of the step.
+    #[error("{source}")]
+    Unit {
+        /// The unit's words.
+        source: Cause,
+    },
     /// A token that the vocabulary does not have.
     #[error(
         "token {token} is not one of the model's {vocabulary}, which are numbered from 0; give tokens of its own tokenizer"
@@ -180,9 +186,17 @@ pub enum Mismatch {
         /// The part found.
         found: String,
     },
+    /// Another adapter than the plan's, whose sums have other bits.
+    #[error("it was made for the GPU `{planned}`, and this machine has `{found}`; profile and plan here")]
+    Adapter {
+        /// The adapter's name in the plan.
+        planned: String,
+        /// The name found.
+        found: String,
+    },
     /// A unit that the engine does not compute on.
     #[error(
-        "it gives {share_percent:.0} % of {stage} to the {unit}, and this version computes on the CPU alone; plan with --without units"
+        "it gives {share_percent:.0} % of {stage} to the {unit}, and here the CPU computes them alone; plan with --without units"
     )]
     Unit {
         /// The stage.

@@ -1,29 +1,39 @@
 //! Compares a plan with this machine and its container, and names every difference.
 
 use plans::Device;
+use plans::check::UNITS;
 
 use crate::container::Container;
 use crate::error::{Error, Mismatch};
 use crate::machine::Machine;
+use crate::transformer::Aside;
 
-/// Compares a plan with its container and with this machine.
-pub(crate) fn check(plan: &plans::Plan, container: &Container) -> Result<(), Error> {
-    units(plan)?;
+/// Compares a plan with its container, with this machine, and with the unit that is there beside the CPU.
+pub(crate) fn check(plan: &plans::Plan, container: &Container, aside: &Aside) -> Result<(), Error> {
+    units(plan, aside)?;
     container_matches(plan, container)?;
     let machine = Machine::here(container.weights_path())
         .map_err(|source| Error::Machine { source: Box::new(source) })?;
     Ok(machine_matches(plan, &machine)?)
 }
 
-/// Refuses every unit but the CPU.
-fn units(plan: &plans::Plan) -> Result<(), Mismatch> {
+/// Refuses every unit but the CPU, and the one that computes a prompt's part of the plan's quality.
+fn units(plan: &plans::Plan, aside: &Aside) -> Result<(), Mismatch> {
+    let (quality, unit) = (plan.quality.units.first(), aside.unit.as_deref());
+    let there = quality.filter(|_| unit.is_some() || aside.fallback.is_some()).map(|quality| &quality.unit);
     for (stage, shares) in [("decoding", &plan.decode.units), ("prompts", &plan.prefill.units)] {
-        if let Some(other) = shares.iter().find(|share| share.unit != plans::check::UNITS[0]) {
+        let other = |name: &String| name != UNITS[0] && (stage == "decoding" || Some(name) != there);
+        if let Some(other) = shares.iter().find(|share| other(&share.unit)) {
             let (unit, share_percent) = (other.unit.clone(), 100.0 * other.share_fraction);
             return Err(Mismatch::Unit { stage, unit, share_percent });
         }
     }
-    Ok(())
+    match quality.zip(unit) {
+        Some((quality, unit)) if quality.adapter != unit.name() => {
+            Err(Mismatch::Adapter { planned: quality.adapter.clone(), found: unit.name().to_owned() })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn container_matches(plan: &plans::Plan, container: &Container) -> Result<(), Mismatch> {

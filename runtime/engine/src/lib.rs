@@ -121,7 +121,7 @@ pub mod internals {
         //! Detailed counters: neurons by outcome, bytes through memory, time by stage.
         pub use crate::neurons::Activity;
         pub use crate::stage::{Stage, StageTimes, Traffic};
-        pub use crate::transformer::{Detail, accumulate, detail, detail_mut};
+        pub use crate::transformer::{Detail, UnitWork, accumulate, detail, detail_mut};
     }
     pub mod draft {
         //! Drafts: guesses of the next tokens from earlier text.
@@ -129,11 +129,12 @@ pub mod internals {
     }
     pub mod engine {
         //! Views into a model, a plan, an engine and its sequences that embedders do not need.
-        pub use crate::engine::{EngineExt, Visited};
+        pub use crate::engine::{EngineExt, Visited, start_beside};
         pub use crate::open::container;
         pub use crate::plan::contract;
         pub use crate::probe::Probe;
         pub use crate::session::BatchExt;
+        pub use crate::transformer::{Aside, Fallback};
     }
     pub mod fetch {
         //! Demand reads and prefetch reads, and a replay of them without compute.

@@ -1,62 +1,20 @@
-//! The machine, and the part of it that this process may use, from `/proc` and `/sys`.
+//! The machine, and the part of it that this process may use.
 //!
 //! `profile` writes [`Machine::identity`] into `device.toml`, and `run` compares it with the plan's. The
 //! identity has nothing that changes from day to day: no current clock, free space, host name or kernel.
-//! day to day goes into it: no current clock, no free space, no host name, no kernel.
-//! All functions below [`Machine::here`] take the root folder of `/proc` and `/sys`, so that tests can
-//! provide one. Nothing is measured here.
-//! one that they wrote. It measures nothing.
+//! The facts come from `platform::machine`; nothing is measured here.
 
-mod cgroup;
-mod cores;
-mod memory;
-mod process;
-mod storage;
-mod times;
-
-#[cfg(test)]
-mod tests;
-
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use plans::device::Identity;
-use rustix::process::{Resource, getrlimit};
-use rustix::thread::sched_getaffinity;
+use platform::affinity::CoreSet;
+use platform::machine::{self, gib};
 
-pub use cgroup::{MemoryGroup, memory_group};
-pub use cores::{Core, CoreClass, cache_bytes};
-pub use memory::{Footprint, footprint};
-pub use process::{forget_read_ahead, keep_small};
-pub use storage::Disk;
-pub use times::{CpuTimes, OTHERS_MAX};
+pub use platform::machine::{Core, CoreClass, CpuTimes, Disk, MachineError, MemoryGroup};
+pub use platform::process::{Footprint, footprint, forget_read_ahead, keep_small};
 
-/// Why the machine cannot be described.
-#[derive(Debug, thiserror::Error)]
-pub enum MachineError {
-    /// A file or folder could not be read.
-    #[error("cannot read {path}: {source}; flashplan needs it to identify the machine")]
-    Read {
-        /// The file's path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A file of the system lacks an expected fact.
-    #[error("{path} does not say {what}; flashplan needs it to identify the machine")]
-    Meaningless {
-        /// The file's path.
-        path: PathBuf,
-        /// The expected fact.
-        what: &'static str,
-    },
-    /// The system does not name the cores of this process.
-    #[error("the cores of this process are unknown: {source}")]
-    Affinity {
-        /// The cause.
-        source: io::Error,
-    },
-}
+/// The CPU fraction of others that explains slowness.
+pub const OTHERS_MAX: f64 = 0.1;
 
 /// A machine as one process sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,22 +41,18 @@ impl Machine {
     /// Describes this machine, with the disk of `storage_path`.
     ///
     /// # Errors
-    /// [`MachineError`] if `storage_path` does not exist, or `/proc` is missing.
+    /// [`MachineError`] if `storage_path` does not exist, or the system does not describe itself.
     pub fn here(storage_path: &Path) -> Result<Self, MachineError> {
-        let root = Path::new("/");
-        let set =
-            sched_getaffinity(None).map_err(|source| MachineError::Affinity { source: source.into() })?;
-        let allowed: Vec<u32> =
-            (0..).take(rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core as usize)).collect();
-        let (ram_bytes, available_bytes) = memory::ram(root)?;
+        let allowed = CoreSet::current().map_err(|source| MachineError::Affinity { source })?.cores();
+        let (ram_bytes, available_bytes) = machine::ram()?;
         Ok(Self {
-            cpu: cores::cpu_model(root)?,
-            classes: cores::classes(root, &allowed),
+            cpu: machine::cpu_name()?,
+            classes: machine::core_classes(&allowed),
             ram_bytes,
             available_bytes,
-            disk: storage::disk(root, storage_path)?,
-            memory_group: memory_group(root),
-            lockable_bytes: getrlimit(Resource::Memlock).current,
+            disk: machine::disk(storage_path)?,
+            memory_group: machine::memory_group(),
+            lockable_bytes: platform::memory::lockable_bytes(),
             allowed,
         })
     }
@@ -128,25 +82,19 @@ impl Machine {
     }
 }
 
-/// Bytes in whole GiB, rounded to nearest.
-fn gib(bytes: u64) -> u64 {
-    (bytes + (1 << 29)) >> 30
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// A file of the system under `root`, as text.
-fn read(root: &Path, path: &str) -> Result<String, MachineError> {
-    let path = root.join(path.trim_start_matches('/'));
-    std::fs::read_to_string(&path).map_err(|source| MachineError::Read { path, source })
-}
-
-/// The trimmed contents of an optional file; `None` also if it is empty.
-fn read_trimmed(path: &Path) -> Option<String> {
-    let text = std::fs::read(path).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
-    (!text.is_empty()).then(|| text.split_whitespace().collect::<Vec<_>>().join(" "))
-}
-
-fn read_number(path: &Path) -> Option<u64> {
-    read_trimmed(path)?.parse().ok()
+    #[test]
+    fn this_machine_is_the_same_twice() {
+        let here = || Machine::here(Path::new(".")).unwrap();
+        let (first, second) = (here(), here());
+        assert_eq!(first.identity(), second.identity());
+        assert!(!first.allowed_classes().is_empty());
+        assert!(first.identity().ram_gib <= gib(first.ram_bytes + (1 << 29)));
+        assert!(footprint(None).unwrap().peak_bytes() > 0);
+        let missing = Machine::here(Path::new("/no/such/folder")).unwrap_err();
+        assert!(missing.to_string().contains("/no/such/folder"), "{missing}");
+    }
 }

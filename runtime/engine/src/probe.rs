@@ -5,7 +5,6 @@
 //! in the engine's own memory, and reads of the container. It reports the median of five rounds, so a
 //! disturbance of a tenth of a second affects only one.
 
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,7 +16,7 @@ use plans::size::show;
 use plans::terms::Rates;
 
 use crate::fetch::{FetchError, Fetcher};
-use crate::machine::{CpuTimes, cache_bytes};
+use crate::machine::CpuTimes;
 use crate::pool::Pool;
 use crate::stop::StopHandle;
 use crate::walks::{COLUMNS, DenseWalk, Random, SparseWalk, dots_in_cache};
@@ -93,7 +92,7 @@ pub(crate) fn measure(
     let named =
         |format: &Format| rates.weight_format.as_ref().is_some_and(|name| *name == format.to_string());
     let format = Format::ALL.into_iter().find(named);
-    let cached = match cache_bytes(Path::new("/")) {
+    let cached = match platform::machine::largest_cache_bytes() {
         0 => CACHE_BYTES,
         bytes => bytes,
     };

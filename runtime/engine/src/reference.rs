@@ -15,6 +15,7 @@ use crate::rotary::Rotary;
 use kernels::{Activation, Format, Kernels, Matrix, Rotation, dequantise, quantise, rms_norm, softmax};
 
 mod gated;
+mod indexer;
 mod streams;
 
 use gated::{MIXER, NETWORK};
@@ -66,6 +67,8 @@ pub struct Reference<'a> {
     keys: Vec<Vec<f32>>,
     /// By block: values, likewise.
     values: Vec<Vec<f32>>,
+    /// By block with an indexer: its keys, `[positions, width]`.
+    indexed: Vec<Vec<f32>>,
     /// By block with a convolution: its inputs, `[positions, channels]`.
     convolved: Vec<Vec<f32>>,
     /// By block with a delta net: `S` of each value head, `[heads, head_width, head_width]`. With a state
@@ -86,13 +89,14 @@ impl<'a> Reference<'a> {
     /// A reference over `model`, with no tokens seen, for the model's whole context.
     pub fn new(model: &'a SourceModel<'a>, kernels: &'a dyn Kernels) -> Self {
         let (blocks, context) = (model.config().blocks.len(), model.config().context);
-        let [keys, values, convolved, matrices] = [0; 4].map(|_| vec![Vec::new(); blocks]);
+        let [keys, values, indexed, convolved, matrices] = [0; 5].map(|_| vec![Vec::new(); blocks]);
         let kv_format = Format::F32;
         Self {
             model,
             kernels,
             keys,
             values,
+            indexed,
             convolved,
             matrices,
             last: Vec::new(),
@@ -288,6 +292,7 @@ impl<'a> Reference<'a> {
             all.extend(new.chunks(a.head_width).flat_map(|head| rounded(self.kv_format, head)));
         }
 
+        let seen = self.chosen(block, a, x);
         let sinks = self.model.part(block, Role::Sinks).map(values);
         let (first, owner) = (a.first_seen(self.position), a.shares.unwrap_or(block));
         let mut attended = vec![0.0; a.query_width()];
@@ -295,7 +300,10 @@ impl<'a> Reference<'a> {
             let q = &query[head * a.head_width..][..a.head_width];
             let at = head / (a.heads / a.kv_heads) * a.head_width;
             let of = |all: &[f32], p: usize| all[p * a.kv_width() + at..][..a.head_width].to_vec();
-            let score = |p| bounded(product(q, &of(&self.keys[owner], p)) * a.scale, a.softcap);
+            let score = |p: usize| match seen.as_ref().is_none_or(|seen| seen[p]) {
+                true => bounded(product(q, &of(&self.keys[owner], p)) * a.scale, a.softcap),
+                false => f32::NEG_INFINITY,
+            };
             let mut scores: Vec<f32> = (first..=self.position).map(score).collect();
             // a sink adds to the sum and has no value
             scores.extend(sinks.as_ref().map(|sinks| sinks[head]));

@@ -30,6 +30,7 @@ mod counters;
 mod error;
 mod gated;
 mod heads;
+mod indexer;
 mod kept;
 mod latent;
 mod matrices;
@@ -43,6 +44,7 @@ mod start;
 mod streams;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unit;
 mod vectors;
 
 use compute::{Compute, Phase};
@@ -52,6 +54,7 @@ use kept::Kept;
 use matrices::times;
 use network::Layers;
 use rows::{Buffers, PromptRoom, Rows};
+pub use unit::{Aside, Fallback, UnitWork};
 use vectors::{as_rotations, scale};
 
 /// One row of a step: a token at a position of a sequence.
@@ -449,6 +452,7 @@ impl Transformer {
             if let Some(factor) = self.weights.values(block, Role::OutputScale) {
                 scale(&mut self.buffers.residual[..count * self.config.width], factor[0]);
             }
+            self.compute.check()?;
         }
         if let Some(streams) = alternating {
             self.join_streams(streams, count);
@@ -456,7 +460,7 @@ impl Transformer {
         if let Some(streams) = gated {
             self.mix_streams(gated::Place::Head, streams, count);
         }
-        Ok(())
+        self.compute.check()
     }
 
     /// Computes `hidden = norm(x[row])` for some rows, at the front of `normed`. Gated streams have been

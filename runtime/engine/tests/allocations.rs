@@ -247,8 +247,7 @@ fn plan(folder: &Path, container: &Container, choice: Choice, cores: &[u32]) -> 
 
 /// At most two cores of this process.
 fn cores() -> Vec<u32> {
-    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-    (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect()
+    platform::affinity::CoreSet::current().unwrap().cores().into_iter().take(2).collect()
 }
 
 /// Choices that together use every way to read, compute and cache.

@@ -72,9 +72,7 @@ pub fn adapters() -> Vec<Adapter> {
 
 impl fmt::Display for Adapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [least, most] = self.subgroup_lanes;
-        let lanes = if least == most { most.to_string() } else { format!("{least} to {most}") };
-        let mebibytes = self.binding_bytes >> 20;
+        let (lanes, mebibytes) = (self.lanes(), self.binding_bytes >> 20);
         write!(f, "{} ({}; {}; {lanes} lanes, {mebibytes} MiB a binding)", self.name, self.kind, self.driver)
     }
 }
@@ -85,10 +83,20 @@ pub fn listed(adapters: &[Adapter]) -> String {
         return "There is no GPU: no Vulkan driver answers on this machine.".to_owned();
     }
     let lines = adapters.iter().map(|adapter| format!("\n  {adapter}"));
-    format!("GPUs, which plans do not use yet:{}", lines.collect::<String>())
+    format!("GPUs:{}", lines.collect::<String>())
 }
 
 impl Adapter {
+    /// Everything that can change a bit of a product: name, driver, and sizes of subgroups.
+    pub fn identity(&self) -> String {
+        format!("{} ({}; {} lanes)", self.name, self.driver, self.lanes())
+    }
+
+    fn lanes(&self) -> String {
+        let [least, most] = self.subgroup_lanes;
+        if least == most { most.to_string() } else { format!("{least} to {most}") }
+    }
+
     fn new(handle: wgpu::Adapter) -> Self {
         let (info, limits) = (handle.get_info(), handle.limits());
         Self {

@@ -78,7 +78,8 @@ impl Unit {
         let (rows, window) = (w.rows(), WORKGROUPS_MAX * kernel.tile()[0]);
         for start in (0..repeats).flat_map(|_| (0..rows).step_by(window)) {
             let window = start..rows.min(start + window);
-            self.dispatch(&mut commands, w, &pipeline, kernel.tile(), count, window);
+            let place = [window.len(), 0];
+            self.dispatch(&mut commands, w, &pipeline, kernel.tile(), count, window, place);
         }
         self.device.wait()?;
         let start = Instant::now();

@@ -2,6 +2,7 @@
 //!
 //! Without a GPU, Mesa's lavapipe runs the shaders on the processor: `make setup-gpu` installs it.
 
+mod beside;
 mod faults;
 mod formats;
 

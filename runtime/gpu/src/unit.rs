@@ -75,29 +75,6 @@ struct Part {
     group: wgpu::BindGroup,
 }
 
-/// Products that a unit computes. The unit is free again when they are finished or dropped.
-#[derive(Debug)]
-#[must_use = "products that nobody receives are lost"]
-pub struct Pending<'a> {
-    unit: &'a mut Unit,
-    rows: usize,
-    count: usize,
-}
-
-impl Pending<'_> {
-    /// Waits for the products, and copies them to `out: [count, rows]`.
-    ///
-    /// # Errors
-    /// If the length is another one, or the device fails.
-    pub fn finish(self, out: &mut [f32]) -> Result<(), GpuError> {
-        let Self { unit, rows, count } = self;
-        if Some(out.len()) != count.checked_mul(rows) {
-            return Err(GpuError::Outputs { outputs: out.len(), count, rows });
-        }
-        if count > 0 { unit.receive(count, 0..rows, out) } else { Ok(()) }
-    }
-}
-
 /// Departures from what an adapter offers, for tests.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Choices {
@@ -248,45 +225,9 @@ impl Unit {
         self.multiply(w, Kernel::Many, x, out)
     }
 
-    /// Begins [`Unit::dots`] for up to eight vectors. The caller may compute until it calls
-    /// [`Pending::finish`].
-    ///
-    /// # Errors
-    /// As [`Unit::dots`]; and if the buffers do not hold the vectors and their outputs together.
-    pub fn begin_dots(&mut self, w: &Resident, x: &[f32]) -> Result<Pending<'_>, GpuError> {
-        self.begin(w, Kernel::for_few(x.len() / w.columns()), x)
-    }
-
-    /// Begins [`Unit::products`], likewise.
-    ///
-    /// # Errors
-    /// As [`Unit::begin_dots`].
-    pub fn begin_products(&mut self, w: &Resident, x: &[f32]) -> Result<Pending<'_>, GpuError> {
-        self.begin(w, Kernel::Many, x)
-    }
-
-    fn begin(&mut self, w: &Resident, kernel: Kernel, x: &[f32]) -> Result<Pending<'_>, GpuError> {
-        let (rows, columns, count) = (w.rows(), w.columns(), x.len() / w.columns());
-        self.own(w)?;
-        if x.len() != count * columns {
-            return Err(GpuError::Vectors { inputs: x.len(), outputs: count * rows, rows, columns });
-        }
-        let tile = kernel.tile();
-        let most = self.together(w).min(if kernel == Kernel::Many { usize::MAX } else { tile[1] });
-        if count > most || rows > WORKGROUPS_MAX * tile[0] {
-            return Err(GpuError::TooMany { count, most, rows });
-        }
-        if count > 0 {
-            let pipeline = self.pipeline(w.shape.format, kernel)?;
-            let sent = self.stage(w, x)?;
-            self.submit(w, &pipeline, tile, count, 0..rows, sent)?;
-        }
-        Ok(Pending { unit: self, rows, count })
-    }
-
-    /// Vectors that the buffers hold together with all their outputs.
-    fn together(&self, w: &Resident) -> usize {
-        let vector_bytes = (u64::from(w.shape.eights()) * EIGHT_BYTES).max(4 * w.rows() as u64);
+    /// Vectors that the buffers hold together with all their products with so many rows.
+    pub(crate) fn together(&self, w: &Resident, rows: usize) -> usize {
+        let vector_bytes = (u64::from(w.shape.eights()) * EIGHT_BYTES).max(4 * rows as u64);
         (self.limits.transfer_bytes / vector_bytes) as usize
     }
 
@@ -353,7 +294,7 @@ impl Unit {
     }
 
     /// Writes vectors to the buffer on the way up, each filled up with zeros. Returns their bytes there.
-    fn stage(&self, w: &Resident, x: &[f32]) -> Result<u64, GpuError> {
+    pub(crate) fn stage(&self, w: &Resident, x: &[f32]) -> Result<u64, GpuError> {
         let columns = w.columns();
         let vector_bytes = w.shape.eights() as usize * EIGHT_BYTES as usize;
         let all_bytes = (x.len() / columns * vector_bytes) as u64;
@@ -383,7 +324,8 @@ impl Unit {
         if sent_bytes > 0 {
             copy(&mut commands, &self.upload, &self.vectors, 0, sent_bytes);
         }
-        self.dispatch(&mut commands, w, pipeline, tile, count, rows);
+        let place = [rows.len(), 0];
+        self.dispatch(&mut commands, w, pipeline, tile, count, rows, place);
         copy(&mut commands, &self.outputs, &self.download, 0, output_bytes);
         self.device.submit(commands).map(drop)
     }
@@ -398,7 +340,8 @@ impl Unit {
         })
     }
 
-    /// Multiplies some rows with the vectors on the device, part by part. Outputs stay there: `[count, rows]`.
+    /// Multiplies some rows with the vectors on the device, part by part. Outputs stay there, from a first column
+    /// of `[count, stride]` on.
     pub(crate) fn dispatch(
         &self,
         commands: &mut wgpu::CommandEncoder,
@@ -407,6 +350,7 @@ impl Unit {
         [tile_rows, tile_vectors]: [usize; 2],
         count: usize,
         rows: Range<usize>,
+        [stride, column]: [usize; 2],
     ) {
         let mut pass = commands.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         pass.set_pipeline(pipeline);
@@ -424,8 +368,8 @@ impl Unit {
                 from - first,
                 to - from,
                 count,
-                rows.len(),
-                from - rows.start,
+                stride,
+                column + from - rows.start,
             ];
             // each was checked: a part, a vector and all outputs have less than 2^32 bytes
             let task = task.map(|number| number as u32);

@@ -9,7 +9,8 @@
 //! * `avx2`, `avx512` and `neon` compute the same results with vector instructions behind one trait; `tiles`
 //!   cuts products into tiles of registers for two of them;
 //! * `norm`, `rope`, `softmax` and `activation` are the steps between the matrices. They are plain Rust, the
-//!   same on every processor, because they touch one vector where the matrices touch megabytes.
+//!   same on every processor, because they touch one vector where the matrices touch megabytes;
+//! * `unit` is the door to a unit beside the processor, such as a GPU.
 //!
 //! Weights keep the format of their file, or the order that [`Kernels::stored`] names: the same bytes, but
 //! faster to read. Kernels unpack them to `f32` in registers, or to bytes if many vectors have been rounded
@@ -36,6 +37,7 @@ mod rounded;
 mod scalar;
 mod softmax;
 mod tiles;
+mod unit;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -62,6 +64,7 @@ pub use parts::grid;
 pub use rope::{Rotation, fill_rotations, rope, rope_frequency, rope_halves};
 pub use rounded::{Input, Rounded, round_in_place};
 pub use softmax::{exp, softmax};
+pub use unit::{ProductUnit, UnitError};
 
 pub use plans::engine::{ADDED, SHARING, sum_words};
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::{Parser, ValueHint};
 
-use flashplan::internals::engine::{EngineExt as _, container, contract};
+use flashplan::internals::engine::{EngineExt as _, container, contract, start_beside};
 use flashplan::internals::machine::forget_read_ahead;
 use flashplan::internals::recording::{Recording, Routing};
 use flashplan::{Engine, Model, Plan, Sampler, Sampling, StopHandle, Tokenizer};
@@ -18,7 +18,9 @@ use super::input::{self, Inputs, Source};
 use super::session::RunningPlan;
 use super::sessions::Sessions;
 use super::tokenize::{self, TokenizeRequest};
-use super::{Failure, bench, calibration, chat, failure, generate, learn, logits, score, serve, tokens};
+use super::{
+    Failure, bench, calibration, chat, failure, generate, learn, logits, score, serve, tokens, unit,
+};
 
 /// The plan that is executed where none is named.
 pub(super) const PLAN: &str = "plan.toml";
@@ -110,6 +112,10 @@ pub(crate) struct Cli {
     /// Refuse requests that name another model; without this any name means the one that is served
     #[arg(long, requires = "serve", help_heading = "Server")]
     pub(super) strict_model: bool,
+
+    /// Let the cores compute the part of a GPU that is absent or fails, instead of ending; the logits then differ in their last bits
+    #[arg(long, conflicts_with_all = ["tokenize", "sessions"], help_heading = "Unit")]
+    fallback: bool,
 
     /// Do not count how a mixture's experts are used, in learned.toml beside model.toml, for the next plan. The file has counts, and
     /// nothing of a prompt
@@ -258,7 +264,8 @@ impl Cli {
         let tokens = if has_prompt { self.prompt_tokens(plan, model, text)? } else { Vec::new() };
         forget_read_ahead();
         let clock = Instant::now();
-        let engine = Engine::start_with(model, plan, stop.clone())?;
+        let aside = unit::aside(contract(plan), self.fallback)?;
+        let engine = start_beside(model, plan, aside, stop.clone())?;
         let start_time = clock.elapsed();
         if let Some(recording) = &recording {
             engine.replay_routes(Some(recording.routes.clone())).map_err(failure)?;

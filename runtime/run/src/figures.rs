@@ -79,6 +79,9 @@ pub(super) struct Figures {
     pub(super) active_true_fraction_predicted: Option<f64>,
     pub(super) active_predicted_fraction: Option<f64>,
     pub(super) active_predicted_fraction_predicted: Option<f64>,
+    /// Absent in a plan without a unit beside the cores.
+    #[serde(flatten)]
+    pub(super) unit: Option<UnitFigures>,
     /// Whether the plan is from priors, so that predicted figures have wider errors.
     pub(super) plan_from_priors: bool,
     pub(super) perplexity_change_fraction_predicted: f64,
@@ -106,6 +109,43 @@ pub(super) struct Figures {
     /// Absent where it was not measured.
     #[serde(flatten)]
     pub(super) current: Option<CurrentRates>,
+}
+
+/// Work of a unit beside the cores since the start.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct UnitFigures {
+    pub(super) unit_adapter: String,
+    /// Share of each fixed matrix in a prompt.
+    pub(super) unit_prefill_fraction: f64,
+    /// Submissions: matrices with the same vectors.
+    pub(super) unit_calls: u64,
+    /// Time to hand vectors over.
+    pub(super) unit_begin_seconds: f64,
+    /// Time that the cores waited for the unit.
+    pub(super) unit_wait_seconds: f64,
+    pub(super) unit_vector_bytes: u64,
+    pub(super) unit_product_bytes: u64,
+    pub(super) unit_memory_bytes: u64,
+    pub(super) unit_memory_bytes_predicted: u64,
+    pub(super) unit_memory_limit_bytes: u64,
+}
+
+impl UnitFigures {
+    fn new(plan: &Plan, counters: &Counters) -> Option<Self> {
+        let (unit, memory, work) = (plan.quality.units.first()?, plan.gpu?, &detail(counters).unit);
+        Some(Self {
+            unit_adapter: unit.adapter.clone(),
+            unit_prefill_fraction: unit.share_fraction(),
+            unit_calls: work.calls,
+            unit_begin_seconds: work.begin.as_secs_f64(),
+            unit_wait_seconds: work.wait.as_secs_f64(),
+            unit_vector_bytes: work.vector_bytes,
+            unit_product_bytes: work.product_bytes,
+            unit_memory_bytes: work.held_bytes,
+            unit_memory_bytes_predicted: memory.held_bytes(),
+            unit_memory_limit_bytes: memory.limit_bytes,
+        })
+    }
 }
 
 /// Whether the level selects neurons: where it does not, all of them are computed, and how many of them matter is not
@@ -235,6 +275,7 @@ pub(super) fn figures(session: &RunningPlan<'_>, texts: usize) -> Result<Figures
         active_true_fraction_predicted: selected(e.active_true_fraction),
         active_predicted_fraction: decoded(detail(&counters).activity.requested as f64 / routed),
         active_predicted_fraction_predicted: selected(e.active_predicted_fraction),
+        unit: UnitFigures::new(plan, &session.counters()),
         plan_from_priors: plan.provenance.priors,
         perplexity_change_fraction_predicted: e.perplexity_change_fraction,
         perplexity_change_fraction_upper_predicted: e.perplexity_change_fraction_upper,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use flashplan::internals::engine::contract;
 use flashplan::{Model, Plan, StopHandle};
-use plans::page_cache;
+use platform::page_cache;
 
 use super::chat::TOKEN_BYTES_MAX;
 use super::{Failure, failure};

@@ -3,6 +3,7 @@
 //! In reading order:
 //!
 //! * `cli` reads the command line, `input` the plan, the container and the prompt.
+//! * `unit` opens the GPU of a plan that has one.
 //! * `session` decodes tokens and measures each; `current` holds the rates that the probe found.
 //! * `generate` continues a prompt: `output` is its text, `ended` why it stopped.
 //! * `chat` and `serve` hold conversations. A `turn` is one answer, `held` the tokens that a sequence already has,
@@ -37,6 +38,7 @@ mod steering;
 mod tokenize;
 mod tokens;
 mod turn;
+mod unit;
 
 use std::process::ExitCode;
 

@@ -160,6 +160,19 @@ fn sentences(about: &About<'_>, f: &Figures) -> Vec<String> {
             "The plan is from priors of other models (`profile --instant`); a full profile of this model plans better.".to_owned(),
         );
     }
+    if let Some(unit) = &f.unit {
+        sentences.push(format!(
+            "{} computed {:.0} % of the fixed matrices in prompts: {} to hand over, {} waited for, {} there and {} back; it holds {} of {}.",
+            unit.unit_adapter,
+            unit.unit_prefill_fraction * 100.0,
+            duration(unit.unit_begin_seconds),
+            duration(unit.unit_wait_seconds),
+            show(unit.unit_vector_bytes),
+            show(unit.unit_product_bytes),
+            show(unit.unit_memory_bytes),
+            show(unit.unit_memory_limit_bytes)
+        ));
+    }
     if let (Some(drafted), Some(kept)) = (f.drafted_tokens, f.kept_tokens) {
         sentences.push(format!(
             "{kept} of {} were kept, in {}; the plan expects as many as on the profile's text.",
@@ -300,6 +313,10 @@ fn notes(f: &Figures) -> Vec<String> {
         format!("The hash of the logits is {hash}; plans with the same quality keys give the same.")
     }));
     notes.push(format!("Flash is read through {}.", f.flash));
+    let absent = |gap: &platform::Missing| {
+        format!("{} does not have {}: {}.", platform::NAME, gap.name, gap.consequence)
+    };
+    notes.extend(platform::MISSING.iter().map(absent));
     notes
 }
 
@@ -358,6 +375,7 @@ mod tests {
             prefill_tokens_per_second_now: None,
             prefill_prompt_tokens: 64,
             prefill_prompt_tokens_predicted: 64,
+            unit: None,
             time_to_first_token_seconds: Some(64.0 / 1003.2),
             time_to_first_token_seconds_predicted: Some(64.0 / 1204.0),
             time_to_first_token_seconds_now: None,

@@ -244,3 +244,14 @@ fn memory_that_is_refused_is_never_taken_for_a_stop() {
     }
     assert!(told > 0, "no limit was between a process and its thread");
 }
+
+/// Files of prompts are named by their quality, so they must never hold what cores compute in place of a unit.
+#[test]
+fn prompts_are_not_kept_where_the_cores_may_stand_in_for_a_unit() {
+    let output = Command::new(env!("CARGO_BIN_EXE_run"))
+        .args(["--plan", "plan.toml", "--chat", "--fallback", "--sessions", "kept"])
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("cannot be used with"), "{said}");
+}

@@ -20,6 +20,7 @@ pub(super) fn regions(regions: &MemoryPlan, at: &At<'_>) -> Checked {
         prompt_bytes,
         io_buffers_bytes,
         tables_bytes,
+        unit_bytes,
         page_tables_bytes,
         decode_total_bytes,
         prefill_total_bytes,
@@ -38,6 +39,7 @@ pub(super) fn regions(regions: &MemoryPlan, at: &At<'_>) -> Checked {
         ("prompt_bytes", prompt_bytes),
         ("io_buffers_bytes", io_buffers_bytes),
         ("tables_bytes", tables_bytes),
+        ("unit_bytes", unit_bytes),
         ("page_tables_bytes", page_tables_bytes),
     ] {
         at.key(key).pages(bytes)?;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use flashplan::internals::arena::{Align, Arena, HUGE_PAGE_BYTES};
 use flashplan::internals::flash::{Buffer, Completion, ReadRequest, open_backend};
 use plans::Backend;
-use rustix::thread::{CpuSet, sched_setaffinity};
-use rustix::time::{ClockId, clock_gettime};
+use platform::affinity::CoreSet;
+use platform::process::cpu_time;
 
 use super::super::measure::Timing;
 use crate::ProfileError;
@@ -141,11 +141,8 @@ impl Readers<'_> {
         window: Duration,
         windows: usize,
     ) -> io::Result<Done> {
-        let mut set = CpuSet::new();
-        for &core in self.cores {
-            set.set(core as usize);
-        }
-        sched_setaffinity(None, &set)?;
+        let missing = |core| io::Error::other(format!("there is no core {core}"));
+        CoreSet::of(self.cores).map_err(missing)?.restrict_this_thread()?;
         let (file, depth) = (self.file.try_clone()?, point.depth as usize);
         let mut flash = open_backend(self.backend, file, self.direct, depth, slabs.len(), self.cores)?;
         flash.adopt(&mut slabs);
@@ -200,12 +197,6 @@ fn share(windows: &mut [f64], begun: f64, ended: f64) {
         }
         *window += inside / length;
     }
-}
-
-/// The CPU time of this process so far.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[cfg(test)]
@@ -271,7 +262,6 @@ mod tests {
     }
 
     fn allowed() -> Vec<u32> {
-        let set = rustix::thread::sched_getaffinity(None).unwrap();
-        (0..1024).filter(|&core| set.is_set(core as usize)).collect()
+        CoreSet::current().unwrap().cores()
     }
 }

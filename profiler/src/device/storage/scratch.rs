@@ -2,13 +2,12 @@
 
 use std::fs::File;
 use std::io;
-use std::num::NonZeroU64;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use flashplan::internals::arena::{Align, Arena};
-use rustix::fs::{Advice, Mode, OFlags, fadvise};
+use platform::file::{read_exact_at, write_all_at};
+use platform::page_cache::{self, Access};
+use platform::process::bytes_fetched;
 
 use super::super::measure::Random;
 use super::Pattern;
@@ -46,7 +45,7 @@ impl Scratch {
             for word in piece.chunks_exact_mut(8) {
                 word.copy_from_slice(&random.below(u64::MAX).to_le_bytes());
             }
-            scratch.file.write_all_at(&piece, at).map_err(io)?;
+            write_all_at(&scratch.file, &piece, at).map_err(io)?;
             if (at + PIECE_BYTES as u64).is_multiple_of(SYNC_BYTES) {
                 scratch.file.sync_data().map_err(io)?;
                 scratch.forget().map_err(io)?;
@@ -61,18 +60,18 @@ impl Scratch {
 
     /// Drops the file from the page cache.
     fn forget(&self) -> io::Result<()> {
-        Ok(fadvise(&self.file, 0, NonZeroU64::new(self.size), Advice::DontNeed)?)
+        page_cache::drop_pages(&self.file, 0, None)
     }
 
     /// Drops the file from the page cache, and sets the read-ahead for a pattern.
     pub(super) fn drop_cache(&self, pattern: Pattern) -> Result<(), ProfileError> {
         let advice = match pattern {
-            Pattern::Random => Advice::Random,
-            Pattern::Sequential => Advice::Sequential,
+            Pattern::Random => page_cache::Pattern::Random,
+            Pattern::Sequential => page_cache::Pattern::Sequential,
         };
         let advise = || {
             self.forget()?;
-            Ok(fadvise(&self.file, 0, None, advice)?)
+            page_cache::advise(&self.file, advice)
         };
         advise().map_err(|source| self.error("empty the page cache of a file in", source))
     }
@@ -82,19 +81,13 @@ impl Scratch {
         self.file.try_clone().map_err(|source| self.error("open again the scratch file in", source))
     }
 
-    /// Opens the file again by its descriptor, as it has no name.
-    fn reopen(&self, flags: OFlags) -> io::Result<File> {
-        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        Ok(File::from(rustix::fs::open(path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
-    }
-
     /// The file for direct reads, if they work and bypass the page cache; and warnings.
     ///
     /// Some pages are read twice directly, others twice through the page cache. By the kernel's count of fetched bytes the disk must give
     /// the first twice and the second once. Non-blocking reads would prove nothing: a fast disk answers before the call returns.
     pub(super) fn prove_direct(&self) -> Result<(Option<File>, Vec<String>), ProfileError> {
         let reading = |source| self.error("read the scratch file in", source);
-        let direct = match self.reopen(OFlags::DIRECT) {
+        let direct = match page_cache::reopen(&self.file, Access::Read, true) {
             Ok(direct) => direct,
             Err(why) => {
                 return Ok((None, vec![format!("direct reads are refused: {why}; reads are buffered")]));
@@ -102,7 +95,7 @@ impl Scratch {
         };
         let mut arena = Arena::new(PAGE_BYTES as u64)?;
         let mut page = arena.take::<u8>(PAGE_BYTES, Align::Page)?;
-        if let Err(why) = direct.read_exact_at(&mut page, 0) {
+        if let Err(why) = read_exact_at(&direct, &mut page, 0) {
             return Ok((None, vec![format!("direct reads are refused: {why}; reads are buffered")]));
         }
         self.drop_cache(Pattern::Random)?;
@@ -112,7 +105,7 @@ impl Scratch {
             let before = bytes_fetched();
             for _ in 0..2 {
                 for probe in 0..PROBES {
-                    file.read_exact_at(&mut page, half * self.size / 2 + probe * step).map_err(reading)?;
+                    read_exact_at(file, &mut page, half * self.size / 2 + probe * step).map_err(reading)?;
                 }
             }
             Ok::<_, ProfileError>(
@@ -152,12 +145,6 @@ fn verdict((direct, buffered): (Option<u64>, Option<u64>)) -> (bool, String) {
     (bypass, format!("direct reads {does} the page cache: {fact}"))
 }
 
-/// Bytes that this thread has fetched from disks, if the kernel counts them.
-fn bytes_fetched() -> Option<u64> {
-    let counts = std::fs::read_to_string("/proc/thread-self/io").ok()?;
-    counts.lines().find_map(|line| line.strip_prefix("read_bytes:"))?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,15 +160,15 @@ mod tests {
         let scratch = scratch(folder.path());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let (mut a, mut b) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
-        scratch.file.read_exact_at(&mut a, 0).unwrap();
-        scratch.file.read_exact_at(&mut b, PIECE_BYTES as u64).unwrap();
+        read_exact_at(&scratch.file, &mut a, 0).unwrap();
+        read_exact_at(&scratch.file, &mut b, PIECE_BYTES as u64).unwrap();
         assert_ne!(a, b);
     }
 
     #[test]
     fn memory_is_never_called_a_disk_read_directly() {
         let memory = Path::new("/dev/shm");
-        let is_memory = rustix::fs::statfs(memory).is_ok_and(|fs| fs.f_type as u64 == 0x0102_1994);
+        let is_memory = platform::machine::disk(memory).is_ok_and(|disk| disk.file_system == "tmpfs");
         if is_memory {
             let (direct, notes) = scratch(memory).prove_direct().unwrap();
             assert!(direct.is_none(), "{notes:?}");

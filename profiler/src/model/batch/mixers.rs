@@ -204,7 +204,8 @@ impl Layer<'_> {
             None => self.keys_and_values(a, normed, windows),
         };
         self.share(&key, &value, shared);
-        let mut query = self.softmaxed(a, query, &key, &value, windows);
+        let chosen = a.indexer.map(|indexer| self.chosen(a, indexer, normed, windows));
+        let mut query = self.softmaxed(a, query, &key, &value, windows, chosen.as_deref());
         query.iter_mut().zip(gate).for_each(|(value, gate)| *value *= sigmoid(gate));
         let mut out = transposed(&self.times(output, None, &query), tokens);
         self.add_bias(Role::AttentionOutputBias, &mut out);
@@ -261,9 +262,11 @@ impl Layer<'_> {
         });
     }
 
-    /// `softmax(scale q k^T) v` of each head, window after window, over what each token sees: `[tokens, query_width]`.
+    /// `softmax(scale q k^T) v` of each head, window after window, over what each token sees.
     ///
-    /// *Shapes*: `query: [tokens, query_width]`, `key`, `value: [tokens, kv_width]`.
+    /// Where an indexer chooses, `chosen` has the visible ones of the positions up to each token's own.
+    ///
+    /// *Shapes*: `query` and the result: `[tokens, query_width]`, `key`, `value: [tokens, kv_width]`.
     fn softmaxed(
         &self,
         a: &Attention,
@@ -271,6 +274,7 @@ impl Layer<'_> {
         key: &[f32],
         value: &[f32],
         windows: &[usize],
+        chosen: Option<&[Vec<bool>]>,
     ) -> Vec<f32> {
         let (head_width, q_width, kv_width) = (a.head_width, a.query_width(), a.kv_width());
         let sinks = self.source.part(self.block, Role::Sinks).map(values_of);
@@ -306,6 +310,11 @@ impl Layer<'_> {
                     seen.iter_mut().for_each(|score| *score *= a.scale);
                     if let Some(bound) = a.softcap {
                         seen.iter_mut().for_each(|score| *score = bound * (*score / bound).tanh());
+                    }
+                    if let Some(chosen) = chosen {
+                        let hidden =
+                            seen.iter_mut().zip(&chosen[start + position]).filter(|(_, chosen)| !**chosen);
+                        hidden.for_each(|(score, _)| *score = f32::NEG_INFINITY);
                     }
                     match &sinks {
                         None => softmax(seen),
@@ -379,7 +388,7 @@ impl Layer<'_> {
             rotate(rotated, positions[at / a.heads]);
         });
         self.of_heads(Role::KeyUp, a.heads, (&queries, width), (&mut taken, kept));
-        let read = self.softmaxed(a, taken, &vectors, &vectors, windows);
+        let read = self.softmaxed(a, taken, &vectors, &vectors, windows, None);
         let mut mixed = vec![0.0; tokens * a.heads * value];
         self.of_heads(Role::ValueUp, a.heads, (&read, kept), (&mut mixed, value));
         if gate {

@@ -192,6 +192,8 @@ impl Directory {
     pub fn architecture(&self) -> Architecture {
         let c = &self.config;
         let mut other_heads = head_shapes(c.storing());
+        let indexers = c.indexers().map(|(_, indexer)| Attention::plain(indexer.heads, 1, indexer.width));
+        other_heads.extend(head_shapes(indexers.collect::<Vec<_>>().iter()));
         // a model without attention is refused elsewhere
         let heads = if other_heads.is_empty() { Heads::default() } else { other_heads.remove(0) };
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -207,7 +209,7 @@ impl Directory {
             kv_heads: heads.kv_heads,
             head_width: heads.head_width,
             gated_attention: c.attentions().any(|attention| attention.gate),
-            kv_layers: Some(count(c.storing().count())).filter(|&layers| layers as usize != c.layers()),
+            kv_layers: Some(count(c.kept_heads().count())).filter(|&layers| layers as usize != c.layers()),
             shared_neurons: count(c.resident_neurons()),
             rotary_embeddings: count(c.ropes.len().max(1)),
             vocabulary: count(c.vocabulary),
@@ -228,6 +230,7 @@ impl Directory {
                 }
             }),
             streams: c.stream_sizes(),
+            chosen_blocks: count(c.indexers().map(|(_, indexer)| indexer.blocks).max().unwrap_or(0)),
             recurrent: c.recurrent(),
             latent: c.latent(),
         }

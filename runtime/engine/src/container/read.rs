@@ -1,12 +1,12 @@
 //! Opens containers, and checks everything before it is used.
 
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use plans::PAGE_BYTES;
 use plans::layout::{PARTS, Span};
 use plans::model::LevelKind;
-use plans::{PAGE_BYTES, page_cache};
+use platform::page_cache;
 
 use crate::model::tokenizer::TokenizerData;
 
@@ -225,7 +225,8 @@ impl Container {
             return Err(ContainerError::Folder { path: path.to_owned() });
         }
         let file = page_cache::open(path).map_err(io)?;
-        let read = Self::read(path, metadata.len(), &|buffer, at| file.read_exact_at(buffer, at));
+        let read =
+            Self::read(path, metadata.len(), &|buffer, at| platform::file::read_exact_at(&file, buffer, at));
         page_cache::forget(&file);
         let mut container = read?;
         if let Some(source) = &container.directory.source {

@@ -10,11 +10,11 @@ mod sections;
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use plans::PAGE_BYTES;
 use plans::output_file::{OutputKind, deliver};
+use platform::file::write_all_at;
 
 use super::{BYTE_ORDER, Directory, HEADER_CHECKED, MAGIC, Section, Stored, TABLE_WORDS, VERSION, read};
 use crate::model::config::Config;
@@ -209,8 +209,8 @@ fn finish(file: &File, mut out: Sections<'_>, directory: Directory, tables: &[u8
     let file_bytes = out.position;
     out.flush()?;
     file.set_len(file_bytes)?;
-    file.write_all_at(tables, directory.tables.offset)?;
-    file.write_all_at(&header(directory_offset, &json, file_bytes), 0)?;
+    write_all_at(file, tables, directory.tables.offset)?;
+    write_all_at(file, &header(directory_offset, &json, file_bytes), 0)?;
     file.sync_all()?;
     Ok(Written { directory, fingerprint: fingerprint(&json), bytes: file_bytes })
 }

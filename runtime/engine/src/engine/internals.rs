@@ -5,9 +5,13 @@ use plans::learned::LayerVisits;
 use super::{Command, Engine, Reply};
 use crate::error::Error;
 use crate::fetch::Replay;
+use crate::open::Model;
+use crate::plan::Plan;
 use crate::pooling::Pooling;
 use crate::probe::Probe;
 use crate::routes::{Routes, RoutesError};
+use crate::stop::StopHandle;
+use crate::transformer::Aside;
 
 /// Visits of experts since the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +20,14 @@ pub struct Visited {
     pub tokens: u64,
     /// Counts of each layer.
     pub layers: Vec<LayerVisits>,
+}
+
+/// [`Engine::start_with`] on the cores and a unit beside them, which the plan's quality names.
+///
+/// # Errors
+/// As [`Engine::start_with`]; [`Error::Unit`] if the unit has no memory for its share, or fails.
+pub fn start_beside(model: &Model, plan: &Plan, aside: Aside, stop: StopHandle) -> Result<Engine, Error> {
+    Engine::start_beside(model, plan, aside, stop)
 }
 
 /// Measurements of an engine, and facts for reports and servers.

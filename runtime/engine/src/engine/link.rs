@@ -17,7 +17,7 @@ use crate::kv::At;
 use crate::probe::{Points, Probe};
 use crate::routes::Routes;
 use crate::stop::StopHandle;
-use crate::transformer::{Counters, Token, Transformer, TransformerError};
+use crate::transformer::{Aside, Counters, Token, Transformer, TransformerError};
 
 /// Work for the engine's thread.
 pub(crate) enum Command {
@@ -130,6 +130,7 @@ impl Link {
     pub(super) fn start(
         container: Arc<Container>,
         plan: plans::Plan,
+        aside: Aside,
         stop: StopHandle,
     ) -> Result<(Self, Facts), Error> {
         let (commands, received) = sync_channel(1);
@@ -137,7 +138,10 @@ impl Link {
         let abandon = StopHandle::default();
         let abandoned = abandon.clone();
         let work = move || {
-            let started = Transformer::start(&container, &plan, stop);
+            let started = Transformer::start(&container, &plan, stop).and_then(|mut transformer| {
+                transformer.work_beside(aside, plan.quality.units.first())?;
+                Ok(transformer)
+            });
             drop((container, plan));
             match started {
                 Ok(mut transformer) => {

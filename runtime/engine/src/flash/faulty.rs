@@ -44,6 +44,9 @@ pub(crate) enum Fault {
     },
 }
 
+/// The number of an input/output error; a system without it has another name for the number.
+const EIO: i32 = 5;
+
 /// A faulty device over another device.
 pub(crate) struct Faulty {
     inner: Box<dyn Flash>,
@@ -102,7 +105,7 @@ impl Faulty {
             done.bytes = read.bytes;
             match self.fault {
                 Fault::Failing { every } if read.number.is_multiple_of(every) => {
-                    done.result = Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
+                    done.result = Err(io::Error::from_raw_os_error(EIO));
                 }
                 Fault::Flipped { every } if read.number.is_multiple_of(every) => {
                     done.buffer[read.at + done.bytes / 2] ^= 1;

@@ -9,8 +9,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
+
+use platform::{file, page_cache};
 
 use crate::arena::PAGE_BYTES;
 
@@ -75,10 +76,10 @@ impl Files {
     /// # Errors
     /// The system's error, and `UnexpectedEof`.
     pub fn read_exact_at(&self, buffer: &mut [u8], address: u64) -> io::Result<()> {
-        let (_, file, offset) = self.at(address);
+        let (_, part, offset) = self.at(address);
         let (needed, mut done) = (self.needed(address, buffer.len()), 0);
         while done < needed {
-            match file.read_at(&mut buffer[done..], offset + done as u64) {
+            match file::read_at(part, &mut buffer[done..], offset + done as u64) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(bytes) => done += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -90,10 +91,7 @@ impl Files {
 
     /// Drops the files' pages from the page cache.
     pub(crate) fn forget(&self) {
-        for file in self.each() {
-            // advice only: a kernel that ignores it keeps the pages, and the report counts them
-            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
-        }
+        self.each().for_each(page_cache::forget);
     }
 }
 

@@ -17,19 +17,19 @@ pub(crate) mod faulty;
 mod files;
 mod gather;
 pub mod pread;
-#[expect(unsafe_code, reason = "the kernel writes into buffers behind the compiler's back")]
+#[cfg_attr(not(all(target_os = "linux", not(flashplan_portable))), path = "no_uring.rs")]
 pub mod uring;
 mod write;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use plans::Backend;
+use platform::page_cache::{self, Pattern};
 
 use crate::arena::Slab;
 
@@ -143,15 +143,11 @@ pub trait Flash: Send {
 /// # Errors
 /// The system's error; `InvalidInput` where the file system has no direct I/O.
 pub fn open(path: &Path, direct: bool) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true);
     if direct {
-        options.custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
+        return page_cache::open_direct(path);
     }
-    let file = options.open(path)?;
-    if !direct {
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
-    }
+    let file = File::open(path)?;
+    page_cache::advise(&file, Pattern::Random)?;
     Ok(file)
 }
 
@@ -186,10 +182,9 @@ pub(crate) fn explain(files: &Files, address: u64, bytes: usize, error: io::Erro
     }
 }
 
-/// Drops pages that were read through the page cache, because they count as this process's memory.
+/// Drops pages that were read through the page cache, because they count as this process's memory. Advice only:
+/// a system that ignores it keeps the pages, and the report counts them.
 fn forget_pages(files: &Files, address: u64, bytes: usize) {
     let (_, file, offset) = files.at(address);
-    let bytes = std::num::NonZeroU64::new(bytes as u64);
-    // advice only: a kernel that ignores it keeps the pages, and the report counts them
-    let _ = rustix::fs::fadvise(file, offset, bytes, rustix::fs::Advice::DontNeed);
+    page_cache::forget_part(file, offset, std::num::NonZeroU64::new(bytes as u64));
 }

@@ -7,12 +7,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use platform::affinity::CoreSet;
 
 use super::{Completion, Files, Flash, FlashCounters, ReadRequest, explain, forget_pages};
 
@@ -66,16 +65,16 @@ impl Pread {
         requests: usize,
         cores: &[u32],
     ) -> io::Result<Self> {
-        let mut set = CpuSet::new();
-        let allowed = sched_getaffinity(None)?;
-        for &core in cores {
-            // the kernel ignores missing cores as long as one is left
-            if core as usize >= CpuSet::MAX_CPU || !allowed.is_set(core as usize) {
-                let why = format!("core {core} does not exist here or is not ours");
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-            }
-            set.set(core as usize);
+        let missing = |core| {
+            let why = format!("core {core} does not exist here or is not ours");
+            io::Error::new(io::ErrorKind::InvalidInput, why)
+        };
+        // the system may ignore missing cores as long as one is left
+        let allowed = CoreSet::current()?;
+        if let Some(&core) = cores.iter().find(|&&core| !allowed.contains(core)) {
+            return Err(missing(core));
         }
+        let set = CoreSet::of(cores).map_err(missing)?;
         let state = State {
             queue: VecDeque::with_capacity(requests),
             done: VecDeque::with_capacity(requests),
@@ -100,10 +99,11 @@ impl Pread {
         };
         for i in 0..depth {
             let shared = Arc::clone(&pread.shared);
+            let set = set.clone();
             let (tell, told) = std::sync::mpsc::sync_channel(1);
             let handle = thread::Builder::new().name(format!("read {i}")).stack_size(STACK_BYTES).spawn(
                 move || {
-                    let pinned = sched_setaffinity(None, &set);
+                    let pinned = set.restrict_this_thread();
                     let usable = pinned.is_ok();
                     let _ = tell.send(pinned);
                     if usable {
@@ -212,7 +212,7 @@ fn work(shared: &Shared) {
         };
         drop(state);
         let (_, file, offset) = shared.files.at(request.offset);
-        let read = |buffer: &mut [u8], offset| file.read_at(buffer, offset);
+        let read = |buffer: &mut [u8], offset| platform::file::read_at(file, buffer, offset);
         let needed = shared.files.needed(request.offset, request.bytes);
         let (result, resumed) = read_all(read, request.target(), offset, needed);
         shared.resumed.fetch_add(resumed, Ordering::Relaxed);

@@ -36,7 +36,7 @@ pub(crate) fn buffers(count: usize) -> (Arena, Vec<Buffer>) {
 
 /// Whether this kernel or container refuses `io_uring`; the test that needs it is skipped then.
 pub(crate) fn refused(error: &io::Error) -> bool {
-    let refused = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES));
+    let refused = matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied);
     if refused {
         skipped("io_uring", format_args!("refused here: {error}"));
     }

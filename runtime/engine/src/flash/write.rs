@@ -6,10 +6,9 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
 
-use rustix::fs::{Mode, OFlags};
+use platform::file::write_all_at;
+use platform::page_cache::{Access, reopen};
 
 use super::Buffer;
 use crate::arena::{Align, Arena, PAGE_BYTES};
@@ -39,10 +38,7 @@ impl<'a> DirectWriter<'a> {
     pub fn new(file: &'a File) -> io::Result<Self> {
         let mut arena = Arena::new(BUFFER_BYTES as u64).map_err(io::Error::other)?;
         let buffer = arena.take(BUFFER_BYTES, Align::Page).map_err(io::Error::other)?;
-        // the descriptor's own path: the file may have been renamed, or have no name
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-        let direct = rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from);
+        let direct = reopen(file, Access::Write, true).ok();
         Ok(Self { file, direct, buffer, offset: 0, filled: 0..0 })
     }
 
@@ -66,7 +62,7 @@ impl<'a> DirectWriter<'a> {
     fn write_full(&mut self) -> io::Result<()> {
         let first_page = self.filled.start.next_multiple_of(PAGE_BYTES);
         if let Some(direct) = &self.direct {
-            match direct.write_all_at(&self.buffer[first_page..], self.offset + first_page as u64) {
+            match write_all_at(direct, &self.buffer[first_page..], self.offset + first_page as u64) {
                 Ok(()) => self.filled.end = first_page,
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.direct = None,
                 Err(error) => return Err(error),
@@ -80,7 +76,7 @@ impl<'a> DirectWriter<'a> {
     /// Writes the filled part of the buffer through the page cache.
     fn write_filled(&self) -> io::Result<()> {
         let bytes = &self.buffer[self.filled.clone()];
-        self.file.write_all_at(bytes, self.offset + self.filled.start as u64)
+        write_all_at(self.file, bytes, self.offset + self.filled.start as u64)
     }
 }
 
@@ -165,7 +161,7 @@ mod tests {
             writer.flush().unwrap();
             let expected = expected(&steps, &pattern);
             let mut found = vec![0; file.metadata().unwrap().len() as usize];
-            file.read_exact_at(&mut found, 0).unwrap();
+            platform::file::read_exact_at(&file, &mut found, 0).unwrap();
             prop_assert!(found == expected, "{} bytes for {}", found.len(), expected.len());
         }
     }

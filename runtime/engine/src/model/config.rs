@@ -32,7 +32,8 @@ mod roles;
 mod streams;
 
 pub use attention::{
-    Attention, AttentionBiases, HeadNorm, Latent, LongContext, Pairing, Rope, RopeScaling, Temperature,
+    Attention, AttentionBiases, HeadNorm, Indexer, Latent, LongContext, Pairing, Rope, RopeScaling,
+    Temperature,
 };
 pub(crate) use check::{EXPERTS_USED_MAX, GROUPS_MAX};
 pub use error::ConfigError;
@@ -357,7 +358,10 @@ impl Config {
             Mixing::Gated { rank } => 2 * self.streams_width() + rank.max(self.width),
         };
         let ngrams = self.ngrams.as_ref().map_or(0, NGrams::values);
-        let projected_values = projected.max(ngrams) as u32;
+        // an indexer's queries and key are behind those of attention
+        let choosing = self.attentions().filter(|attention| attention.indexer.is_some());
+        let attended = choosing.map(Attention::projected_width).max().unwrap_or(0);
+        let projected_values = projected.max(ngrams).max(attended) as u32;
         Some(plans::model::Streams { count: streams.count as u32, projected_values })
     }
 
@@ -391,6 +395,24 @@ impl Config {
             let ngrams = self.ngrams.as_ref()?;
             Some((ngrams.rows, ngrams.row_width, ngrams.heads.len()))
         })
+    }
+
+    /// The indexer of each block that has one, with the block.
+    pub fn indexers(&self) -> impl Iterator<Item = (usize, Indexer)> + Clone + '_ {
+        let all = self.blocks.iter().enumerate();
+        all.filter_map(|(at, block)| Some((at, block.attention()?.indexer?)))
+    }
+
+    /// Heads and their width of all that is kept of a token. First come keys and values of each block that stores
+    /// them. Then come the key of each indexer and, as its value, a block's mean.
+    pub fn kept_heads(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let of_attention = self.storing().map(|attention| (attention.kv_heads, attention.head_width));
+        of_attention.chain(self.indexers().map(|(_, indexer)| (1, indexer.width)))
+    }
+
+    /// The place of a block's indexer among [`Config::kept_heads`].
+    pub fn indexer_place(&self, block: usize) -> usize {
+        self.storing().count() + self.indexers().take_while(|&(at, _)| at < block).count()
     }
 
     /// Values of a token's per-layer embedding, all blocks together; 0 without one.

@@ -24,7 +24,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memmap2::{Advice, Mmap};
+use memmap2::Mmap;
 
 mod error;
 mod split;
@@ -162,7 +162,7 @@ fn open(path: &Path, start: usize) -> Result<(SplitFile<'static>, Contents), Ggu
 #[expect(unsafe_code, reason = "a mapping is memory that another process could change")]
 fn map(file: &File) -> io::Result<Mmap> {
     // SAFETY: the mapping is read-only and as long as the file is now, and every access stays within it.
-    // Linux cannot prevent others from changing the file; `Gguf::open` makes that the user's duty. The parser
+    // Unix cannot prevent others from changing the file; `Gguf::open` makes that the user's duty. The parser
     // copies what it checks (names, sizes, offsets), so a change can alter weights but cannot cause a read
     // outside the mapping.
     unsafe { Mmap::map(file) }
@@ -208,7 +208,7 @@ impl<'a> Gguf<'a> {
         let after = self.parts.partition_point(|part| part.start as u64 <= place);
         let part = &self.parts[after.saturating_sub(1)];
         if let Bytes::Mapped(map) = &part.bytes {
-            let _refused = map.advise_range(Advice::WillNeed, place as usize - part.start, bytes.len());
+            platform::memory::read_ahead(map, place as usize - part.start, bytes.len());
         }
     }
 

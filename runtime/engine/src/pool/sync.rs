@@ -1,12 +1,12 @@
 //! Synchronisation of the pool's threads: the standard library's atomics, and a wait that spins before it
-//! sleeps on a futex.
+//! sleeps.
 
 pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 pub(super) use std::sync::{Arc, Mutex};
 pub(super) use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::thread::futex;
+pub(super) use platform::wait::Word;
 
 /// How long a wait spins before it sleeps: longer than the sequential work between two steps, and than most
 /// reads.
@@ -18,31 +18,6 @@ use rustix::thread::futex;
 pub const SPIN_TIME_MAX: Duration = Duration::from_micros(100);
 /// Spins between two readings of the clock.
 const SPINS_PER_LOOK: u32 = 16;
-
-/// A number whose change threads wait for.
-#[derive(Debug, Default)]
-pub(super) struct Word(AtomicU32);
-
-impl std::ops::Deref for Word {
-    type Target = AtomicU32;
-
-    fn deref(&self) -> &AtomicU32 {
-        &self.0
-    }
-}
-
-impl Word {
-    /// Sleeps while the number is `value`, until a wake-up. May return early; the caller checks again.
-    pub(super) fn wait_while(&self, value: u32) {
-        // a signal, or the number has changed
-        let _early = futex::wait(&self.0, futex::Flags::PRIVATE, value, None);
-    }
-
-    /// Wakes at most `most` sleeping threads.
-    pub(super) fn wake(&self, most: u32) {
-        let _woken = futex::wake(&self.0, futex::Flags::PRIVATE, most);
-    }
-}
 
 /// Spins up to [`SPIN_TIME_MAX`]; returns whether `ready` became true.
 pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {

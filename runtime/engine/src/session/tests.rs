@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use plans::Device;
-use rustix::thread::sched_getaffinity;
+use platform::affinity::CoreSet;
 
 use super::*;
-use crate::engine::EngineExt as _;
+use crate::engine::{EngineExt as _, start_beside};
 use crate::error::Mismatch;
 use crate::machine::Machine;
 use crate::model::gguf::Gguf;
@@ -18,6 +18,8 @@ use crate::model::source::SourceModel;
 use crate::open::Model;
 use crate::plan::{Plan, contract};
 use crate::pooling::Pooling;
+use crate::transformer::Aside;
+use crate::transformer::tests::unit::{PlainUnit, share};
 use crate::transformer::tests::{Knobs, TOKENS, container, model, plan};
 
 mod owned;
@@ -532,19 +534,19 @@ fn a_callback_that_panics_leaves_the_sequence_where_it_was() {
 
 #[test]
 fn an_engine_moves_between_threads_and_pins_none_of_them() {
-    let before = sched_getaffinity(None).unwrap();
+    let before = CoreSet::current().unwrap();
     let engine = engine(|_| ()).unwrap();
     let here = engine.session().unwrap().prefill(&TOKENS).unwrap().to_vec();
-    assert_eq!(sched_getaffinity(None).unwrap(), before);
+    assert_eq!(CoreSet::current().unwrap(), before);
     let (there, after, engine) = thread::spawn(move || {
         let logits = engine.session().unwrap().prefill(&TOKENS).unwrap().to_vec();
-        (logits, sched_getaffinity(None).unwrap(), engine)
+        (logits, CoreSet::current().unwrap(), engine)
     })
     .join()
     .unwrap();
-    assert_eq!((there, after), (here, before));
+    assert_eq!((&there, &after), (&here, &before));
     drop(engine);
-    assert_eq!(sched_getaffinity(None).unwrap(), before);
+    assert_eq!(CoreSet::current().unwrap(), before);
 }
 
 /// Rates for a plan.
@@ -714,4 +716,48 @@ fn a_sequence_with_a_recurrent_state_says_how_far_it_went_back() {
     let (model, plan) = files_of(folder.path(), &source, "dense", &knobs, |_| ());
     let refused = Engine::start(&model, &plan).unwrap_err().to_string();
     assert!(refused.contains("speculation.draft_tokens is 2, and this model's recurrent state"), "{refused}");
+}
+
+#[test]
+fn a_plan_with_a_unit_takes_that_unit_and_no_other_and_goes_on_after_a_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, plan) = files(folder.path(), |plan| share(plan, 32));
+    let aside = |unit: PlainUnit| Aside { unit: Some(Box::new(unit)), fallback: None };
+    let start = |aside: Aside| start_beside(&model, &plan, aside, StopHandle::default());
+    let refused = Engine::start(&model, &plan).unwrap_err().to_string();
+    assert!(
+        refused.contains("50 % of prompts to the gpu, and here the CPU computes them alone"),
+        "{refused}"
+    );
+    let other = |plan: &mut plans::Plan| {
+        share(plan, 32);
+        plan.quality.units[0].adapter = "another".to_owned();
+        plan.provenance.quality = plan.quality_hash();
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (model, plan) = files(folder.path(), other);
+    let here = aside(PlainUnit::default());
+    let refused = start_beside(&model, &plan, here, StopHandle::default()).unwrap_err();
+    assert!(matches!(refused, Error::DoesNotFit(Mismatch::Adapter { .. })), "{refused}");
+    let decoding = |plan: &mut plans::Plan| {
+        share(plan, 32);
+        plan.decode.units.clone_from(&plan.prefill.units);
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (model, plan) = files(folder.path(), decoding);
+    let here = aside(PlainUnit::default());
+    let refused = start_beside(&model, &plan, here, StopHandle::default()).unwrap_err();
+    assert!(refused.to_string().contains("50 % of decoding to the gpu"), "{refused}");
+
+    let mut session = start(aside(PlainUnit::default())).unwrap().session().unwrap();
+    let whole = session.prefill(&TOKENS).unwrap().to_vec();
+    let next = session.decode(7).unwrap().to_vec();
+    let engine = start(aside(PlainUnit::failing("finish", 6))).unwrap();
+    let mut session = engine.session().unwrap();
+    session.prefill(&TOKENS[..5]).unwrap();
+    let failed = session.prefill(&TOKENS[5..]).unwrap_err();
+    assert!(matches!(failed, Error::Unit { .. }), "{failed}");
+    assert_eq!(session.position(), 5, "nothing of the failed prompt is kept");
+    assert_eq!(session.prefill(&TOKENS[5..]).unwrap(), whole);
+    assert_eq!(session.decode(7).unwrap(), next);
 }

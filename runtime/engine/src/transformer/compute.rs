@@ -2,6 +2,8 @@
 
 use kernels::{Form, Kernels};
 
+use super::TransformerError;
+use super::unit::Beside;
 use crate::pool::{Pool, PoolError};
 
 /// The phases of the engine.
@@ -23,6 +25,8 @@ pub(super) struct Compute {
     pub(super) cores: [Vec<u32>; 2],
     pub(super) pool: Pool,
     pub(super) phase: Phase,
+    /// A unit that computes a part of prompts' products.
+    pub(super) unit: Option<Beside>,
 }
 
 impl Compute {
@@ -34,5 +38,10 @@ impl Compute {
         }
         self.phase = phase;
         Ok(())
+    }
+
+    /// The fault of the unit since the last check.
+    pub(super) fn check(&self) -> Result<(), TransformerError> {
+        self.unit.as_ref().map_or(Ok(()), Beside::check)
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Transformer;
+use super::unit::{Beside, UnitWork};
 use crate::engine::Visited;
 use crate::neurons::{Activity, LayerNeurons};
 use crate::stage::{StageTimes, Traffic};
@@ -49,6 +50,8 @@ pub struct Detail {
     pub traffic: Traffic,
     /// Time of decode by stage.
     pub times: StageTimes,
+    /// Work of a unit beside the cores.
+    pub unit: UnitWork,
 }
 
 /// The detailed totals of counters.
@@ -66,6 +69,8 @@ pub fn accumulate(total: &mut Counters, other: &Counters) {
     let mut sum = total.with(other, |one, other| one + other);
     sum.waited += other.waited;
     sum.detail.times.add(&other.detail.times);
+    sum.detail.unit =
+        total.detail.unit.with(&other.detail.unit, |one, other| one + other, |one, other| one + other);
     *total = sum;
 }
 
@@ -76,16 +81,19 @@ impl Counters {
         let mut since = self.with(earlier, |now, then| now - then);
         since.waited = self.waited.saturating_sub(earlier.waited);
         since.detail.times = self.detail.times.since(&earlier.detail.times);
+        let times = |now: Duration, then| now.saturating_sub(then);
+        since.detail.unit = self.detail.unit.with(&earlier.detail.unit, |now, then| now - then, times);
         since
     }
 
     /// Combines every number with the other's; times are `self`'s.
     fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
-        let Detail { activity, traffic, times } = &self.detail;
+        let Detail { activity, traffic, times, unit } = &self.detail;
         let detail = Detail {
             activity: activity.with(&other.detail.activity, of),
             traffic: traffic.with(&other.detail.traffic, of),
             times: *times,
+            unit: *unit,
         };
         Self {
             looked_up: of(self.looked_up, other.looked_up),
@@ -132,7 +140,8 @@ impl Transformer {
             ..self.traffic
         };
         let times = self.layers.feed_forward.clock.times();
-        let mut c = Counters { detail: Detail { activity, traffic, times }, ..Counters::default() };
+        let unit = self.compute.unit.as_ref().map(Beside::work).unwrap_or_default();
+        let mut c = Counters { detail: Detail { activity, traffic, times, unit }, ..Counters::default() };
         for layer in &self.layers.neurons {
             let (cache, neurons) = (layer.cache.counters(), layer.slice() as u64);
             c.looked_up += cache.requested * neurons;

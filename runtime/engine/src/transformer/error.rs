@@ -51,6 +51,12 @@ pub enum TransformerError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// A unit beside the cores has no memory left, or failed.
+    #[error("{source}")]
+    Unit {
+        /// The unit's words.
+        source: kernels::UnitError,
+    },
     /// A key that this container or machine does not support.
     #[error("the plan's {key} {problem}; make the plan again with `plan`")]
     Plan {
@@ -121,6 +127,7 @@ impl From<TransformerError> for Error {
             TransformerError::Context { position, context } => {
                 Self::Context { tokens: position + 1, context }
             }
+            TransformerError::Unit { source } => Self::Unit { source },
             TransformerError::Stopped => Self::Stopped,
         }
     }

@@ -1,10 +1,12 @@
 //! Products of matrices with the rows of a step or prompt; threads share the matrices' rows.
 
+use std::ops::Range;
+
 use super::{Compute, Phase};
 use crate::fetch::Fetcher;
 use crate::pool::Pool;
 use crate::products::{self, Inputs, form_for, pack_in_place, write_products};
-use kernels::{Form, Input, Kernels, Matrix, Packed};
+use kernels::{Input, Kernels, Matrix, Packed};
 
 /// Rows of matrices that are multiplied by all vectors while cached.
 const TOGETHER: usize = 16;
@@ -20,13 +22,12 @@ pub(super) fn multiply(
     spare: &mut [f32],
     out: (&mut [f32], usize),
 ) {
-    let Compute { pool, kernels, form, phase, cores: _ } = compute;
-    match phase {
+    match compute.phase {
         Phase::Decode => {
-            let x = Inputs::new(x, parts[0].columns, *form, words);
-            times(pool, fetcher, *kernels, parts, x, out);
+            let x = Inputs::new(x, parts[0].columns, compute.form, words);
+            times(&compute.pool, fetcher, compute.kernels, parts, x, out);
         }
-        Phase::Prefill => times_prompt(pool, *kernels, *form, parts, x, spare, out),
+        Phase::Prefill => times_prompt(compute, parts, x, spare, out),
     }
 }
 
@@ -72,24 +73,46 @@ pub(super) fn times(
 }
 
 /// Multiplies several matrices by many vectors: `out[row][first..] = [parts[0] x[row] | parts[1] x[row] |
-/// ...]`. Leaves the vectors packed; `spare` is as long as they are.
+/// ...]`. Leaves the vectors packed; `spare` is as long as they are. A unit computes its rows meanwhile, of the
+/// vectors before they are rounded.
 pub(super) fn times_prompt(
-    pool: &Pool,
-    kernels: &dyn Kernels,
-    form: Form,
+    compute: &Compute,
     parts: &[Matrix<'_>],
     x: &mut [f32],
     spare: &mut [f32],
     (out, first): (&mut [f32], usize),
 ) {
-    let (columns, count) = (parts[0].columns, parts.iter().map(|part| part.rows).sum::<usize>());
+    let Compute { pool, kernels, form, unit, .. } = compute;
+    let columns = parts[0].columns;
     let stride = out.len() / (x.len() / columns);
-    let form = form_for(form, parts.iter().map(|part| part.format));
+    let unit = unit.as_ref().filter(|unit| unit.begin(parts, x));
+    let form = form_for(*form, parts.iter().map(|part| part.format));
     let x: Packed<'_> = pack_in_place(pool, form, columns, x, spare);
-    let nothing: &mut [u8] = &mut [];
-    pool.share_columns_with(out, stride, first..first + count, nothing, products::ROWS, |out, _| {
-        write_products(kernels, |at| row_of(parts, at - first), x, out);
-    });
+    let here = |out: &mut [f32], range: Range<usize>| {
+        let nothing: &mut [u8] = &mut [];
+        pool.share_columns_with(out, stride, range, nothing, products::ROWS, |out, _| {
+            write_products(*kernels, |at| row_of(parts, at - first), x, out);
+        });
+    };
+    let Some(unit) = unit else {
+        return here(out, first..first + parts.iter().map(|part| part.rows).sum::<usize>());
+    };
+    // the first rows of each matrix, or the unit's
+    let of_each = |out: &mut [f32], theirs: bool| {
+        let mut at = first;
+        for part in parts {
+            let (cut, end) = (at + unit.rows_left(*part), at + part.rows);
+            let range = if theirs { cut..end } else { at..cut };
+            if !range.is_empty() {
+                here(out, range);
+            }
+            at = end;
+        }
+    };
+    of_each(out, false);
+    if !unit.finish(out, stride, first) {
+        of_each(out, true);
+    }
 }
 
 /// Row `at` of stacked matrices.

@@ -12,7 +12,7 @@ use super::heads::Heads;
 use super::matrices::multiply;
 use super::vectors::{add, as_rotations, norm_rows, post_normed};
 use super::{Phase, Transformer};
-use crate::attention::{Tiling, attend};
+use crate::attention::{Chosen, Tiling, attend, attend_chosen};
 use crate::convolution::convolve;
 use crate::delta_net::Net;
 use crate::kv::{At, Half};
@@ -32,8 +32,12 @@ impl Transformer {
                 let value = if attention.values_are_keys { Role::Key } else { Role::Value };
                 match latent {
                     None => {
-                        let parts = [Role::Query, Role::Key, value];
-                        let own = if attention.shares.is_some() { &parts[..1] } else { &parts };
+                        let parts = [Role::Query, Role::Key, value, Role::IndexerQuery, Role::IndexerKey];
+                        let own = match (attention.shares, attention.indexer) {
+                            (Some(_), _) => &parts[..1],
+                            (None, None) => &parts[..3],
+                            (None, Some(_)) => &parts[..],
+                        };
                         self.project(block, own, rows);
                         self.attention(block, rows);
                     }
@@ -125,7 +129,7 @@ impl Transformer {
         let (c, w) = (&self.config, &self.weights);
         let (a, place) = (c.attention(block), self.kept.at[block]);
         let (query, kv) = (a.query_width(), a.own_kv_width());
-        let stride = a.projected_width();
+        let (stride, own) = (a.projected_width(), a.own_projected_width());
         let projections = &mut self.buffers.projections[..rows * stride];
         let rotations: &[Rotation] = as_rotations(&mut self.buffers.rotations);
         let (pairs, rotary) = (self.turns.pairs, a.rope.map(|rope| &self.turns.rotaries[rope]));
@@ -134,7 +138,7 @@ impl Transformer {
         for (row, values) in projections.chunks_exact_mut(stride).enumerate() {
             let (At { sequence, position }, rotations) =
                 (self.kept.rows[row], &rotations[(first + row) * pairs..][..pairs]);
-            heads.prepare(values, position, rotations, &mut self.buffers.attended);
+            heads.prepare(&mut values[..own], position, rotations, &mut self.buffers.attended);
             if a.shares.is_some() {
                 continue;
             }
@@ -142,11 +146,27 @@ impl Transformer {
             self.kept.kv.store(sequence, place, Half::Key, position, key);
             self.kept.kv.store(sequence, place, Half::Value, position, value);
         }
+        let sees_all = self.choose(block, rows);
+        let (c, w) = (&self.config, &self.weights);
+        let a = c.attention(block);
+        let projections = &self.buffers.projections[..rows * stride];
         let attended = &mut self.buffers.attended[..rows * query];
         let order = if self.compute.phase == Phase::Decode { Tiling::OneByOne } else { Tiling::Tiles };
         let sinks = w.values(block, Role::Sinks);
-        let (pool, kernels) = (&self.compute.pool, self.compute.kernels);
-        attend(pool, kernels, a, sinks, &self.kept.kv, place, &self.kept.rows, projections, order, attended);
+        let (pool, kernels, kept) = (&self.compute.pool, self.compute.kernels, &self.kept.kv);
+        // rows before any choice, then the others
+        let at = &self.kept.rows;
+        let (all, some) = attended.split_at_mut(sees_all * query);
+        if sees_all > 0 {
+            attend(pool, kernels, a, sinks, kept, place, &at[..sees_all], projections, order, all);
+        }
+        if let Some(indexer) = a.indexer.filter(|_| sees_all < rows) {
+            let blocks: &[u32] = bytemuck::cast_slice(&self.buffers.chosen[sees_all * indexer.blocks..]);
+            let chosen = Chosen { blocks, count: indexer.blocks, positions: indexer.positions };
+            let projections = &projections[sees_all * stride..];
+            attend_chosen(pool, kernels, a, kept, place, &at[sees_all..], projections, chosen, some);
+        }
+        let attended = &mut self.buffers.attended[..rows * query];
         if a.gate {
             let gates = projections.chunks_exact(stride).map(|row| &row[query + 2 * kv..]);
             for (attended, gates) in attended.chunks_exact_mut(query).zip(gates) {

@@ -117,11 +117,9 @@ impl Transformer {
         let (x, out) = (&mut self.buffers.normed[..elements], &mut self.buffers.block_output[..elements]);
         let (shared, has_norms) = (described.shared_neurons, described.shared_norms);
         // a shared expert with the same input does not depend on the routed ones
-        let beside =
-            shared.filter(|_| !has_norms && self.compute.phase == Phase::Decode).and_then(|neurons| {
-                let means = (&self.compute.pool, self.compute.kernels, self.compute.form);
-                Resident::of(c, &self.weights, means, block, SHARED, neurons)
-            });
+        let beside = shared
+            .filter(|_| !has_norms && self.compute.phase == Phase::Decode)
+            .and_then(|neurons| Resident::of(c, &self.weights, &self.compute, block, SHARED, neurons));
         let (here, after) = self.layers.neurons[layer..].split_at_mut(1);
         let (here, after) = (&mut here[0], after.first());
         match self.compute.phase {
@@ -208,8 +206,8 @@ impl Transformer {
     /// Adds a network that is always in memory to the block's output; overwrites its input.
     fn add_resident(&mut self, block: usize, roles: [Role; 3], count: usize, rows: usize) {
         let elements = rows * self.config.width;
-        let means = (&self.compute.pool, self.compute.kernels, self.compute.form);
-        let Some(network) = Resident::of(&self.config, &self.weights, means, block, roles, count) else {
+        let network = Resident::of(&self.config, &self.weights, &self.compute, block, roles, count);
+        let Some(network) = network else {
             return;
         };
         let (x, out) = (&mut self.buffers.normed[..elements], &mut self.buffers.block_output[..elements]);

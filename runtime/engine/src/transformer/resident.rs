@@ -5,11 +5,11 @@
 
 use crate::fetch::Fetcher;
 use crate::model::config::{Config, Role};
-use crate::pool::Pool;
 use crate::products::Inputs;
 use crate::weights::Weights;
-use kernels::{Activation, Form, Kernels};
+use kernels::Activation;
 
+use super::compute::Compute;
 use super::matrices::{times, times_prompt};
 use super::vectors::{add, post_normed};
 
@@ -18,9 +18,7 @@ use super::vectors::{add, post_normed};
 pub(super) struct Resident<'a> {
     config: &'a Config,
     weights: &'a Weights,
-    pool: &'a Pool,
-    kernels: &'a dyn Kernels,
-    form: Form,
+    compute: &'a Compute,
     block: usize,
     /// Gate, up and down.
     roles: [Role; 3],
@@ -36,14 +34,14 @@ impl<'a> Resident<'a> {
     pub(super) fn of(
         config: &'a Config,
         weights: &'a Weights,
-        (pool, kernels, form): (&'a Pool, &'a dyn Kernels, Form),
+        compute: &'a Compute,
         block: usize,
         roles: [Role; 3],
         count: usize,
     ) -> Option<Self> {
         let network = config.blocks[block].feed_forward.as_ref()?;
         let (activation, cutoff) = (network.activation, network.gate_cutoff);
-        Some(Self { config, weights, pool, kernels, form, block, roles, activation, cutoff, count })
+        Some(Self { config, weights, compute, block, roles, activation, cutoff, count })
     }
 
     /// Computes the factor of each row's output.
@@ -53,7 +51,7 @@ impl<'a> Resident<'a> {
         };
         let weights = crate::delta_net::as_row(weights);
         for (gate, x) in gates.iter_mut().zip(x.chunks_exact(self.config.width)) {
-            *gate = 1.0 / (1.0 + (-self.kernels.dot(weights, x)).exp());
+            *gate = 1.0 / (1.0 + (-self.compute.kernels.dot(weights, x)).exp());
         }
     }
 
@@ -88,23 +86,24 @@ impl<'a> Resident<'a> {
         gates: &mut [f32],
         room: &mut [f32],
     ) {
-        let Self { weights, pool, kernels, form, block, count, .. } = *self;
+        let Self { weights, compute, block, count, .. } = *self;
+        let Compute { pool, kernels, form, .. } = compute;
         let (width, rows, [gate, up, down]) = (self.config.width, gates.len(), self.roles);
         self.gates(x, gates);
         let gated = if self.activation.is_gated() { gate } else { up };
         let matrices = [gated, up].map(|role| weights.matrix(block, role));
         let matrices = &matrices[2 - self.inputs()..];
         let (out, values) = room.split_at_mut(rows * width);
-        let inputs = Inputs::new(x, width, form, words);
-        times(pool, fetcher, kernels, matrices, inputs, (&mut values[..rows * self.inputs() * count], 0));
+        let inputs = Inputs::new(x, width, *form, words);
+        times(pool, fetcher, *kernels, matrices, inputs, (&mut values[..rows * self.inputs() * count], 0));
         self.activate(values, rows);
-        let inputs = Inputs::new(&values[..rows * count], count, form, words);
-        times(pool, fetcher, kernels, &[weights.matrix(block, down)], inputs, (out, 0));
+        let inputs = Inputs::new(&values[..rows * count], count, *form, words);
+        times(pool, fetcher, *kernels, &[weights.matrix(block, down)], inputs, (out, 0));
     }
 
     /// [`Self::decode`] for a prompt's rows; the output replaces `x`.
     pub(super) fn prefill(&self, x: &mut [f32], gates: &mut [f32], room: &mut [f32]) {
-        let Self { weights, pool, kernels, form, block, count, .. } = *self;
+        let Self { weights, compute, block, count, .. } = *self;
         let (width, rows, [gate, up, down]) = (self.config.width, gates.len(), self.roles);
         // compute gates before the input is packed
         self.gates(x, gates);
@@ -114,18 +113,11 @@ impl<'a> Resident<'a> {
         // for gates and ups, or for ups and their packed copy
         let values = &mut values[..rows * 2 * count];
         let each = self.inputs() * count;
-        times_prompt(
-            pool,
-            kernels,
-            form,
-            &matrices[2 - self.inputs()..],
-            x,
-            packed,
-            (&mut values[..rows * each], 0),
-        );
+        let matrices = &matrices[2 - self.inputs()..];
+        times_prompt(compute, matrices, x, packed, (&mut values[..rows * each], 0));
         self.activate(values, rows);
         let (values, spare) = values.split_at_mut(rows * count);
-        times_prompt(pool, kernels, form, &[weights.matrix(block, down)], values, spare, (x, 0));
+        times_prompt(compute, &[weights.matrix(block, down)], values, spare, (x, 0));
     }
 
     /// Adds a network's output to the block's; `spare` is as long.

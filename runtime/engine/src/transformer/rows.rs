@@ -29,6 +29,8 @@ pub(super) struct Buffers {
     pub(super) own_inputs: Slab<f32>,
     /// Residual streams, `[rows, streams, width]`; empty where there is one.
     pub(super) streams: Slab<f32>,
+    /// Blocks of positions that attention has chosen and their scores, `[rows, 2, blocks]`; empty where it sees all.
+    pub(super) chosen: Slab<f32>,
 }
 
 /// All buffers of the engine for some rows.
@@ -73,6 +75,7 @@ impl Rows {
             rotations,
             own_inputs,
             streams,
+            chosen,
             router,
             values,
             sums,
@@ -90,6 +93,7 @@ impl Rows {
                 rotations,
                 own_inputs,
                 streams,
+                chosen,
             },
             of_neurons: NeuronRows { router, values, sums, members: members.cast(), gathered },
         }
@@ -98,8 +102,17 @@ impl Rows {
     /// The memory that the buffers were cut from.
     pub(super) fn whole(self) -> Slab<f32> {
         let Self { buffers, of_neurons } = self;
-        let Buffers { residual, normed, block_output, projections, attended, rotations, own_inputs, streams } =
-            buffers;
+        let Buffers {
+            residual,
+            normed,
+            block_output,
+            projections,
+            attended,
+            rotations,
+            own_inputs,
+            streams,
+            chosen,
+        } = buffers;
         let NeuronRows { router, values, sums, members, gathered } = of_neurons;
         [
             normed,
@@ -109,6 +122,7 @@ impl Rows {
             rotations,
             own_inputs,
             streams,
+            chosen,
             router,
             values,
             sums,

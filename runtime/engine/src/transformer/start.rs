@@ -97,7 +97,7 @@ impl Transformer {
         let kv = KeyValues::new(
             kv_region,
             stored_in(plan.quality.kv()),
-            config.storing().map(|attention| (attention.kv_heads, attention.head_width)),
+            config.kept_heads(),
             plan.context.tokens as usize,
         );
         let kv = if config.latent().is_some() { kv.of_keys() } else { kv };
@@ -135,7 +135,14 @@ impl Transformer {
         Ok(Self {
             stop: Stops { engine: stop, ..Stops::default() },
             lock,
-            compute: Compute { kernels, form, pool: Pool::new(&cores[0])?, cores, phase: Phase::Decode },
+            compute: Compute {
+                kernels,
+                form,
+                pool: Pool::new(&cores[0])?,
+                cores,
+                phase: Phase::Decode,
+                unit: None,
+            },
             prompt: PromptRoom { chunk, sizes: a.prompt, of_decode: None },
             fetcher: Fetcher::new(device, io_buffers, plan.read.gap_bytes, look_ahead, sizes.steps),
             traffic: Traffic::default(),

@@ -1,6 +1,5 @@
 //! Plans with the same quality keys give the same bits, and dense ones the reference's numbers.
 
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use plans::memory::{
 use plans::model::LevelKind;
 use plans::plan::Speculation;
 use plans::{PAGE_BYTES, Policy};
+use platform::affinity::CoreSet;
 
 use std::fs::File;
 
@@ -54,6 +54,7 @@ mod slices;
 mod soak;
 mod together;
 mod ungated;
+pub(crate) mod unit;
 
 use rounded::{Rounding, What};
 
@@ -502,8 +503,7 @@ fn dense_logits(source: &SourceModel<'_>, container: &Container) -> Vec<Vec<f32>
 
 /// Plans that differ in everything but quality, with all back ends and cache policies.
 fn all_knobs(backends: &[Backend]) -> Vec<Knobs> {
-    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-    let two: Vec<u32> = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
+    let two: Vec<u32> = CoreSet::current().unwrap().cores().into_iter().take(2).collect();
     let mut all = vec![
         Knobs::default(),
         Knobs { cores: two.clone(), hot: 96, cold: 0, ..Knobs::default() },
@@ -1001,7 +1001,7 @@ fn a_row_of_the_embedding_that_changes_under_us_is_named_and_the_others_are_read
         start(&container, &plan(&container, "dense", &Knobs { embedding_rows: true, ..Knobs::default() }));
     let fixed = container.directory.fixed.offset;
     let file = File::options().write(true).open(&container.path).unwrap();
-    file.write_all_at(&[0x7f], fixed + 17 * WIDTH as u64 * 4 + 9).unwrap();
+    platform::file::write_all_at(&file, &[0x7f], fixed + 17 * WIDTH as u64 * 4 + 9).unwrap();
     let [three, seventeen] = [3, 17].map(|token| [Token { token, sequence: 0, position: 0 }]);
     engine.decode(&three).unwrap();
     let message = engine.decode(&seventeen).map(<[f32]>::to_vec).unwrap_err().to_string();

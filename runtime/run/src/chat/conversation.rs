@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plans::output_file::OutputKind;
-use plans::page_cache;
+use platform::page_cache;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 

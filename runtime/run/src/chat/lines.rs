@@ -3,13 +3,12 @@
 //! Reading a line may block for ever, so a thread of its own reads. Meanwhile the program handles signals.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use platform::terminal::Settings;
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
@@ -52,7 +51,7 @@ pub(super) struct Lines {
     prompts: Sender<&'static str>,
     lines: Receiver<io::Result<Line>>,
     /// Settings of the terminal before the first line was edited.
-    terminal: Option<Termios>,
+    terminal: Option<Settings>,
     /// Bytes of a message, at most.
     most: usize,
 }
@@ -61,7 +60,7 @@ impl Lines {
     /// Lines of standard input, for messages of so many bytes at most. At a terminal, lines are edited, and lines of earlier conversations
     /// can be called back.
     pub(super) fn open(most: usize) -> Result<Self, Failure> {
-        let terminal = io::stdin().is_terminal().then(|| tcgetattr(io::stdin()).ok()).flatten();
+        let terminal = io::stdin().is_terminal().then(Settings::of_standard_input).flatten();
         let source = match &terminal {
             Some(_) => Source::Terminal(Box::new(Terminal::open().map_err(|error| {
                 failure(format!("cannot edit lines at this terminal: {error}; give them through a pipe"))
@@ -124,7 +123,7 @@ impl Lines {
     fn restore(&self) {
         if let Some(terminal) = &self.terminal {
             // the end of pasting in brackets, too; a terminal that has gone needs neither
-            let _ = tcsetattr(io::stdin(), OptionalActions::Now, terminal);
+            terminal.restore();
             let _ = io::stderr().write_all(b"\x1b[?2004l\n");
         }
     }
@@ -229,7 +228,7 @@ impl Terminal {
 /// Appends what is new; only the user may read it.
 fn write_history(editor: &mut Editor<Completion, FileHistory>, path: &Path) -> rustyline::Result<()> {
     if let Some(folder) = path.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        platform::file::create_private_folder(folder)?;
     }
     editor.append_history(path)
 }

@@ -27,7 +27,6 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use rustix::net::sockopt;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -140,9 +139,7 @@ impl Door {
         let listener = TcpListener::bind(address).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
         // connections have the listener's; the system doubles them, for its own books
-        sockopt::set_socket_recv_buffer_size(&listener, SOCKET_BYTES.0 / 2)
-            .and_then(|()| sockopt::set_socket_send_buffer_size(&listener, SOCKET_BYTES.1 / 2))
-            .map_err(|error| cannot(error.into()))?;
+        platform::socket::set_buffers(&listener, SOCKET_BYTES.0 / 2, SOCKET_BYTES.1 / 2).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
         let (stop, stopped) = oneshot::channel();
@@ -217,12 +214,8 @@ async fn accept(listener: TcpListener, served: Shared, mut stopped: oneshot::Rec
 }
 
 /// Has the system break off with a client that is no longer there and has not said so.
-fn watch(stream: &tokio::net::TcpStream, patience: Duration) -> rustix::io::Result<()> {
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, STILL_THERE)?;
-    sockopt::set_tcp_keepintvl(stream, STILL_THERE)?;
-    sockopt::set_tcp_keepcnt(stream, ASKED_AGAIN)?;
-    sockopt::set_tcp_user_timeout(stream, patience.as_millis() as u32)
+fn watch(stream: &tokio::net::TcpStream, patience: Duration) -> io::Result<()> {
+    platform::socket::watch(stream, STILL_THERE, ASKED_AGAIN, patience)
 }
 
 /// A path whose requests are answered in an interface.

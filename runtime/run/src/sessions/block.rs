@@ -6,11 +6,11 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use flashplan::Error;
-use rustix::fs::{Advice, OFlags, fadvise};
+use platform::file::open_unfollowed;
+use platform::page_cache::forget;
 
 const MAGIC: &[u8; 8] = b"flashkv\n";
 /// Bytes of a key, and of the hash at the end.
@@ -129,7 +129,7 @@ impl Block<'_> {
     /// Opens a file that should be this block's: of the right size, and with the right beginning. Nothing is waited for, and no
     /// link is followed.
     pub(super) fn read(&self, path: &Path) -> Result<Hashed, Problem> {
-        let file = match open(path) {
+        let file = match open_unfollowed(path) {
             Ok(file) => file,
             Err(_) if path.is_symlink() => return Err(Problem::Special),
             Err(error) => return Err(error.into()),
@@ -190,22 +190,11 @@ pub(super) fn begins_as_one(path: &Path) -> io::Result<bool> {
         return Ok(false);
     }
     let mut magic = [0; MAGIC.len()];
-    match open(path)?.read_exact(&mut magic) {
+    match open_unfollowed(path)?.read_exact(&mut magic) {
         Ok(()) => Ok(magic == *MAGIC),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Opens a file to be read. Nothing is waited for, and no link is followed.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-    File::options().read(true).custom_flags(flags).open(path)
-}
-
-/// The page cache needs it no more: what it holds counts against the limit of a control group.
-fn forget(file: &File) {
-    let _ = fadvise(file, 0, None, Advice::DontNeed);
 }
 
 #[cfg(test)]

@@ -2,13 +2,12 @@
 //! block does is counted or removed.
 
 use std::collections::BinaryHeap;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use platform::file::{create_private_folder, set_used};
 
 use super::block::{self, Block, Hashed, Problem};
 
@@ -29,7 +28,7 @@ pub(super) struct Folder {
 impl Folder {
     /// The folder, made for its owner alone if there is none; it can be written to.
     pub(super) fn open(path: &Path, bytes_max: u64) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        create_private_folder(path)?;
         let folder = Self { path: path.to_owned(), bytes_max };
         folder.part().map(drop)?;
         Ok(folder)
@@ -54,11 +53,8 @@ impl Folder {
 
     /// Notes when the block was used; whether it is there.
     pub(super) fn touch(&self, block: &Block<'_>, used: SystemTime) -> bool {
-        let since = used.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let time = Timespec { tv_sec: since.as_secs() as i64, tv_nsec: since.subsec_nanos().into() };
-        let times = Timestamps { last_access: time, last_modification: time };
         // nothing is opened: it may be something that waits for others
-        match utimensat(CWD, self.path_of(block), &times, AtFlags::SYMLINK_NOFOLLOW) {
+        match set_used(&self.path_of(block), used) {
             Ok(()) => true,
             // without permission the file keeps its older time
             Err(_) => self.has(block),

@@ -91,7 +91,7 @@ fn write_index_part(
         };
         end = offset + bytes;
         tensors.push(TensorEntry { name, format, rows, columns, offset });
-        see(bytes)?;
+        see(matrix.bytes.len() as u64)?;
     }
     let bytes = end.next_multiple_of(PAGE_BYTES);
     hasher.update(&[0; PAGE_BYTES as usize][..(bytes - end) as usize]);

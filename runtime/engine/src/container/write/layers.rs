@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 
 use rayon::prelude::*;
 
@@ -191,7 +190,7 @@ pub(super) fn holds_layer(
     checksums.chunks(at_once).enumerate().all(|(first, checksums)| {
         let first = first * at_once;
         let bytes = &mut bytes[..checksums.len() * stride];
-        file.read_exact_at(bytes, offset + (first * stride) as u64).is_ok()
+        platform::file::read_exact_at(file, bytes, offset + (first * stride) as u64).is_ok()
             && bytes
                 .par_chunks(unit * stride)
                 .zip(checksums.par_chunks(unit))

@@ -1,10 +1,9 @@
 //! `qwen4exp`: as `qwen35moe`, with gated residual streams in place of norms and sums, and hashed n-grams in one
 //! block. Gates of delta nets are sigmoids.
 //!
-//! Attention is over blocks of positions that an indexer chooses. It chooses all while there are few, so the model
-//! is described with attention to all positions, and a context that long.
+//! Attention is over blocks of positions that an indexer chooses.
 
-use super::super::config::{Config, ConfigError, Mixer, Mixing, NGramHead, NGrams, Norms, Streams};
+use super::super::config::{Config, ConfigError, Indexer, Mixer, Mixing, NGramHead, NGrams, Norms, Streams};
 use super::{Keys, Names, qwen35};
 
 pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
@@ -18,33 +17,25 @@ pub(super) fn read(k: &Keys<'_>) -> (Config, Names) {
     let rank = k.size("hyper_connection.low_rank");
     config.streams =
         Some(Streams { count: k.size("hyper_connection.count"), mixing: Mixing::Gated { rank } });
-    config.context = config.context.min(attended(k, &config));
+    add_indexers(k, &mut config);
     config.ngrams = ngrams(k, &config);
-    let parts = ["q_proj", "k_proj", "q_norm", "k_norm"];
-    let attention = (0..config.blocks.len()).filter(|&block| config.blocks[block].attention().is_some());
-    let of_block = |block| parts.map(|part| format!("blk.{block}.indexer.{part}.weight"));
-    let unused = attention.flat_map(of_block).collect();
-    (config, Names { output_norm: Some("output_hc_norm.weight"), others: Vec::new(), unused, ..names })
+    (config, Names { output_norm: Some("output_hc_norm.weight"), others: Vec::new(), ..names })
 }
 
-/// Positions that attention sees without a choice: all blocks that the indexer may choose, and of the
-/// incomplete one behind them.
-fn attended(k: &Keys<'_>, config: &Config) -> usize {
-    // the indexer's shapes, which choosing all does not need
-    for key in ["attention.indexer.head_count", "attention.indexer.key_length"] {
-        k.size(key);
-    }
-    let budget = k.size("attention.indexer.top_k") as u64;
+/// Gives every attention its indexer.
+fn add_indexers(k: &Keys<'_>, config: &mut Config) {
+    let (heads, width) = (k.size("attention.indexer.head_count"), k.size("attention.indexer.key_length"));
+    let budget = k.size("attention.indexer.top_k");
     let blocks = k.wholes("attention.compress_ratios", config.blocks.len()).unwrap_or_default();
-    let blocks = blocks.into_iter().zip(&config.blocks).filter(|(_, block)| block.attention().is_some());
-    let seen = blocks.map(|(positions, _)| match positions {
-        0 => {
-            k.refuse_value("attention.compress_ratios", "numbers above 0 of blocks with attention");
-            1
+    for (block, positions) in config.blocks.iter_mut().zip(blocks) {
+        let Some(Mixer::Attention(attention)) = &mut block.mixer else { continue };
+        let positions = usize::try_from(positions).unwrap_or(usize::MAX);
+        if positions == 0 || !budget.is_multiple_of(positions) {
+            k.refuse_value("attention.compress_ratios", "divisors of `attention.indexer.top_k`");
+            return;
         }
-        positions => (budget / positions).saturating_add(1).saturating_mul(positions) - 1,
-    });
-    seen.min().map_or(usize::MAX, |seen| usize::try_from(seen.max(1)).unwrap_or(usize::MAX))
+        attention.indexer = Some(Indexer { heads, width, positions, blocks: budget / positions });
+    }
 }
 
 /// The n-grams of the block that has them, if one has.

@@ -41,6 +41,9 @@ pub struct Attention {
     /// query rows in one matrix.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gate: bool,
+    /// The choice of positions that attention sees; absent if it sees all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub indexer: Option<Indexer>,
     /// Latent attention: all heads share one short stored vector. Absent if keys and values are projected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latent: Option<Latent>,
@@ -77,6 +80,48 @@ pub struct Latent {
     /// Whether each head's result is multiplied by the sigmoid of a gate, made of the token's input.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gate: bool,
+}
+
+/// An indexer: chooses the blocks of neighbouring positions that a token's heads see. They also see the positions
+/// behind the last whole block.
+///
+/// ```text
+/// q = norm(query x), of each head, rotated;   k = key x                      kept: k of each position
+/// b = norm(mean of a block's k), rotated as the block's first position       kept at the block's last position
+/// chosen: the blocks with the highest sums over heads of max(q . b, 0)
+/// ```
+///
+/// The rotary embedding is the attention's.
+///
+/// *Source*: `DeepSeek`-AI, "`DeepSeek`-V3.2", 2025, for the idea; blocks and their mean are Qwen 4's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Indexer {
+    /// Heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub width: usize,
+    /// Positions of a block.
+    pub positions: usize,
+    /// Blocks that a token chooses at most.
+    pub blocks: usize,
+}
+
+impl Indexer {
+    /// Whole blocks that a token at `position` sees.
+    pub fn whole_blocks(&self, position: usize) -> usize {
+        (position + 1) / self.positions
+    }
+
+    /// Whether a token at `position` sees only a part of the positions before it.
+    pub fn chooses(&self, position: usize) -> bool {
+        self.whole_blocks(position) > self.blocks
+    }
+
+    /// Width of a token's projections: queries, then the key.
+    pub fn projected_width(&self) -> usize {
+        (self.heads + 1) * self.width
+    }
 }
 
 /// The projections of attention with a bias.
@@ -209,6 +254,7 @@ impl Attention {
             values_are_keys: false,
             value_norm: false,
             gate: false,
+            indexer: None,
             latent: None,
         }
     }
@@ -237,12 +283,17 @@ impl Attention {
     /// vectors.
     pub fn projected_width(&self) -> usize {
         match &self.latent {
-            None => self.query_rows() + 2 * self.own_kv_width(),
+            None => self.own_projected_width() + self.indexer.map_or(0, |indexer| indexer.projected_width()),
             Some(latent) => {
                 let queries = latent.query_rank.unwrap_or(self.heads * latent.query_width());
                 queries + latent.gates(self.heads) + self.head_width
             }
         }
+    }
+
+    /// Width of a token's queries, gates, keys and values, without an indexer's.
+    pub fn own_projected_width(&self) -> usize {
+        self.query_rows() + 2 * self.own_kv_width()
     }
 
     /// Width of the output matrix's input.

@@ -1,8 +1,8 @@
 //! Checks that a description's numbers are usable and consistent.
 
 use super::{
-    Attention, Block, Config, ConfigError, DeltaNet, Gating, Latent, Mixer, Mixing, NGramHead, NGrams, Norms,
-    Rope, RopeScaling, Router, RouterInput, StateSpace, Streams,
+    Attention, Block, Config, ConfigError, DeltaNet, Gating, Indexer, Latent, Mixer, Mixing, NGramHead,
+    NGrams, Norms, Rope, RopeScaling, Router, RouterInput, StateSpace, Streams,
 };
 
 /// The most experts of a token; more than any model uses.
@@ -84,6 +84,9 @@ impl Config {
                 None => {}
                 Some(Mixer::Attention(attention)) => {
                     problems.attention(attention, &self.ropes);
+                    if let Some(indexer) = attention.indexer {
+                        problems.indexer(indexer, attention, &self.ropes, self.streams.is_some());
+                    }
                     problems.shared(layer, attention, &self.blocks);
                     problems.latent(attention, self.width, &self.ropes);
                     if self.attentions().any(|other| other.latent != attention.latent) {
@@ -263,6 +266,32 @@ impl Problems {
         if block.mixer.is_none() || !alternates {
             let rule = "a branch beside its mixer needs several residual streams".to_owned();
             self.contradiction("the layer of a block", layer, rule);
+        }
+    }
+
+    /// Checks the sizes of an indexer, and refuses what hides positions in another way.
+    fn indexer(&mut self, indexer: Indexer, a: &Attention, ropes: &[Rope], has_streams: bool) {
+        self.sizes(&[
+            ("the number of an indexer's heads", indexer.heads, 1 << 10),
+            ("the width of an indexer's head", indexer.width, 1 << 12),
+            ("the positions of an indexer's block", indexer.positions, 1 << 12),
+            ("the blocks that an indexer chooses", indexer.blocks, 1 << 12),
+        ]);
+        let rotated = a.rope.and_then(|rope| ropes.get(rope)).map_or(0, |rope| rope.width);
+        if !indexer.width.is_multiple_of(2) || rotated > indexer.width {
+            let rule = format!("it must be even, and {rotated} values are rotated");
+            self.contradiction("the width of an indexer's head", indexer.width, rule);
+        }
+        if indexer.width.saturating_mul(4) > a.query_width() {
+            let rule =
+                format!("all queries have {} values, of which it is at most a quarter", a.query_width());
+            self.contradiction("the width of an indexer's head", indexer.width, rule);
+        }
+        if !has_streams || a.window.is_some() || a.sinks || a.shares.is_some() || a.latent.is_some() {
+            let rule =
+                "attention with an indexer has several streams, and no window, sinks, latent or shared keys"
+                    .to_owned();
+            self.contradiction("the number of an indexer's heads", indexer.heads, rule);
         }
     }
 

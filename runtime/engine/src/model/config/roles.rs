@@ -58,6 +58,14 @@ pub enum Role {
     KeyNorm,
     /// Each head's sink score.
     Sinks,
+    /// Queries of an indexer.
+    IndexerQuery,
+    /// The key of an indexer.
+    IndexerKey,
+    /// The norm of an indexer's queries.
+    IndexerQueryNorm,
+    /// The norm of the means of an indexer's keys.
+    IndexerKeyNorm,
     /// The output projection of attention.
     AttentionOutput,
     /// The bias of attention's output.
@@ -242,6 +250,10 @@ impl Role {
             Self::QueryNorm => "attn_q_norm.weight",
             Self::KeyNorm => "attn_k_norm.weight",
             Self::Sinks => "attn_sinks.weight",
+            Self::IndexerQuery => "indexer.q_proj.weight",
+            Self::IndexerKey => "indexer.k_proj.weight",
+            Self::IndexerQueryNorm => "indexer.q_norm.weight",
+            Self::IndexerKeyNorm => "indexer.k_norm.weight",
             Self::AttentionOutput => "attn_output.weight",
             Self::AttentionOutputBias => "attn_output.bias",
             Self::QueryDown => "attn_q_a.weight",
@@ -328,6 +340,8 @@ impl Role {
                 | Self::HeadGates
                 | Self::Key
                 | Self::Value
+                | Self::IndexerQuery
+                | Self::IndexerKey
                 | Self::AttentionOutput
                 | Self::ConvolutionInput
                 | Self::ConvolutionOutput
@@ -364,6 +378,12 @@ impl Role {
                 | Self::OutputGateUp
         );
         !is_matrix
+    }
+
+    /// Whether it is a matrix that a chunk's vectors meet as a whole, in one product: of no head, stream or expert, and no router.
+    pub fn meets_chunks(self) -> bool {
+        let in_pieces = matches!(self, Self::KeyUp | Self::ValueUp | Self::StreamsJoin | Self::Router);
+        !self.is_plain() && !in_pieces
     }
 
     /// Whether it has one value for each neuron, in the neurons' order.
@@ -534,6 +554,7 @@ fn of_own_input(own: usize, width: usize) -> [Possible; 5] {
 
 fn of_attention(a: &Attention, width: usize) -> Vec<Possible> {
     let (query, rows, kv, stores) = (a.query_width(), a.query_rows(), a.kv_width(), a.shares.is_none());
+    let (heads, indexer) = a.indexer.map_or((0, 0), |indexer| (indexer.heads, indexer.width));
     let norm_of = |of_all: usize| if a.norm == Some(HeadNorm::Head) { a.head_width } else { of_all };
     vec![
         (true, Role::Query, rows, width),
@@ -545,6 +566,10 @@ fn of_attention(a: &Attention, width: usize) -> Vec<Possible> {
         (a.norm.is_some(), Role::QueryNorm, 1, norm_of(query)),
         (stores && a.norm.is_some(), Role::KeyNorm, 1, norm_of(kv)),
         (a.sinks, Role::Sinks, 1, a.heads),
+        (a.indexer.is_some(), Role::IndexerQuery, heads * indexer, width),
+        (a.indexer.is_some(), Role::IndexerKey, indexer, width),
+        (a.indexer.is_some(), Role::IndexerQueryNorm, 1, indexer),
+        (a.indexer.is_some(), Role::IndexerKeyNorm, 1, indexer),
         (true, Role::AttentionOutput, width, query),
         (a.biases.output, Role::AttentionOutputBias, 1, width),
     ]

@@ -515,7 +515,6 @@ fn one_changed_byte_anywhere_makes_no_panic() {
 
 #[test]
 fn text_is_valid_where_the_file_changes_while_it_is_read() {
-    use std::os::unix::fs::FileExt as _;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Long enough for a change to fall between a check and a later use.
@@ -531,7 +530,7 @@ fn text_is_valid_where_the_file_changes_while_it_is_read() {
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 for byte in [b"\xff", b"b"] {
-                    file.as_file().write_all_at(byte, last).unwrap();
+                    platform::file::write_all_at(file.as_file(), byte, last).unwrap();
                 }
             }
         });

@@ -4,6 +4,7 @@
 
 use super::*;
 
+mod beside;
 mod cases;
 
 use cases::{
@@ -130,6 +131,11 @@ impl Case {
         }
         writer.bytes()
     }
+}
+
+/// A model whose attention chooses four blocks of two positions.
+pub(super) fn of_chosen_blocks() -> Vec<u8> {
+    QWEN4EXP.file()
 }
 
 /// Tolerance relative to the logits' root mean square: sums of 64 to 96 products in another order, in two

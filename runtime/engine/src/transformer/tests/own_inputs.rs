@@ -104,7 +104,7 @@ fn a_row_that_changes_under_us_is_named_and_the_others_are_read_on() {
     let table = &container.directory.per_layer_rows.as_ref().unwrap().table;
     let file = File::options().write(true).open(&container.path).unwrap();
     let row_bytes = table.format.row_bytes(table.columns) as u64;
-    file.write_all_at(&[0x7f], table.offset + 17 * row_bytes + 9).unwrap();
+    platform::file::write_all_at(&file, &[0x7f], table.offset + 17 * row_bytes + 9).unwrap();
     let [three, seventeen] = [3, 17].map(|token| [Token { token, sequence: 0, position: 0 }]);
     engine.decode(&three).unwrap();
     let message = engine.decode(&seventeen).map(<[f32]>::to_vec).unwrap_err().to_string();

@@ -191,20 +191,20 @@ fn pieces_survive_what_a_device_may_do_and_damage_is_named() {
     let file = File::options().read(true).write(true).open(&container.path).unwrap();
     for (neuron, offset) in within {
         let (at, mut byte) = (d.layer_offsets[1] + slice + offset, [0]);
-        file.read_exact_at(&mut byte, at).unwrap();
-        file.write_all_at(&[!byte[0]], at).unwrap();
+        platform::file::read_exact_at(&file, &mut byte, at).unwrap();
+        platform::file::write_all_at(&file, &[!byte[0]], at).unwrap();
         let mut engine = start(&container, &plan);
         let message = match decode(&mut engine) {
             Err(error) => error.to_string(),
             Ok(_) => engine.prefill(&rows(&TOKENS), None).unwrap_err().to_string(),
         };
         assert!(message.contains(&format!("neuron {} of layer 1", 512 + neuron)), "{message}");
-        file.write_all_at(&byte, at).unwrap();
+        platform::file::write_all_at(&file, &byte, at).unwrap();
     }
     // pinned neurons are verified at start
     let file_bytes = std::fs::read(&container.path).unwrap();
     let at = d.layer_offsets[0] + 256 * (d.stored(0).bundle.gate_bytes + d.stored(0).bundle.up_bytes);
-    file.write_all_at(&[!file_bytes[at as usize]], at).unwrap();
+    platform::file::write_all_at(&file, &[!file_bytes[at as usize]], at).unwrap();
     let pinned = super::plan(&container, "dense", &Knobs { hot: 256, cold: 0, ..knobs });
     let message = Transformer::start(&container, &pinned, StopHandle::default()).unwrap_err().to_string();
     assert!(message.contains("neuron 0 of layer 0"), "{message}");

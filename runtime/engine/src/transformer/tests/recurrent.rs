@@ -1,8 +1,10 @@
 //! Layers with a recurrent state: the bits do not depend on how a sequence was built.
 
+use super::architectures::of_chosen_blocks;
 use super::*;
 
-/// Containers of models with each kind of state, with golden logits.
+/// Containers of models with each kind of state: those with golden logits, and one whose attention chooses blocks
+/// from the end of the prompt on.
 fn with_models(of: impl Fn(&Container)) {
     for name in ["lfm2", "lfm2moe", "qwen35", "qwen35moe", "nemotron_h_moe", "kimi-linear", "bailingmoe3"] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/golden/architectures");
@@ -10,6 +12,11 @@ fn with_models(of: impl Fn(&Container)) {
         let folder = tempfile::tempdir().unwrap();
         of(&container(folder.path(), &source));
     }
+    let (bytes, folder) = (of_chosen_blocks(), tempfile::tempdir().unwrap());
+    let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+    let (_, indexer) = source.config().indexers().next().unwrap();
+    assert!(!indexer.chooses(8) && [9, 10, 11].into_iter().all(|position| indexer.chooses(position)));
+    of(&container(folder.path(), &source));
 }
 
 fn knobs(chunk: u32, sequences: u32) -> Knobs {

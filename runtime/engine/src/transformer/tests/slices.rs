@@ -285,8 +285,8 @@ fn slices_survive_what_a_device_may_do_and_damage_is_named() {
     let at = sliced.directory.layer_offsets[1] + sliced.directory.bundle.span(rank, Part::Whole).offset;
     let file = File::options().read(true).write(true).open(&sliced.path).unwrap();
     let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[!byte[0]], at).unwrap();
+    platform::file::read_exact_at(&file, &mut byte, at).unwrap();
+    platform::file::write_all_at(&file, &[!byte[0]], at).unwrap();
     let plan = planned(0);
     let mut engine = start(&sliced, &plan);
     let message = match decode(&mut engine) {

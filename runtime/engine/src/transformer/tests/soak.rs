@@ -48,8 +48,7 @@ fn soak(tokens: usize) {
     let container = container(folder.path(), &source);
     let neurons = container.neurons() as u32;
     let backend = *backends(&container).last().unwrap();
-    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-    let cores = (0..1024).filter(|&core| allowed.is_set(core as usize)).take(2).collect();
+    let cores = CoreSet::current().unwrap().cores().into_iter().take(2).collect();
     let common = Knobs { context: CONTEXT as u32, buffer_bytes: 65536, ..Knobs::default() };
     let tight = Knobs {
         cores,

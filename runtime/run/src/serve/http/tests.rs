@@ -398,6 +398,8 @@ fn an_answer_keeps_its_charge_until_its_client_has_it_or_is_gone() {
 
 #[test]
 fn the_system_watches_over_connections() {
+    use rustix::net::sockopt;
+
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     runtime.block_on(async {

@@ -612,7 +612,8 @@ pub(super) const QWEN35: Case = Case {
     ..NONE
 };
 
-/// [`QWEN35`] with experts, two gated residual streams, and n-grams in the first layer that begin anew behind token 5.
+/// [`QWEN35`] with experts, two gated residual streams, n-grams in the first layer that start again after token 5.
+/// In the last layer, attention to four blocks of two positions.
 pub(super) const QWEN4EXP: Case = Case {
     name: "qwen4exp",
     architecture: "qwen4exp",
@@ -626,8 +627,8 @@ pub(super) const QWEN4EXP: Case = Case {
             .u32(&key("hyper_connection.low_rank"), 32)
             .u32(&key("attention.indexer.head_count"), 2)
             .u32(&key("attention.indexer.key_length"), 16)
-            .u32(&key("attention.indexer.top_k"), 32)
-            .array(&key("attention.compress_ratios"), 5, 2, &[0, 0, 0, 0, 4, 0, 0, 0])
+            .u32(&key("attention.indexer.top_k"), 8)
+            .array(&key("attention.compress_ratios"), 5, 2, &[0, 0, 0, 0, 2, 0, 0, 0])
             .array(&key("ple.layers"), 5, 1, &[0; 4])
             .u32(&key("ple.ngram_size"), 3)
             .u32(&key("ple.heads_per_ngram"), 2)
@@ -642,6 +643,10 @@ pub(super) const QWEN4EXP: Case = Case {
         ("attn_q.weight", &[64, 128]),
         ("attn_q_norm.weight", &[16]),
         ("attn_k_norm.weight", &[16]),
+        ("indexer.q_proj.weight", &[64, 2 * 16]),
+        ("indexer.k_proj.weight", &[64, 16]),
+        ("indexer.q_norm.weight", &[16]),
+        ("indexer.k_norm.weight", &[16]),
         ("ffn_gate_shexp.weight", &[64, 80]),
         ("ffn_up_shexp.weight", &[64, 80]),
         ("ffn_down_shexp.weight", &[80, 64]),

@@ -2,40 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{read, read_trimmed};
+use super::proc::{read, read_trimmed};
+use crate::types::MemoryGroup;
 
 /// The least value of version 1 that means no limit.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
-/// The control group that limits this process's memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemoryGroup {
-    /// 1 or 2.
-    pub version: u32,
-    /// The group's folder.
-    pub folder: PathBuf,
-    /// The smallest limit from the group up to the root, if any.
-    pub limit_bytes: Option<u64>,
-}
-
-impl MemoryGroup {
-    /// Bytes that the group holds now, page cache and kernel memory included.
-    pub fn usage_bytes(&self) -> Option<u64> {
-        let file = if self.version == 1 { "memory.usage_in_bytes" } else { "memory.current" };
-        super::read_number(&self.folder.join(file))
-    }
-
-    /// The group's peak; version 2 has it since Linux 5.19.
-    pub fn peak_bytes(&self) -> Option<u64> {
-        let file = if self.version == 1 { "memory.max_usage_in_bytes" } else { "memory.peak" };
-        super::read_number(&self.folder.join(file))
-    }
-}
-
 /// Finds the memory control group of this process, with `/proc` and `/sys` under `root`.
 ///
 /// `None` if there is none, or this process cannot see its mount.
-pub fn memory_group(root: &Path) -> Option<MemoryGroup> {
+pub(super) fn memory_group(root: &Path) -> Option<MemoryGroup> {
     let groups = read(root, "/proc/self/cgroup").ok()?;
     let mounts = read(root, "/proc/self/mountinfo").ok()?;
     // `4:memory:/a/b` where version 1 has the memory controller, `0::/a/b` for version 2

@@ -2,28 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{MachineError, gib, read, read_number, read_trimmed};
+use super::proc::{read, read_number, read_trimmed};
+use crate::error::MachineError;
+use crate::types::Disk;
 
 /// The most nested device mappers; more than a phone's encryption over its integrity check.
 const LAYERS_MAX: usize = 8;
-
-/// A file system and its block device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Disk {
-    /// The file system's kind, e.g. `ext4`.
-    pub file_system: String,
-    /// Model of the block device, or its name; without a device the file system's kind.
-    pub model: String,
-    /// Size of the whole block device in bytes; without a device the file system's.
-    pub size_bytes: u64,
-}
-
-impl Disk {
-    /// `Samsung SSD 990 PRO, 1863 GiB`.
-    pub(super) fn describe(&self) -> String {
-        format!("{}, {} GiB", self.model, gib(self.size_bytes))
-    }
-}
 
 /// The disk that holds `path`.
 pub(super) fn disk(root: &Path, path: &Path) -> Result<Disk, MachineError> {
@@ -43,6 +27,20 @@ pub(super) fn disk(root: &Path, path: &Path) -> Result<Disk, MachineError> {
     let described = device.and_then(|folder| describe(&folder));
     let (model, size_bytes) = described.unwrap_or_else(|| (kind.clone(), space.f_blocks * space.f_frsize));
     Ok(Disk { file_system: kind, model, size_bytes })
+}
+
+/// A short name of the disk under a folder: the block device's, or the file system's kind where there is none.
+pub(super) fn name(root: &Path, folder: &Path) -> Option<String> {
+    let stat = rustix::fs::stat(folder).ok()?;
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let device = device_folder(root, major, minor);
+    let device = device.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    device.or_else(|| {
+        let mounts = read(root, "/proc/self/mountinfo").ok()?;
+        let number = format!("{major}:{minor}");
+        let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
+        Some(mount.split_once(" - ")?.1.split(' ').next()?.to_owned())
+    })
 }
 
 /// The name of a file system by its number in `statfs`.

@@ -2,46 +2,13 @@
 
 use std::path::Path;
 
-use super::{MachineError, read, read_number, read_trimmed};
+use super::proc::{read, read_number, read_trimmed};
+use crate::error::MachineError;
+use crate::types::{Core, CoreClass};
 
 /// Cores within this share of their class's fastest are equal: selected cores of one kind are often allowed a
 /// slightly higher clock.
 const SAME_SPEED_MIN: f64 = 0.9;
-/// The capacity of the fastest core in the kernel's units.
-const CAPACITY_FULL: u32 = 1024;
-
-/// A core as the scheduler counts it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Core {
-    /// The core's number.
-    pub id: u32,
-    /// The hardware threads of the physical core, this one included; one without SMT.
-    pub siblings: Vec<u32>,
-}
-
-/// Cores of equal speed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CoreClass {
-    /// `big`, `mid`, `little`, or `core` where all are equal.
-    pub name: String,
-    /// One hardware thread of every physical core first, then the second ones.
-    pub cores: Vec<Core>,
-    /// Relative capacity, 1024 for the fastest.
-    pub capacity: u32,
-    /// Highest clock in MHz, never the current one; 0 if unknown.
-    pub clock_mhz: u32,
-}
-
-impl CoreClass {
-    /// `4 x 2600 MHz`, or `4 x unknown MHz`.
-    pub(super) fn describe(&self) -> String {
-        match self.clock_mhz {
-            0 => format!("{} x unknown MHz", self.cores.len()),
-            clock => format!("{} x {clock} MHz", self.cores.len()),
-        }
-    }
-}
-
 /// The processor's name: on x86 from `/proc/cpuinfo`; on ARM the chip (`Hardware`, older kernels), the device
 /// tree's model, or implementer and part numbers.
 pub(super) fn cpu_model(root: &Path) -> Result<String, MachineError> {
@@ -97,8 +64,8 @@ pub(super) fn classes(root: &Path, allowed: &[u32]) -> Vec<CoreClass> {
         if classes.is_empty() || (speeds[at] as f64) < first_speed as f64 * SAME_SPEED_MIN {
             first_speed = speeds[at];
             let capacity = match fastest {
-                0 => CAPACITY_FULL,
-                fastest => (first_speed * u64::from(CAPACITY_FULL)).div_ceil(fastest) as u32,
+                0 => CoreClass::CAPACITY_FULL,
+                fastest => (first_speed * u64::from(CoreClass::CAPACITY_FULL)).div_ceil(fastest) as u32,
             };
             classes.push(CoreClass { name: String::new(), cores: Vec::new(), capacity, clock_mhz: 0 });
         }
@@ -111,33 +78,29 @@ pub(super) fn classes(root: &Path, allowed: &[u32]) -> Vec<CoreClass> {
             class.cores.push(Core { id: ids[at], siblings });
         }
     }
-    let count = classes.len();
-    for (index, class) in classes.iter_mut().enumerate() {
-        class.name = class_name(index, count);
-        let thread = |core: &Core| core.siblings.iter().position(|&id| id == core.id);
-        class.cores.sort_by_key(|core| (thread(core), core.id));
-    }
+    CoreClass::finish(&mut classes);
     classes
 }
 
-fn class_name(index: usize, count: usize) -> String {
-    match (index, count) {
-        (_, 1) => "core".to_owned(),
-        (0, _) => "big".to_owned(),
-        (index, count) if index + 1 == count => "little".to_owned(),
-        (_, 3) => "mid".to_owned(),
-        (index, _) => format!("mid{index}"),
-    }
-}
-
 /// The largest cache of core 0, in bytes; 0 if unknown.
-pub fn cache_bytes(root: &Path) -> u64 {
+pub(super) fn cache_bytes(root: &Path) -> u64 {
     let sizes = |index: u32| {
         let path = root.join(format!("sys/devices/system/cpu/cpu0/cache/index{index}/size"));
         let text = std::fs::read_to_string(path).ok()?;
-        plans::size::parse(text.trim()).ok()
+        kibibytes(text.trim())
     };
     (0..8).filter_map(sizes).max().unwrap_or(0)
+}
+
+/// A size of a cache, `32K` or `8M`, in bytes.
+fn kibibytes(text: &str) -> Option<u64> {
+    let unit = match text.as_bytes().last()? {
+        b'K' => 1 << 10,
+        b'M' => 1 << 20,
+        b'G' => 1 << 30,
+        _ => return text.parse().ok(),
+    };
+    text[..text.len() - 1].parse::<u64>().ok()?.checked_mul(unit)
 }
 
 /// Parses `0-3,6`; ignores invalid parts.

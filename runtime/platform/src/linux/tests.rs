@@ -1,7 +1,10 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use std::path::Path;
+
 use super::*;
+use crate::machine::{CoreClass, CpuTimes, gib};
 
 /// A root folder with these files.
 fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -102,10 +105,10 @@ fn the_processor_is_named_by_chip_or_board_before_its_parts() {
 fn a_missing_proc_is_an_error_that_names_the_file() {
     let empty = root(&[]);
     assert!(cores::cpu_model(empty.path()).unwrap_err().to_string().contains("proc/cpuinfo"));
-    assert!(memory::ram(empty.path()).unwrap_err().to_string().contains("proc/meminfo"));
-    assert_eq!(memory_group(empty.path()), None);
+    assert!(ram::ram(empty.path()).unwrap_err().to_string().contains("proc/meminfo"));
+    assert_eq!(cgroup::memory_group(empty.path()), None);
     let wrong = root(&[("proc/meminfo", "MemFree: 5 kB\n")]);
-    assert!(memory::ram(wrong.path()).unwrap_err().to_string().contains("MemTotal"));
+    assert!(ram::ram(wrong.path()).unwrap_err().to_string().contains("MemTotal"));
 }
 
 #[test]
@@ -114,9 +117,9 @@ fn ram_and_footprint_are_read_in_bytes() {
         ("proc/meminfo", "MemTotal:       24684092 kB\nMemFree: 5 kB\nMemAvailable:   23973960 kB\n"),
         ("proc/self/status", "Name:\tx\nVmHWM:\t    1768 kB\nVmRSS:\t    1000 kB\nVmPTE:\t      40 kB\n"),
     ]);
-    assert_eq!(memory::ram(root.path()).unwrap(), (24_684_092 << 10, 23_973_960 << 10));
+    assert_eq!(ram::ram(root.path()).unwrap(), (24_684_092 << 10, 23_973_960 << 10));
     assert_eq!(gib(24_684_092 << 10), 24);
-    let footprint = memory::footprint_of(root.path(), "/proc/self/status").unwrap();
+    let footprint = ram::footprint_of(root.path(), "/proc/self/status").unwrap();
     assert_eq!((footprint.resident_bytes, footprint.peak_bytes()), (1000 << 10, 1808 << 10));
 }
 
@@ -133,7 +136,7 @@ fn the_smallest_limit_up_the_tree_counts_in_version_1() {
         ("odd place/memory/outer/inner/memory.usage_in_bytes", "4096\n"),
         ("odd place/unified/cgroup.procs", ""),
     ]);
-    let group = memory_group(root.path()).unwrap();
+    let group = cgroup::memory_group(root.path()).unwrap();
     assert_eq!((group.version, group.limit_bytes), (1, Some(2 << 30)));
     assert_eq!(group.usage_bytes(), Some(4096));
     assert_eq!(group.peak_bytes(), None);
@@ -150,7 +153,7 @@ fn the_smallest_limit_up_the_tree_counts_in_version_2() {
         ("sys/fs/cgroup/user.slice/a:b.scope/memory.max", "3221225472\n"),
         ("sys/fs/cgroup/user.slice/a:b.scope/memory.current", "8192\n"),
     ]);
-    let group = memory_group(root.path()).unwrap();
+    let group = cgroup::memory_group(root.path()).unwrap();
     assert_eq!((group.version, group.limit_bytes, group.usage_bytes()), (2, Some(1 << 30), Some(8192)));
     assert!(group.folder.ends_with("a:b.scope"), "{group:?}");
 }
@@ -166,7 +169,7 @@ fn a_container_that_sees_only_its_own_group_uses_the_mount_itself() {
             ),
             ("sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n"),
         ]);
-        assert_eq!(memory_group(root.path()).unwrap().limit_bytes, Some(512 << 20), "{path}");
+        assert_eq!(cgroup::memory_group(root.path()).unwrap().limit_bytes, Some(512 << 20), "{path}");
     }
 }
 
@@ -186,56 +189,46 @@ fn a_partition_under_encryption_is_its_disk() {
     fs::remove_file(slaves.join("none")).unwrap();
     symlink("../../../../ufs/block/sda/sda17", slaves.join("sda17")).unwrap();
     symlink("../../devices/virtual/block/dm-5", root.path().join("sys/dev/block/253:5")).unwrap();
-    let folder = storage::device_folder(root.path(), 253, 5).unwrap();
-    let (model, size_bytes) = storage::describe(&folder).unwrap();
+    let folder = disk::device_folder(root.path(), 253, 5).unwrap();
+    let (model, size_bytes) = disk::describe(&folder).unwrap();
     assert_eq!((model.as_str(), gib(size_bytes)), ("KLUEG8UHDC-B0E1", 238));
-    assert_eq!(storage::device_folder(root.path(), 1, 1), None);
+    assert_eq!(disk::device_folder(root.path(), 1, 1), None);
 }
 
 #[test]
 fn a_mount_is_found_by_its_deepest_point() {
     let mounts = "20 1 0:5 / / rw - ext4 /dev/sda1 rw\n21 1 0:6 /@home /home rw - btrfs /dev/nvme0n1p2 rw\n";
-    let source = |path| storage::mount_source(mounts, Path::new(path)).unwrap();
+    let source = |path| disk::mount_source(mounts, Path::new(path)).unwrap();
     assert_eq!(source("/home/me/model"), Path::new("/dev/nvme0n1p2"));
     assert_eq!(source("/homes"), Path::new("/dev/sda1"));
 }
 
-#[test]
-fn this_machine_is_the_same_twice() {
-    let here = || Machine::here(Path::new("/")).unwrap();
-    let (first, second) = (here(), here());
-    assert_eq!(first.identity(), second.identity());
-    assert!(!first.allowed_classes().is_empty());
-    assert!(first.identity().ram_gib <= gib(first.ram_bytes + (1 << 29)));
-    assert!(footprint(None).unwrap().peak_bytes() > 0);
-    assert!(Machine::here(Path::new("/no/such/folder")).unwrap_err().to_string().contains("/no/such/folder"));
-}
-
-fn times(stat: &str, own: &str) -> Option<CpuTimes> {
-    CpuTimes::read(root(&[("proc/stat", stat), ("proc/self/stat", own)]).path())
+fn times_of(stat: &str, own: &str) -> Option<CpuTimes> {
+    times::read(root(&[("proc/stat", stat), ("proc/self/stat", own)]).path())
 }
 
 #[test]
 fn time_that_is_neither_idle_nor_ours_belongs_to_others() {
     let own = "7 (a b) c) R 1 2 3 4 5 6 7 8 9 10 30 20 0 0";
-    let before = times("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1\n", "7 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0").unwrap();
+    let before =
+        times_of("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1\n", "7 (x) R 1 2 3 4 5 6 7 8 9 10 0 0 0").unwrap();
     // 60 of users, 30 of the system, 10 stolen; 50 of all are ours
-    let after = times("cpu  60 0 30 90 10 0 0 10 0 0\n", own).unwrap();
+    let after = times_of("cpu  60 0 30 90 10 0 0 10 0 0\n", own).unwrap();
     assert_eq!(after, CpuTimes { all: 200.0, idle: 100.0, own: 50.0, stolen: 10.0 });
     assert_eq!(before.others_until(after), 0.25);
     assert_eq!(after.others_until(after), 0.0);
     assert_eq!((before.stolen_until(after), after.stolen_until(after)), (0.05, 0.0));
-    assert_eq!(times("nonsense", own), None);
+    assert_eq!(times_of("nonsense", own), None);
 }
 
 #[test]
 fn the_largest_cache_is_found_and_none_is_zero() {
     let root = tempfile::tempdir().unwrap();
-    assert_eq!(cache_bytes(root.path()), 0);
+    assert_eq!(cores::cache_bytes(root.path()), 0);
     for (index, size) in [(0, "32K\n"), (3, "480M\n")] {
         let folder = root.path().join(format!("sys/devices/system/cpu/cpu0/cache/index{index}"));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("size"), size).unwrap();
     }
-    assert_eq!(cache_bytes(root.path()), 480 << 20);
+    assert_eq!(cores::cache_bytes(root.path()), 480 << 20);
 }

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::path::Path;
 
-use plans::page_cache;
 use rustix::mm::{Advice, madvise};
 
-use super::read;
+use super::proc::read;
+use crate::page_cache;
 
 /// Freed blocks of at least this size return to the system, as does the heap's free end.
 #[cfg(target_env = "gnu")]

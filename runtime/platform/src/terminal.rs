@@ -1,0 +1,3 @@
+//! The terminal at standard input.
+
+pub use crate::system::terminal::Settings;
