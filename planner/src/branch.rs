@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 use plans::plan::Objective;
 
@@ -21,7 +20,7 @@ use crate::split::{Found, NEVER, Wanted};
 pub const OPEN: i64 = 256;
 /// Configurations that are bounded where prompts are limited, and splits that are closed, at most, once a plan is known.
 const LIMITED_MAX: usize = 512;
-const CLOSED_MAX: usize = 32;
+const CLOSED_MAX: usize = 16;
 /// Configurations and prompts that are tried before all others where prompts are limited.
 const TRIES_MAX: usize = 16;
 
@@ -71,7 +70,8 @@ impl Pricing<'_> {
 
     /// [`Self::fastest`] where it is known what would be without limits on prompts.
     pub fn fastest_beside(&self, free: &Fastest, regions: i64) -> Option<Fastest> {
-        let simple = self.simple(regions);
+        let known = self.known.borrow().clone().filter(|known| known.regions <= regions);
+        let simple = self.simple(regions).or(known);
         let most = simple.as_ref().map_or(NEVER, |simple| simple.ticks);
         self.as_fast_as_free(free, regions, most).or_else(|| self.searched(regions, false, simple))
     }
@@ -147,16 +147,16 @@ impl Pricing<'_> {
                 break;
             }
             priced += 1;
-            let of_split = if any { Wanted::Any } else { Wanted::Bound };
-            let (found, least) = self.candidate(config, regions, wanted.get(), of_split);
-            open.insert((least.max(bound), any, config));
+            let (found, least) = self.candidate(config, regions, wanted.get(), Wanted::Bound);
+            open.insert((least.max(bound), false, config));
             incumbent = found.or(incumbent);
             wanted.set(self.wanted(incumbent.as_ref()));
         }
         loop {
             let next = open.iter().find(|(_, closed, _)| !closed).copied();
             let Some((bound, _, config)) = next.filter(|(bound, ..)| *bound <= wanted.get()) else { break };
-            if limited && incumbent.is_some() && closed >= CLOSED_MAX {
+            let closed_max = if incumbent.is_some() { CLOSED_MAX } else { 4 * CLOSED_MAX };
+            if any && incumbent.is_some() || limited && closed >= closed_max {
                 break;
             }
             closed += 1;
@@ -223,7 +223,10 @@ impl Pricing<'_> {
                 Some(high) => low + (high - low) / 2,
             };
             match self.any(middle) {
-                Some(found) => high = Some(found.regions.min(middle)),
+                Some(found) => {
+                    high = Some(found.regions.min(middle));
+                    self.known.replace(Some(found));
+                }
                 None if middle == regions => return None,
                 None => (low, step) = (middle, 2 * step),
             }
@@ -242,7 +245,7 @@ impl Pricing<'_> {
             .into_iter()
             .try_fold(0, |most, pinned| Some(pinned?.max(most)))?;
         let relaxation = self.space.relaxation(self.space.node_of(config));
-        let own = Relaxation { curve: Rc::clone(&relaxation.curve), serial: self.serial(config) - 1 };
+        let own = relaxation.with_serial(self.serial(config) - 1);
         let room = self.room(config, regions);
         match self.question.limits.objective {
             Objective::Speed => self.bound(room, pinned, &own),
@@ -258,7 +261,7 @@ impl Pricing<'_> {
         }
         let bytes = match self.time_max {
             None => relaxation.curve.corners[0].0,
-            Some(most) => relaxation.curve.reaching(most + 1 - relaxation.serial)? - 1,
+            Some(most) => relaxation.bytes_least(most + 1 - relaxation.serial, pinned)? - 1,
         };
         (bytes <= all).then(|| regions - room.bytes + room.tables + bytes.max(room.rows + pinned))
     }

@@ -13,7 +13,6 @@ use crate::offer::{loss, offer};
 use crate::presolve::Presolve;
 use crate::problem::{FACTS, LIMITS, LOSS, SPEED};
 use crate::question::{Limits, MIN_PREFILL, Question};
-use crate::split::CHOICES_MAX;
 
 /// No plan satisfies the limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +70,7 @@ pub fn explain(question: &Question<'_>, space: &Presolve<'_>) -> Result<Infeasib
     let undecided = search.undecided() + given_up;
     if open > 0 {
         sentences.push(format!(
-            "that there is none is not proven: {open} configurations were given up after {CHOICES_MAX} partial choices each, and one of them may keep the limits"
+            "that there is none is not proven: {open} configurations were given up, and one of them may keep the limits"
         ));
     } else if undecided > 0 {
         sentences.push(format!(

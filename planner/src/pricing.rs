@@ -1,6 +1,6 @@
 //! A space under limits: the price of every configuration in ticks, its memory in bytes, and its exact split.
 
-use std::rc::Rc;
+use std::cell::RefCell;
 
 use plans::model::Level;
 use plans::{Backend, Policy};
@@ -19,7 +19,7 @@ use crate::relax::Relaxation;
 use crate::room::Room;
 use crate::rules::Prompt;
 use crate::space::Configuration;
-use crate::split::{Budget, CHOICES_MAX, Found, Item, NEVER, Wanted, split};
+use crate::split::{Budget, Found, Item, NEVER, Wanted, split};
 
 /// A space under limits, in ticks and bytes.
 #[derive(Debug)]
@@ -35,6 +35,8 @@ pub struct Pricing<'a> {
     pub time_max: Option<i64>,
     /// The limits on prompts.
     pub limited: PromptLimits<'a>,
+    /// A plan that keeps the limits and was found on the way.
+    pub(crate) known: RefCell<Option<Candidate>>,
 }
 
 impl<'a> Pricing<'a> {
@@ -55,6 +57,7 @@ impl<'a> Pricing<'a> {
             tick_seconds,
             time_max: question.limits.speed_min.map(slowest),
             limited: PromptLimits::new(question, space),
+            known: RefCell::default(),
         }
     }
 
@@ -159,7 +162,7 @@ impl<'a> Pricing<'a> {
     pub(crate) fn bound(&self, room: Room, pinned: i64, relaxation: &Relaxation) -> Option<i64> {
         let [all, beside] = room.budgets();
         // a curve's value is rounded up
-        let ticks = relaxation.serial + relaxation.curve.at(all)? - 1;
+        let ticks = relaxation.serial + relaxation.layers_least(all, pinned)? - 1;
         let kept = pinned <= beside && self.time_max.is_none_or(|most| ticks <= most);
         kept.then_some(ticks)
     }
@@ -167,7 +170,7 @@ impl<'a> Pricing<'a> {
     /// Ticks of a token that no split of a configuration can be below; `None` where the limits cannot be kept.
     pub fn bound_of(&self, config: Configuration, regions: i64) -> Option<i64> {
         let relaxation = self.space.relaxation(self.space.node_of(config));
-        let own = Relaxation { curve: Rc::clone(&relaxation.curve), serial: self.serial(config) - 1 };
+        let own = relaxation.with_serial(self.serial(config) - 1);
         self.bound(self.room(config, regions), 0, &own)
     }
 
@@ -207,7 +210,7 @@ impl<'a> Pricing<'a> {
         }
         kinds.iter_mut().for_each(|items| keep_within(items, curve.price(all), gap));
         let mut items: Vec<Vec<Item>> = options.kind_of.iter().map(|&kind| kinds[kind].clone()).collect();
-        let mut budget = Budget { room, prompts: [NEVER; 2], choices_max: CHOICES_MAX };
+        let mut budget = Budget { room, prompts: [NEVER; 2], choices_max: self.limited.choices_max() };
         for (k, prompt) in self.limited.ticks(config).into_iter().enumerate() {
             budget.prompts[k] = prompt.most;
             for (items, ticks) in items.iter_mut().zip(&prompt.layers) {

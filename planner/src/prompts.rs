@@ -11,12 +11,15 @@ use crate::cost::PromptPrice;
 use crate::question::{PromptLimit, Question};
 use crate::rules::Prompt;
 use crate::space::{Configuration, Space};
-use crate::split::NEVER;
+use crate::split::{CHOICES_MAX, NEVER};
 
 /// Parts of the time of a prompt that is limited.
 const PROMPT_TICKS: f64 = (1u64 << 40) as f64;
 /// Ticks of prompts that are kept, at most: 16 MiB.
 const PROMPT_TICKS_KEPT: usize = (16 << 20) / size_of::<i64>();
+
+/// Partial choices of a split that are looked at where prompts are limited: more find hardly anything better, and take twice as long.
+const LIMITED_CHOICES_MAX: usize = CHOICES_MAX >> 1;
 
 /// A level, the price of a prompt, and its place among the limits.
 type LimitedPrompt = (usize, *const PromptPrice, usize);
@@ -58,6 +61,11 @@ impl<'a> PromptLimits<'a> {
     /// Whether no prompt is limited.
     pub fn is_empty(&self) -> bool {
         self.question.limits.prompts_max.is_empty()
+    }
+
+    /// Partial choices of a split that are looked at, at most.
+    pub(crate) fn choices_max(&self) -> usize {
+        if self.is_empty() { CHOICES_MAX } else { LIMITED_CHOICES_MAX }
     }
 
     /// The price of a prompt.

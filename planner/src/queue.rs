@@ -106,7 +106,7 @@ where
         for compute in space.computes_of(node) {
             let rows = options.computes[compute].embedding_rows;
             let serial = (options.computes[compute].serial / space.tick_seconds) as i64;
-            let own = Relaxation { curve: Rc::clone(&relaxation.curve), serial };
+            let own = relaxation.with_serial(serial);
             for &(prompt, pinned) in (self.prompts)(node.level, read, rows).iter() {
                 let config = Configuration { level: node.level, compute, read, prompt };
                 let room = space.room(self.device, config, self.regions);

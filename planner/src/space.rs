@@ -85,6 +85,8 @@ pub struct Space<'a> {
     pub tick_seconds: f64,
     /// Per level: which reads and which cores are relaxed together.
     pub groups: Vec<Groups>,
+    /// Whether prompts are limited, and relaxations have prices of pinned bytes.
+    pub limits_prompts: bool,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
 }
 
@@ -173,6 +175,7 @@ impl<'a> Space<'a> {
             groups: options.iter().map(Groups::of).collect(),
             options,
             prompts: rules::prompts(question),
+            limits_prompts: !question.limits.prompts_max.is_empty(),
             prompt_prices: RefCell::default(),
         }
     }

@@ -12,8 +12,7 @@ pub const CLOSE: i64 = 1024;
 const REPAIRS_PER_LAYER: usize = 4;
 /// A bound is lowered by such a share, whatever was rounded.
 pub(super) const SURE: f64 = 1e-9;
-/// What sums of priced limits may be off by, as a share: at high prices that is more than all ticks, and such a bound says
-/// nothing.
+/// Rounding of sums of priced limits, as a share. At high prices that is more than all ticks, and such a bound says nothing.
 pub(super) const ROUNDING: f64 = 1e-12;
 
 /// One caching one layer.
