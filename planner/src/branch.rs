@@ -10,10 +10,10 @@ use crate::layers::Cached;
 use crate::presolve::Effort;
 use crate::pricing::Pricing;
 use crate::queue::Queue;
-use crate::relax::{self, Relaxation};
+use crate::relax::Relaxation;
 use crate::room::{Need, Room};
 use crate::simple_rule::{self, Simple};
-use crate::space::{Configuration, Node};
+use crate::space::Configuration;
 use crate::split::{Found, NEVER, Wanted};
 
 /// Optimality gap of a search, as one part in so many of the incumbent: configurations that cannot be better by more are pruned.
@@ -25,29 +25,6 @@ const CLOSED_MAX: usize = 16;
 const TRIES_MAX: usize = 16;
 
 impl Pricing<'_> {
-    /// Configurations in the order of what `bound` says of them, as long as that is at most `wanted`.
-    fn queue<'q>(
-        &'q self,
-        regions: i64,
-        first: impl Fn(Node) -> i64,
-        bound: impl Fn(Room, i64, &Relaxation) -> Option<i64> + 'q,
-        wanted: &'q Cell<i64>,
-    ) -> impl Iterator<Item = (i64, Configuration)> + 'q {
-        let prompts = |level, read, embedding_rows| self.limited.useful(level, read, embedding_rows);
-        Queue::new(self.space, (self.question.device, regions), prompts, (first, bound), wanted)
-    }
-
-    /// Configurations in the order of their bounds on ticks.
-    fn by_time<'q>(
-        &'q self,
-        regions: i64,
-        wanted: &'q Cell<i64>,
-    ) -> impl Iterator<Item = (i64, Configuration)> + 'q {
-        let computing = |node| relax::computing(self.space, node);
-        let bound = |room, pinned, relaxation: &Relaxation| self.bound(room, pinned, relaxation);
-        self.queue(regions, computing, bound, wanted)
-    }
-
     /// The fastest plan within so many bytes; `None` where no configuration keeps the limits. It is no slower than the simple
     /// rule within the same limits.
     pub fn fastest(&self, regions: i64) -> Option<Fastest> {
@@ -56,8 +33,7 @@ impl Pricing<'_> {
             let free = Pricing::new(&question, self.space).fastest(regions)?;
             return self.fastest_beside(&free, regions);
         }
-        let key = (regions, self.time_max);
-        self.space.found(key, || self.searched(regions, false, self.simple(regions)))
+        self.searched(regions, false, self.simple(regions))
     }
 
     /// A plan within so many bytes that keeps the limits; `None` where no configuration does.
@@ -128,7 +104,7 @@ impl Pricing<'_> {
                 .any(|(_, config)| self.limited.may(config, regions));
         }
         let wanted = Cell::new(self.time_max.unwrap_or(NEVER));
-        self.by_time(regions, &wanted).next().is_none()
+        Queue::new(self, Objective::Speed, regions, &wanted).next().is_none()
     }
 
     /// [`Self::fastest`] by branch and bound, one plan being known; with `any` the first plan that keeps the limits.
@@ -141,7 +117,7 @@ impl Pricing<'_> {
         let mut open: BTreeSet<(i64, bool, Configuration)> = BTreeSet::new();
         let (mut left_out, mut priced, mut closed) = (NEVER, 0, 0);
         let wanted = Cell::new(self.wanted(incumbent.as_ref()));
-        for (bound, config) in self.by_time(regions, &wanted) {
+        for (bound, config) in Queue::new(self, Objective::Speed, regions, &wanted) {
             if incumbent.is_some() && (any || limited && priced >= LIMITED_MAX) {
                 left_out = bound;
                 break;
@@ -209,10 +185,8 @@ impl Pricing<'_> {
     /// The fewest bytes of regions, at most `regions`, within which a plan keeps the other limits: a lower bound, and the bytes
     /// of a plan.
     pub fn smallest(&self, regions: i64) -> Option<(i64, i64)> {
-        let bound =
-            |room, pinned, relaxation: &Relaxation| self.smallest_bound(regions, room, pinned, relaxation);
         let wanted = Cell::new(regions);
-        let (bound, _) = self.queue(regions, |_| 0, bound, &wanted).next()?;
+        let (bound, _) = Queue::new(self, Objective::Memory, regions, &wanted).next()?;
         let undecided = self.space.work().undecided;
         let (mut low, mut least, mut high) = (bound - 1, bound, None::<i64>);
         let mut step = (bound / OPEN).max(1);
@@ -246,15 +220,22 @@ impl Pricing<'_> {
             .try_fold(0, |most, pinned| Some(pinned?.max(most)))?;
         let relaxation = self.space.relaxation(self.space.node_of(config));
         let own = relaxation.with_serial(self.serial(config) - 1);
-        let room = self.room(config, regions);
-        match self.question.limits.objective {
-            Objective::Speed => self.bound(room, pinned, &own),
-            Objective::Memory => self.smallest_bound(regions, room, pinned, &own),
-        }
+        let objective = self.question.limits.objective;
+        self.least(objective, regions, self.room(config, regions), pinned, &own)
     }
 
-    /// A lower bound on regions; `None` where the limits cannot be kept.
-    fn smallest_bound(&self, regions: i64, room: Room, pinned: i64, relaxation: &Relaxation) -> Option<i64> {
+    /// A lower bound of an objective in such a room, with at least so many bytes of pinned neurons; `None` where the limits cannot be kept.
+    pub(crate) fn least(
+        &self,
+        objective: Objective,
+        regions: i64,
+        room: Room,
+        pinned: i64,
+        relaxation: &Relaxation,
+    ) -> Option<i64> {
+        if objective == Objective::Speed {
+            return self.bound(room, pinned, relaxation);
+        }
         let [all, beside] = room.budgets();
         if beside < pinned {
             return None;

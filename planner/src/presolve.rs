@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use plans::model::Level;
 
-use crate::candidate::Fastest;
 use crate::question::Question;
 use crate::relax::{Relaxation, relax};
 use crate::space::{Node, Space};
@@ -15,11 +14,8 @@ use crate::space::{Node, Space};
 /// Rounds of the master problem.
 const ROUNDS_MAX: usize = 32;
 
-/// Relaxations that are kept, at most: of some 10 KiB each.
-const KEPT_MAX: usize = 8192;
-
-/// A search's bytes of regions and the most ticks of a token: all that a space leaves open.
-type SearchKey = (i64, Option<i64>);
+/// Relaxations that are kept, at most: of some 10 KiB each, or 100 where prompts are limited.
+const KEPT_MAX: [usize; 2] = [8192, 1024];
 
 /// The work of searches, in numbers that depend on nothing but the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,7 +44,6 @@ pub struct Presolve<'a> {
     pub rounds_max: usize,
     /// Solved relaxations, up to [`KEPT_MAX`].
     relaxations: RefCell<HashMap<Node, Rc<Relaxation>>>,
-    fastest: RefCell<Vec<(SearchKey, Option<Fastest>)>>,
     work: Cell<Effort>,
 }
 
@@ -72,23 +67,7 @@ impl<'a> Presolve<'a> {
     }
 
     fn of(space: Space<'a>) -> Self {
-        Self {
-            space,
-            rounds_max: ROUNDS_MAX,
-            relaxations: RefCell::default(),
-            fastest: RefCell::default(),
-            work: Cell::default(),
-        }
-    }
-
-    /// What `search` finds, or has found.
-    pub fn found(&self, key: SearchKey, search: impl FnOnce() -> Option<Fastest>) -> Option<Fastest> {
-        if let Some((_, known)) = self.fastest.borrow().iter().find(|(known, _)| *known == key) {
-            return known.clone();
-        }
-        let found = search();
-        self.fastest.borrow_mut().push((key, found.clone()));
-        found
+        Self { space, rounds_max: ROUNDS_MAX, relaxations: RefCell::default(), work: Cell::default() }
     }
 
     /// What has been done up to now.
@@ -111,7 +90,7 @@ impl<'a> Presolve<'a> {
         let relaxation = Rc::new(relax(&self.space, node));
         self.count(Effort { relaxed: 1, ..Effort::default() });
         let mut known = self.relaxations.borrow_mut();
-        if known.len() < KEPT_MAX {
+        if known.len() < KEPT_MAX[usize::from(self.limits_prompts)] {
             known.insert(node, Rc::clone(&relaxation));
         }
         relaxation

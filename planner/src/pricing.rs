@@ -236,15 +236,12 @@ impl<'a> Pricing<'a> {
         worst: i64,
         wanted: Wanted,
     ) -> (Option<Candidate>, i64) {
-        let (serial, beside) = (self.serial(config), self.room(config, regions).budgets()[1]);
-        if !self.limited.may(config, regions) || self.limited.is_refused(config, beside) {
+        let serial = self.serial(config);
+        if !self.limited.may(config, regions) {
             return (None, worst + 1);
         }
         let Some((items, budget)) = self.layers(config, regions, worst) else { return (None, worst + 1) };
         let Some(split) = split(&items, &budget, Some(worst + 1 - serial), wanted) else {
-            if worst >= NEVER {
-                self.limited.refuse(config, beside);
-            }
             return (None, worst + 1);
         };
         let fastest = serial + split.fastest;

@@ -3,13 +3,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use planner::branch::OPEN;
 use planner::presolve::Presolve;
 use planner::question::DIGITS;
 use planner::request::resolve;
-use planner::space::Space;
 use planner::split::CLOSE;
 use planner::{Answer, Inputs, Solved, plan};
 use plans::model::{Level, LevelKind};
@@ -450,33 +448,6 @@ fn a_limit_on_prompts_costs_a_device_of_many_cores_little_more_than_one_of_few()
         let (few, many) = (speed(&few), speed(&many));
         assert!(many >= 0.98 * few, "{limit} {prefill}: {many} of {few}");
     }
-}
-
-/// What ways of reading share is worked out once, and is what each would have by itself.
-#[test]
-fn reads_that_ways_share_are_those_of_each_alone() {
-    let (_, phone) = profile(PHONE);
-    let (mut alike, mut buffers_matter) = (0, 0);
-    for (inputs, every) in [(crate::small::inputs(3), 1), (crate::slices::mixture(32), 1), (phone, 50)] {
-        let request = request(8 << 30);
-        let question = resolve(&inputs, &request).expect("a sensible request");
-        for ways in &Space::new(&question).options {
-            let mut all = Vec::new();
-            for (at, read) in ways.reads.iter().enumerate().step_by(every) {
-                let shared = ways.layer_reads(at);
-                for (layer, (cached, reads)) in ways.cached.iter().zip(&*shared).enumerate() {
-                    let (_, fires) = planner::cost::requested(&inputs.model, ways.level, layer);
-                    for (way, reads) in cached.iter().zip(&**reads) {
-                        assert_eq!(*reads, read.price().of(way.missing, fires), "{layer} {way:?} {read:?}");
-                        buffers_matter += usize::from(reads.reads > f64::from(read.choice.buffers));
-                    }
-                }
-                alike += usize::from(all.iter().any(|before| Arc::ptr_eq(before, &shared)));
-                all.push(shared);
-            }
-        }
-    }
-    assert!(alike > 0 && buffers_matter > 0, "{alike} shared, {buffers_matter} with too few buffers");
 }
 
 #[test]
