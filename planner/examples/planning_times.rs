@@ -229,7 +229,10 @@ fn plan_one(folder: &Path, cores: u32, request: &Request) -> anyhow::Result<()> 
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib: f64 = peak.and_then(|peak| peak.split_whitespace().next()?.parse().ok()).unwrap_or(0.0);
     let outcome = match answer {
-        Answer::Plan(solved) => format!("{} tok/s", solved.plan.expected.decode_tokens_per_second),
+        Answer::Plan(solved) => {
+            let speed = solved.plan.expected.decode_tokens_per_second;
+            format!("{speed} tok/s, gap {:.2} %", solved.gap() * 100.0)
+        }
         Answer::Infeasible(_) => "no plan".to_owned(),
     };
     tell(format_args!("{busy} {} {outcome}", kib / 1024.0))?;

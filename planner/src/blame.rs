@@ -1,20 +1,16 @@
 //! Limits that can be left out of a question, and whether a plan exists without some of them.
 
 use std::cell::RefCell;
-use std::ops::Deref;
 use std::rc::Rc;
 
-use plans::Device;
 use plans::model::Level;
 use plans::plan::Feature;
-use plans::terms::Factors;
 
 use crate::candidate::Candidate;
-use crate::cost::hardware;
 use crate::presolve::Presolve;
 use crate::pricing::Pricing;
 use crate::problem::{LOSS, SPEED};
-use crate::question::{Limits, PromptLimit, Question, UNLIMITED_BYTES};
+use crate::question::{Limits, Question, UNLIMITED_BYTES};
 use crate::room::regions_within;
 use crate::rules;
 
@@ -98,63 +94,22 @@ pub struct Search<'a> {
     pub question: &'a Question<'a>,
     /// Space of the question: levels, cores, reads and prompts that it allows.
     pub space: &'a Presolve<'a>,
-    own: Searched<&'a Presolve<'a>>,
-    others: RefCell<Vec<(Key, Other<'a>)>>,
+    /// Spaces of one level, with other cores, contexts or mechanisms.
+    others: RefCell<Vec<(Key, Rc<Presolve<'a>>)>>,
 }
 
-/// A level, and the parts of a question on which its space depends: cores, context and how many there are, bytes kept free, and mechanisms that are left out.
+/// All on which the space of a level depends: cores, context and number of sequences, bytes kept free, and mechanisms that are left out.
 type Key = (String, Vec<u32>, [u32; 2], u64, Vec<Feature>);
 
-/// A space, and limits on memory and time that are known to leave no plan in it.
-#[derive(Debug)]
-pub struct Searched<S> {
-    space: S,
-    refused: RefCell<Vec<Limits>>,
-}
-
-impl<'a, S: Deref<Target = Presolve<'a>>> Searched<S> {
-    fn new(space: S) -> Self {
-        Self { space, refused: RefCell::default() }
-    }
-
-    fn plan(&self, question: &Question<'_>) -> Option<Vec<f64>> {
-        let limits = &question.limits;
-        if self.refused.borrow().iter().any(|refused| no_looser(limits, refused)) {
-            return None;
-        }
-        let found = plan_in(question, &self.space);
-        if found.is_none() {
-            self.refused.borrow_mut().push(limits.clone());
-        }
-        found
-    }
-}
-
-/// The length of a context, and how many there are.
-fn contexts(limits: &Limits) -> [u32; 2] {
-    [limits.context, limits.sequences]
-}
-
-/// A space of one level, with what it refuses.
-pub type Other<'a> = Rc<Searched<Box<Presolve<'a>>>>;
-
-/// Whether limits on memory and time allow nothing that others refuse.
-fn no_looser(limits: &Limits, others: &Limits) -> bool {
-    let kept = |other: &PromptLimit| {
-        let same = |limit: &&PromptLimit| limit.tokens == other.tokens;
-        limits.prompts_max.iter().filter(same).any(|limit| limit.seconds_max <= other.seconds_max)
-    };
-    limits.memory_bytes <= others.memory_bytes
-        && others.speed_min.is_none_or(|other| limits.speed_min.is_some_and(|speed| speed >= other))
-        && others.prompts_max.iter().all(kept)
+fn key(level: &str, limits: &Limits) -> Key {
+    let contexts = [limits.context, limits.sequences];
+    (level.to_owned(), limits.cores.clone(), contexts, limits.reserve_bytes, limits.without.clone())
 }
 
 impl<'a> Search<'a> {
     /// For a question that has no plan in its space.
     pub fn new(question: &'a Question<'a>, space: &'a Presolve<'a>) -> Self {
-        let own = Searched::new(space);
-        own.refused.borrow_mut().push(question.limits.clone());
-        Self { question, space, own, others: RefCell::default() }
+        Self { question, space, others: RefCell::default() }
     }
 
     /// The fastest plan of the question's own space within limits on memory and time.
@@ -170,87 +125,34 @@ impl<'a> Search<'a> {
 
     /// Seconds of each limited prompt with any plan within other limits, which are on time.
     pub fn plan(&self, question: &Question<'a>) -> Option<Vec<f64>> {
-        let (own, limits) = (&self.question.limits, &question.limits);
-        let of = |l: &Limits| (l.cores.clone(), contexts(l), l.reserve_bytes, l.without.clone());
-        let alike = of(own) == of(limits);
-        let mut levels = rules::levels(question.model, limits);
-        if alike {
-            if let Some(found) = self.own.plan(question) {
+        let mut levels = rules::levels(question.model, &question.limits);
+        if key("", &self.question.limits) == key("", &question.limits) {
+            if let Some(found) = plan_in(question, self.space) {
                 return Some(found);
             }
             // the space that is there has the others
             levels.retain(|level| !self.space.options.iter().any(|options| options.level.name == level.name));
         }
-        // who loses most is the fastest, as a rule
+        // levels that lose most are the fastest, as a rule
         levels.sort_by(|a, b| b.loss_bound_fraction().total_cmp(&a.loss_bound_fraction()));
-        levels.into_iter().find_map(|level| self.other(question, level).plan(question))
+        levels.into_iter().find_map(|level| plan_in(question, &self.of_level(question, level)))
     }
 
     /// Configurations that were given up in any search up to now where no plan was found.
     pub fn undecided(&self) -> usize {
         let others = self.others.borrow();
-        let of_others = others.iter().map(|(_, other)| other.space.work().undecided);
-        self.space.work().undecided + of_others.sum::<usize>()
+        self.space.work().undecided + others.iter().map(|(_, other)| other.work().undecided).sum::<usize>()
     }
 
-    fn other(&self, question: &Question<'a>, level: &'a Level) -> Other<'a> {
-        let limits = &question.limits;
-        let key: Key = (
-            level.name.clone(),
-            limits.cores.clone(),
-            contexts(limits),
-            limits.reserve_bytes,
-            limits.without.clone(),
-        );
+    /// The space of one level for a question with other limits.
+    pub fn of_level(&self, question: &Question<'a>, level: &'a Level) -> Rc<Presolve<'a>> {
+        let key = key(&level.name, &question.limits);
         let mut others = self.others.borrow_mut();
         if let Some((_, other)) = others.iter().find(|(known, _)| *known == key) {
             return Rc::clone(other);
         }
-        let other = Rc::new(Searched::new(Box::new(Presolve::of_level(question, level))));
+        let other = Rc::new(Presolve::of_level(question, level));
         others.push((key, Rc::clone(&other)));
         other
     }
-
-    /// The spaces of a question: its own, or one for each level.
-    pub fn spaces(&self, question: &Question<'a>) -> Vec<Space<'a>> {
-        if std::ptr::eq(question, self.question) {
-            return vec![Space::Own(self.space)];
-        }
-        let levels = rules::levels(question.model, &question.limits).into_iter();
-        levels.map(|level| Space::Other(self.other(question, level))).collect()
-    }
-}
-
-/// A space of a question, or of the same with other limits.
-#[derive(Debug)]
-pub enum Space<'a> {
-    /// The question's.
-    Own(&'a Presolve<'a>),
-    /// One level's.
-    Other(Other<'a>),
-}
-
-impl<'a> Deref for Space<'a> {
-    type Target = Presolve<'a>;
-
-    fn deref(&self) -> &Self::Target {
-        match self {
-            Self::Own(space) => space,
-            Self::Other(other) => &other.space,
-        }
-    }
-}
-
-/// A device whose cores compute, memory moves and flash reads so many times as fast. Where flash is faster, reads take nothing of the cores.
-pub fn sped_up(device: &Device, compute: f64, memory: f64, io: f64) -> Device {
-    let factors = Factors { compute, stream: memory, gather: memory, random_reads: io, ordered_reads: io };
-    let mut faster = hardware::at(device, &factors);
-    if io > 1.0 {
-        let storage = &mut faster.storage;
-        (storage.cpu_seconds_per_read, storage.interference_fraction) = (0.0, 0.0);
-        storage.io_uring.iter_mut().for_each(|cost| {
-            (cost.cpu_seconds_per_read, cost.interference_fraction) = (0.0, 0.0);
-        });
-    }
-    faster
 }

@@ -16,6 +16,8 @@ pub struct Candidate {
     pub found: Found,
     /// Ticks of a token.
     pub ticks: i64,
+    /// Ticks with the configuration's fastest split.
+    pub fastest: i64,
     /// Bytes of the regions, without page tables.
     pub regions: i64,
 }

@@ -13,10 +13,11 @@ use crate::encode::encode;
 use crate::error::PlanError;
 use crate::presolve::Presolve;
 use crate::pricing::Pricing;
-use crate::problem::{FACTS, LIMITS};
+use crate::problem::{FACTS, LIMITS, Problem};
 use crate::question::{DIGITS, Question, UNLIMITED_BYTES};
 use crate::relax;
 use crate::room::regions_within;
+use crate::rules;
 use crate::solve;
 use crate::space::{Node, Space};
 use crate::tables::{Bound, Mode, Need, PAGE, Tables};
@@ -32,6 +33,33 @@ const OF_CHOICES: [&str; 7] = [
     "user.cores",
 ];
 
+/// The master problem of a question that has no plan: it has no solution under the limits.
+///
+/// # Errors
+/// [`PlanError::Unknown`].
+pub fn problem(search: &Search<'_>) -> Result<Problem, PlanError> {
+    let mut tables = under_the_limits(search);
+    tables.modes = modes(search, search.question, &[]);
+    let mut problem = encode(&tables).problem;
+    // what the relaxations leave open the exact search has refused
+    if search.undecided() == 0 && solve::core(&problem, &[])?.is_none() {
+        cut(&mut tables, &limits_of(search));
+        problem = encode(&tables).problem;
+    }
+    Ok(problem)
+}
+
+/// The limits that are there, by name.
+fn limits_of(search: &Search<'_>) -> Vec<&'static str> {
+    LIMITS.into_iter().filter(|name| set(&search.question.limits, name)).collect()
+}
+
+/// Under these limits no mode has a plan.
+fn cut(tables: &mut Tables, limits: &[&'static str]) {
+    let need = Need { limits: limits.to_vec(), pages: None };
+    tables.modes.iter_mut().for_each(|mode| mode.needs.push(need.clone()));
+}
+
 /// The limits that contradict each other, and the facts that Z3 needs to see it.
 ///
 /// # Errors
@@ -41,7 +69,7 @@ pub fn core<'a>(search: &Search<'a>) -> Result<Vec<&'static str>, PlanError> {
     let mut tables = under_the_limits(search);
     tables.modes = modes(search, question, &[]);
     let (mut kept, mut left_out) = (question.clone(), Vec::new());
-    let there: Vec<&str> = LIMITS.into_iter().filter(|name| set(&question.limits, name)).collect();
+    let there = limits_of(search);
     let mut needed = Vec::new();
     for &name in &there {
         let less = without(&kept, name);
@@ -59,10 +87,7 @@ pub fn core<'a>(search: &Search<'a>) -> Result<Vec<&'static str>, PlanError> {
         }
         if satisfiable {
             let limits: Vec<&str> = there.iter().copied().filter(|name| !left_out.contains(name)).collect();
-            tables
-                .modes
-                .iter_mut()
-                .for_each(|mode| mode.needs.push(Need { limits: limits.clone(), pages: None }));
+            cut(&mut tables, &limits);
         }
         kept = less;
     }
@@ -89,9 +114,15 @@ fn under_the_limits(search: &Search<'_>) -> Tables {
 fn modes<'a>(search: &Search<'a>, question: &Question<'a>, excluded: &[&'static str]) -> Vec<Mode> {
     let mut found = Vec::new();
     if question.limits.on_time() {
-        for space in search.spaces(question) {
+        let mut of_space = |space: &Presolve<'a>| {
             let ratio = space.tick_seconds / search.space.tick_seconds;
-            found.extend((0..space.options.len()).map(|level| mode(question, &space, level, ratio)));
+            found.extend((0..space.options.len()).map(|level| mode(question, space, level, ratio)));
+        };
+        if std::ptr::eq(question, search.question) {
+            of_space(search.space);
+        } else {
+            let levels = rules::levels(question.model, &question.limits).into_iter();
+            levels.for_each(|level| of_space(&search.of_level(question, level)));
         }
     } else if let Some(regions) = Space::least_regions(question) {
         let layers = Bound { least: 0, most: 0, floor: 0, lines: Vec::new() };

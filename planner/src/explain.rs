@@ -3,19 +3,16 @@
 use std::fmt;
 
 use plans::file::significant;
-use plans::model::{Level, LevelKind};
 use plans::plan::{Feature, Request};
 use plans::size::show;
 
-use crate::blame::{Search, without};
+use crate::blame::Search;
 use crate::core::core;
 use crate::error::PlanError;
-use crate::faster::out_of_reach;
 use crate::offer::{loss, offer};
 use crate::presolve::Presolve;
 use crate::problem::{FACTS, LIMITS, LOSS, SPEED};
 use crate::question::{Limits, MIN_PREFILL, Question};
-use crate::rules;
 
 /// No plan satisfies the limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +26,7 @@ pub struct Infeasible {
     pub sentences: Vec<String>,
     /// Whether all of this is proven: that there is no plan, and that what is named is to blame.
     pub proven: bool,
-    /// Requests with one limit changed as the sentences say, or on a machine that is faster as they say, each of which has a plan.
+    /// Requests with one limit changed as the sentences say, each of which has a plan.
     pub offers: Vec<Request>,
 }
 
@@ -45,9 +42,6 @@ impl fmt::Display for Infeasible {
 /// # Errors
 /// [`PlanError::Unknown`].
 pub fn explain(question: &Question<'_>, space: &Presolve<'_>) -> Result<Infeasible, PlanError> {
-    if space.options.is_empty() {
-        return Ok(no_level(question));
-    }
     let open = space.work().undecided;
     let search = Search::new(question, space);
     let conflict = core(&search)?;
@@ -73,15 +67,10 @@ pub fn explain(question: &Question<'_>, space: &Presolve<'_>) -> Result<Infeasib
             "no single one of {others} can be changed so that there is a plan; change several"
         ));
     }
-    for offer in out_of_reach(&search, &conflict) {
-        sentences.push(offer.sentence);
-        offers.extend(offer.request);
-    }
     let undecided = search.undecided() + given_up;
     if open > 0 {
-        let choices = space.choices_max;
         sentences.push(format!(
-            "that there is none is not proven: {open} configurations were given up after {choices} partial choices each, and one of them may keep the limits"
+            "that there is none is not proven: {open} configurations were given up, and one of them may keep the limits"
         ));
     } else if undecided > 0 {
         sentences.push(format!(
@@ -130,43 +119,4 @@ fn in_words(conflict: &[&str], limits: &Limits) -> String {
     let options = named.iter().map(option).collect::<Vec<_>>().join(" and ");
     let facts = facts.collect::<Vec<_>>().join(", ");
     if facts.is_empty() { options } else { format!("{options} ({facts})") }
-}
-
-/// That no level is allowed, and which would be.
-fn no_level(question: &Question<'_>) -> Infeasible {
-    let Question { model, limits, .. } = question;
-    let held = |level: &&Level| limits.level.as_ref().is_none_or(|name| *name == level.name);
-    let exact = |level: &&Level| limits.with(Feature::Predictor) || level.kind == LevelKind::ExactGate;
-    let levels = model.levels.iter().filter(held).filter(exact);
-    let bound = Level::loss_bound_fraction;
-    let least = levels.min_by(|a, b| bound(a).total_cmp(&bound(b)));
-    let sentence = least.map_or_else(
-        || "this model has no quality level; profile it again".to_owned(),
-        |level| {
-            let (loss, most) = (level.perplexity_change_fraction * 100.0, bound(level) * 100.0);
-            let raises = if most > loss {
-                format!(
-                    "raises perplexity by up to {most:.2} % ({loss:.2} % measured; the more held-out text a profile reads, the closer is the bound)"
-                )
-            } else {
-                format!("raises perplexity by {loss:.2} %")
-            };
-            let kv = limits.kv.name();
-            let in_blocks = format!(" with keys and values in {kv}");
-            format!(
-                "--max-loss {} does not allow {}`{}`{}, which {raises}: allow it with --max-loss {}",
-                limits.loss_max * 100.0,
-                if limits.level.is_some() { "the level " } else { "even " },
-                level.name,
-                if limits.kv.has_blocks() { &in_blocks } else { "" },
-                (most * 100.0).ceil() / 100.0
-            )
-        },
-    );
-    let mut conflict = vec![LOSS];
-    conflict.extend(limits.level.is_some().then_some("user.level"));
-    conflict.extend((!limits.without.is_empty()).then_some("user.without"));
-    conflict.retain(|name| !rules::levels(model, &without(question, name).limits).is_empty());
-    let words = in_words(&conflict, limits);
-    Infeasible { conflict, words, sentences: vec![sentence], proven: true, offers: Vec::new() }
 }

@@ -7,20 +7,19 @@ use plans::plan::{Objective, Request};
 use plans::size::show;
 use plans::{ContractError, file};
 use plotters::prelude::RGBColor;
+use serde::Serialize;
 
-use crate::chart::{Series, Speed, speed_against_memory};
+use crate::chart::{Series, speed_against_memory};
 use crate::error::PlanError;
-use crate::question::Inputs;
+use crate::question::{Inputs, UNLIMITED_BYTES};
 use crate::request::{as_requested, resolve};
 use crate::search::best_plan;
 
 /// Points on the frontier.
 const POINTS: u64 = 12;
-/// More memory than anything needs.
-const UNLIMITED_BYTES: u64 = 1 << 50;
 
 /// One point.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
     /// Memory limit.
     pub limit_bytes: u64,
@@ -28,10 +27,10 @@ pub struct Point {
     pub memory_peak_bytes: u64,
     /// Decoding speed.
     pub decode_tokens_per_second: f64,
-    /// Prefill speed.
-    pub prefill_tokens_per_second: f64,
     /// The best simple rule at the same limit, if any fits.
     pub simple_rule_tokens_per_second: Option<f64>,
+    /// Prefill speed.
+    pub prefill_tokens_per_second: f64,
     /// Share of the neurons requested that are in memory.
     pub hit_fraction: f64,
     /// Quality level.
@@ -120,28 +119,7 @@ pub fn writable(folder: &Path, inputs: InputFiles<'_>) -> Result<(), ContractErr
 pub fn write(points: &[Point], title: &str, model_bytes: u64, folder: &Path) -> Result<(), PlanError> {
     let drawing = |error: &dyn std::fmt::Display| PlanError::Drawing(error.to_string());
     let mut csv = csv::Writer::from_writer(Vec::new());
-    csv.write_record([
-        "limit_bytes",
-        "memory_peak_bytes",
-        "decode_tokens_per_second",
-        "simple_rule_tokens_per_second",
-        "prefill_tokens_per_second",
-        "hit_fraction",
-        "level",
-    ])
-    .map_err(|e| drawing(&e))?;
-    for p in points {
-        csv.write_record([
-            p.limit_bytes.to_string(),
-            p.memory_peak_bytes.to_string(),
-            p.decode_tokens_per_second.to_string(),
-            p.simple_rule_tokens_per_second.map_or_else(String::new, |speed| speed.to_string()),
-            p.prefill_tokens_per_second.to_string(),
-            p.hit_fraction.to_string(),
-            p.level.clone(),
-        ])
-        .map_err(|e| drawing(&e))?;
-    }
+    points.iter().try_for_each(|point| csv.serialize(point)).map_err(|e| drawing(&e))?;
     let bytes = csv.into_inner().map_err(|e| drawing(&e))?;
     file::write_bytes(&folder.join("frontier.csv"), TABLE, &bytes)?;
     let svg = chart(points, title, model_bytes).map_err(PlanError::Drawing)?;
@@ -152,7 +130,7 @@ pub fn write(points: &[Point], title: &str, model_bytes: u64, folder: &Path) -> 
 /// The plan's speed in red, the simple rule's in amber where the rule fits.
 fn chart(points: &[Point], title: &str, model_bytes: u64) -> Result<String, String> {
     let line = |speed: fn(&Point) -> Option<f64>| {
-        points.iter().filter_map(|p| speed(p).map(|speed| Speed::of(p.limit_bytes, speed))).collect()
+        points.iter().filter_map(|p| speed(p).map(|speed| (p.limit_bytes, speed))).collect()
     };
     let series = [
         Series {

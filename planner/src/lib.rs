@@ -13,7 +13,7 @@
 //! split, room         the exact split of memory over the layers
 //! tables, encode -> problem -> solve   the master problem in Z3, with splits as cuts (search)
 //! assemble -> verify  the plan, checked by the plain cost functions
-//! core -> explain     the infeasible core in Z3, and what would do (blame, offer, faster)
+//! core -> explain     the infeasible core in Z3, and what would do (blame, offer)
 //! ```
 //!
 //! `docs/planner.md` has the problem, the method and an example.
@@ -69,7 +69,6 @@ pub mod check;
 pub mod cli;
 pub mod core;
 pub mod explain;
-pub mod faster;
 pub mod frontier;
 pub mod learned;
 pub mod offer;

@@ -94,93 +94,61 @@ fn solve(cli: &Cli) -> anyhow::Result<u8> {
     let calibration = calibration(cli, inputs)?;
     let request = cli.request(inputs, calibration.as_ref())?;
     check_outputs(cli)?;
-    if cli.simple_rule() {
-        return simple(cli, inputs, &request, calibration.as_ref(), learning.as_ref());
+    if cli.simple_rule() && (cli.explain || cli.smt.is_some()) {
+        anyhow::bail!("nothing decides on --baseline simple-rule: leave out --explain and --smt");
     }
     if let Some(path) = &cli.smt {
         plans::file::write_bytes(path, PROBLEM, planner::smt_lib(inputs, &request)?.as_bytes())?;
     }
     let started = Instant::now();
     let bar = Progress::on_stderr(cli.verbose > 0).bar(1, "solving", Unit::Steps);
-    let answer = planner::plan(inputs, &request);
+    let (solved, found) = if cli.simple_rule() {
+        let found = planner::plan_of_any(inputs, &request)?;
+        (None, found.map_err(|why| (Vec::new(), vec![why.clone()], why)))
+    } else {
+        match planner::plan(inputs, &request)? {
+            Answer::Plan(solved) => (Some(solved.clone()), Ok(solved.plan)),
+            Answer::Infeasible(why) => {
+                let said = why.to_string();
+                (None, Err((why.conflict, why.sentences, said)))
+            }
+        }
+    };
     drop(bar);
     let seconds = started.elapsed().as_secs_f64();
     tracing::info!(seconds, "solved");
-    match answer? {
-        Answer::Plan(mut solved) => {
-            if let Some(learning) = &learning {
-                learning.note_in(&mut solved.plan, learning.unlearned_speed(&profiled, &request)?);
-            }
-            write(cli, calibration.as_ref(), &mut solved.plan)?;
-            cut_limit(inputs, &request).iter().for_each(|note| say(format_args!("note: {note}")));
-            let folder = cli.device.parent().unwrap_or(Path::new("."));
-            inputs
-                .device
-                .provenance
-                .disturbed(folder)
-                .for_each(|note| say(format_args!("note: device.toml: {note}")));
-            slow_prefill(inputs, &solved.plan).iter().for_each(|note| say(format_args!("warning: {note}")));
+    let mut plan = match found {
+        Ok(plan) => plan,
+        Err((conflict, sentences, said)) => {
             if cli.json {
-                tell(json!({
-                    "plan": solved.plan,
-                    "figures": report::figures(inputs, &solved.plan),
-                    "output": cli.output,
-                    "solve_seconds": seconds,
-                }))?;
-            } else {
-                tell(format_args!("wrote {}\n", cli.output.display()))?;
-                learned::gain(&solved.plan).map_or(Ok(()), |gain| tell(format_args!("{gain}\n")))?;
-                tell(report::summary(inputs, &solved.plan))?;
-                if cli.explain {
-                    tell(format_args!("\n{}", report::explanation(inputs, &solved)))?;
-                }
+                tell(json!({ "infeasible": { "conflict": conflict, "sentences": sentences } }))?;
             }
-            Ok(DONE)
+            say_error(said);
+            return Ok(NO_PLAN);
         }
-        Answer::Infeasible(why) => {
-            if cli.json {
-                tell(json!({ "infeasible": { "conflict": why.conflict, "sentences": why.sentences } }))?;
-            }
-            say_error(why);
-            Ok(NO_PLAN)
-        }
+    };
+    if let Some(learning) = &learning {
+        let unlearned = solved.as_ref().map(|_| learning.unlearned_speed(&profiled, &request)).transpose()?;
+        learning.note_in(&mut plan, unlearned.flatten());
     }
-}
-
-/// The plan of the simple rule.
-fn simple(
-    cli: &Cli,
-    inputs: &Inputs,
-    request: &Request,
-    calibration: Option<&Loaded<Calibration>>,
-    learning: Option<&Learning>,
-) -> anyhow::Result<u8> {
-    if cli.explain || cli.smt.is_some() {
-        anyhow::bail!("nothing decides on --baseline simple-rule: leave out --explain and --smt");
+    write(cli, calibration.as_ref(), &mut plan)?;
+    cut_limit(inputs, &request).iter().for_each(|note| say(format_args!("note: {note}")));
+    let folder = cli.device.parent().unwrap_or(Path::new("."));
+    let disturbed = inputs.device.provenance.disturbed(folder);
+    disturbed.for_each(|note| say(format_args!("note: device.toml: {note}")));
+    slow_prefill(inputs, &plan).iter().for_each(|note| say(format_args!("warning: {note}")));
+    if cli.json {
+        let figures = report::figures(inputs, &plan);
+        tell(json!({ "plan": plan, "figures": figures, "output": cli.output, "solve_seconds": seconds }))?;
+        return Ok(DONE);
     }
-    match planner::plan_of_any(inputs, request)? {
-        Ok(mut plan) => {
-            if let Some(learning) = learning {
-                learning.note_in(&mut plan, None);
-            }
-            write(cli, calibration, &mut plan)?;
-            if cli.json {
-                let figures = report::figures(inputs, &plan);
-                tell(json!({ "plan": plan, "figures": figures, "output": cli.output }))?;
-            } else {
-                tell(format_args!("wrote {}\n", cli.output.display()))?;
-                tell(report::summary(inputs, &plan))?;
-            }
-            Ok(DONE)
-        }
-        Err(why) => {
-            if cli.json {
-                tell(json!({ "infeasible": { "conflict": [], "sentences": [why] } }))?;
-            }
-            say_error(why);
-            Ok(NO_PLAN)
-        }
+    tell(format_args!("wrote {}\n", cli.output.display()))?;
+    learned::gain(&plan).map_or(Ok(()), |gain| tell(format_args!("{gain}\n")))?;
+    tell(report::summary(inputs, &plan))?;
+    if let Some(solved) = solved.filter(|_| cli.explain) {
+        tell(format_args!("\n{}", report::explanation(inputs, &solved)))?;
     }
+    Ok(DONE)
 }
 
 /// Writes a plan with where it comes from.
@@ -234,21 +202,7 @@ fn draw(cli: &Cli) -> anyhow::Result<u8> {
     let model_bytes = model.parts.fixed_bytes + neurons * model.parts.bundle.bundle_bytes();
     frontier::write(&points, &title, model_bytes, folder)?;
     if cli.json {
-        let rows: Vec<_> = points
-            .iter()
-            .map(|p| {
-                json!({
-                    "limit_bytes": p.limit_bytes,
-                    "memory_peak_bytes": p.memory_peak_bytes,
-                    "decode_tokens_per_second": p.decode_tokens_per_second,
-                    "simple_rule_tokens_per_second": p.simple_rule_tokens_per_second,
-                    "prefill_tokens_per_second": p.prefill_tokens_per_second,
-                    "hit_fraction": p.hit_fraction,
-                    "level": p.level,
-                })
-            })
-            .collect();
-        tell(json!({ "frontier": rows }))?;
+        tell(json!({ "frontier": points }))?;
     } else {
         tell(frontier::table(&points))?;
     }
@@ -336,54 +290,5 @@ fn named(path: &Path, error: &str) -> anyhow::Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser as _;
-
-    #[test]
-    fn the_profiles_folder_is_kept_where_it_is_another() {
-        for (arguments, folder) in [
-            (&["plan"][..], None),
-            (&["plan", "--model", "a/model.toml", "-o", "a/plan.toml"], None),
-            (&["plan", "--model", "model.toml", "-o", "a/plan.toml"], None),
-            (&["plan", "--model", "a/model.toml"], Some("a")),
-            (&["plan", "--model", "/a/b/model.toml", "-o", "a/b/plan.toml"], Some("/a/b")),
-        ] {
-            let cli = Cli::try_parse_from(arguments).expect("arguments");
-            assert_eq!(model_folder(&cli).as_deref(), folder, "{arguments:?}");
-        }
-    }
-
-    #[test]
-    fn a_plan_whose_prompts_are_slow_is_warned_of_with_the_remedy() {
-        let folder = Path::new("../plans/amd-epyc-2c-24g/oxide-dense");
-        let inputs = planner::read_inputs(&folder.join("device.toml"), &folder.join("model.toml"));
-        let inputs = inputs.expect("profiles");
-        let mut plan =
-            plans::file::read::<Plan>(&folder.join("plan-20M.toml")).expect("a committed plan").value;
-        let long = plan.context.tokens - 1;
-        assert!(long < LONG_PROMPT, "the context bounds the long prompt");
-        let rate = f64::from(long)
-            / prompt_seconds(&plan, long as usize, &Factors::NONE).expect("a prompt of the whole context");
-        // a short prompt is slow, a long one is not
-        plan.expected.decode_tokens_per_second = rate;
-        plan.expected.prefill_tokens_per_second = rate / 10.0;
-        assert_eq!(slow_prefill(&inputs, &plan), None);
-        plan.expected.decode_tokens_per_second = 1.01 * rate;
-        let said = slow_prefill(&inputs, &plan).expect("a warning");
-        assert!(said.starts_with(&format!("a prompt of {long} tokens is expected at ")), "{said}");
-        // of a plan without its terms, the measured prompt is known alone
-        plan.terms = None;
-        let most = inputs.device.capacity.plannable_bytes();
-        for (objective, limit, remedy) in [
-            (Objective::Memory, most, "plan with more memory (--objective speed)"),
-            (Objective::Speed, most - 1, "plan with a larger --mem"),
-            (Objective::Speed, most, "this machine has no more memory to give"),
-        ] {
-            (plan.request.objective, plan.memory.limit_bytes) = (objective, limit);
-            let said = slow_prefill(&inputs, &plan).expect("a warning");
-            assert!(said.starts_with("a prompt of 64 tokens is expected at "), "{said}");
-            assert!(said.ends_with(remedy), "{said}");
-        }
-    }
-}
+#[path = "main/tests.rs"]
+mod tests;

@@ -1,6 +1,6 @@
 //! The nearest plans to a question that has none: for each limit in the way, how far it would have to give.
 //!
-//! Every offer is planned before it is made, in the digits in which it is made.
+//! Every offer is planned before it is made, in the printed digits.
 
 use plans::model::Level;
 use plans::plan::{Feature, Request};
@@ -72,7 +72,7 @@ fn speed(search: &Search<'_>, free: &Question<'_>) -> Option<Offer> {
     let limits = &search.question.limits;
     let floor = limits.speed_min?;
     let best = search.fastest(free)?;
-    let reached = down(1.0 / (best.ticks as f64 * search.space.tick_seconds));
+    let reached = digits(1.0 / (best.ticks as f64 * search.space.tick_seconds), f64::floor);
     let sentence = format!("{} reach {reached} tok/s; {floor} are the least that is allowed", at(limits));
     Some(Offer::new(sentence, search.question, |request| {
         request.decode_tokens_per_second_min = Some(reached);
@@ -104,7 +104,7 @@ fn memory_within(search: &Search<'_>, most: u64) -> Option<(u64, String)> {
     let (_, regions) = Pricing::new(&question, search.space).smallest(regions_within(most))?;
     let mut bytes = with_page_tables(regions) as u64;
     for _ in 0..64 {
-        let size = amount_up(bytes);
+        let size = amount(bytes, f64::ceil);
         let limit = size::parse(&size).unwrap_or(bytes);
         let within = Limits {
             memory_bytes: limit,
@@ -137,7 +137,7 @@ fn least_memory(search: &Search<'_>) -> Option<Offer> {
     let kv = u64::from(limits.sequences)
         * u64::from(limits.context)
         * plans::memory::kv_bytes_per_token(&model.architecture, limits.kv);
-    let size = amount_up(least);
+    let size = amount(least, f64::ceil);
     let bytes = size::parse(&size).ok().filter(|&bytes| bytes <= limits.machine_bytes);
     let sentence = format!(
         "{} hold no plan: the smallest takes {size}{} (up to {} weights that every token needs, {} keys and values for {}{} tokens of context,{} the rest process, buffers and tables)",
@@ -170,14 +170,14 @@ fn prompt<'a>(search: &Search<'a>, name: &str, free: &Question<'a>) -> Option<Of
     let limit = limits.prompts_max.iter().find(|limit| limit.name == name)?;
     let (tokens, seconds) = (f64::from(limit.tokens), prompt_seconds(search, limit, free)?);
     if name == MIN_PREFILL {
-        let rate = down(tokens / seconds);
+        let rate = digits(tokens / seconds, f64::floor);
         prompt_within(search, limit, tokens / rate)?;
         let sentence = format!("prompts of {} tokens reach {rate} tok/s", limit.tokens);
         Some(Offer::new(sentence, search.question, |request| {
             request.prefill_tokens_per_second_min = Some(rate);
         }))
     } else {
-        let seconds = up(seconds);
+        let seconds = digits(seconds, f64::ceil);
         prompt_within(search, limit, seconds)?;
         let sentence = format!("a prompt of {} tokens takes {seconds} s at least", limit.tokens);
         Some(Offer::new(sentence, search.question, |request| request.first_token_seconds_max = Some(seconds)))
@@ -235,8 +235,12 @@ pub fn loss(question: &Question<'_>) -> (Option<Offer>, usize) {
         undecided += given_up;
         found
     });
-    let offer = found.map(percent).map(|found| {
-        let sentence = format!("with --max-loss {found} there is a plan");
+    let offer = found.map(|level| {
+        let (found, measured) = (percent(level), level.perplexity_change_fraction * 100.0);
+        let sentence = format!(
+            "with --max-loss {found} there is a plan at level {}; {measured:.2} % was measured, {found} % is its upper bound",
+            level.name
+        );
         Offer::new(sentence, question, |request| {
             request.perplexity_change_fraction_max = plans::file::significant(found / 100.0);
         })
@@ -278,9 +282,9 @@ fn context(search: &Search<'_>) -> Option<Offer> {
 /// The memory limit, in words.
 fn at(limits: &Limits) -> String {
     if limits.user_memory_bytes.is_some_and(|user| user <= limits.machine_bytes) {
-        amount(limits.memory_bytes)
+        amount(limits.memory_bytes, f64::round)
     } else {
-        format!("the {} that this machine can give", amount(limits.memory_bytes))
+        format!("the {} that this machine can give", amount(limits.memory_bytes, f64::round))
     }
 }
 
@@ -297,29 +301,17 @@ fn wanted(limits: &Limits) -> String {
     speed.into_iter().chain(prompts).collect::<Vec<_>>().join(" and ")
 }
 
-/// Three and more digits of a rate, rounded down, so that it can be requested.
-pub fn down(rate: f64) -> f64 {
-    let scale = 10f64.powi(2 - rate.log10().floor().clamp(-9.0, 1.0) as i32);
-    (rate * scale).floor() / scale
-}
-
-/// Three and more digits of seconds, rounded up, so that they can be requested.
-pub fn up(seconds: f64) -> f64 {
-    let scale = 10f64.powi(2 - seconds.log10().floor().clamp(-9.0, 1.0) as i32);
-    (seconds * scale).ceil() / scale
+/// Three and more digits of a rate or of seconds, rounded so that they can be requested.
+fn digits(value: f64, rounded: fn(f64) -> f64) -> f64 {
+    let scale = 10f64.powi(2 - value.log10().floor().clamp(-9.0, 1.0) as i32);
+    rounded(value * scale) / scale
 }
 
 /// A size with enough digits to be requested.
-fn amount(bytes: u64) -> String {
-    let (number, unit, digits) = scaled(bytes);
-    format!("{number:.digits$} {unit}")
-}
-
-/// A size with enough digits to be requested, rounded up, so that it is enough.
-fn amount_up(bytes: u64) -> String {
+fn amount(bytes: u64, rounded: fn(f64) -> f64) -> String {
     let (number, unit, digits) = scaled(bytes);
     let scale = 10f64.powi(digits as i32);
-    format!("{:.digits$} {unit}", (number * scale).ceil() / scale)
+    format!("{:.digits$} {unit}", rounded(number * scale) / scale)
 }
 
 fn scaled(bytes: u64) -> (f64, &'static str, usize) {

@@ -13,7 +13,7 @@ use plans::{Device, Policy};
 
 use crate::cores::{self, Compute};
 use crate::cost;
-use crate::cost::reads::{Cut, CutKey, Interference, LayerReads, ReadChoice, ReadPrice, ReadsKey};
+use crate::cost::reads::{Interference, LayerReads, ReadChoice, ReadPrice};
 use crate::flash::{self, Read};
 use crate::layers::{Cached, cachings};
 use crate::question::Question;
@@ -22,8 +22,6 @@ use crate::rules::{Prompt, nothing};
 
 /// Prices of reads that are kept at a level, at most: 16 MiB.
 const READS_KEPT: usize = (16 << 20) / size_of::<LayerReads>();
-/// Cuts that are kept at a level, at most: 8 MiB.
-const CUTS_KEPT: usize = (8 << 20) / size_of::<Cut>();
 
 /// The configurations at one level with one policy.
 #[derive(Debug)]
@@ -51,14 +49,9 @@ pub struct Options<'a> {
     pub slot_bytes: Vec<u64>,
     /// Per layer: share of the neurons requested whose gate fires.
     pub(crate) fires: Vec<f64>,
-    /// How missing neurons are cut into reads, by what that depends on: many choices of reads share it.
-    cuts: RefCell<HashMap<CutKey, Arc<AllCuts>>>,
-    /// [`Self::layer_reads`] of choices of reads that were asked for, by what that depends on.
-    layer_reads: RefCell<HashMap<ReadsKey, Arc<AllReads>>>,
+    /// [`Self::layer_reads`] of the choices of reads that were priced.
+    layer_reads: RefCell<HashMap<ReadChoice, Arc<AllReads>>>,
 }
-
-/// Per layer and caching how missing neurons are cut into reads, and the most reads. Layers of a kind share a list.
-type AllCuts = (Vec<Arc<Vec<Cut>>>, f64);
 
 /// Per layer and caching what is read. Layers of a kind share a list.
 pub type AllReads = Vec<Arc<Vec<LayerReads>>>;
@@ -105,7 +98,6 @@ impl<'a> Options<'a> {
                 .map(|layer| model.bundle(layer).part_bytes(slot_part(level.kind)))
                 .collect(),
             fires: (0..level.layers.len()).map(|layer| cost::requested(model, level, layer).1).collect(),
-            cuts: RefCell::default(),
             layer_reads: RefCell::default(),
         }
     }
@@ -175,46 +167,25 @@ impl<'a> Options<'a> {
 
     /// [`Self::layer_reads`] at a price: configurations and nodes of the search share them.
     pub(crate) fn layer_reads_at(&self, price: &ReadPrice) -> Arc<AllReads> {
-        let of_each = self.cuts_of_each(price);
-        let (cuts, most) = &*of_each;
         let mut known = self.layer_reads.borrow_mut();
-        if let Some(reads) = known.get(&price.reads_key(*most)) {
+        if let Some(reads) = known.get(&price.choice()) {
             return Arc::clone(reads);
         }
         let layer = |layer: usize| -> Arc<Vec<LayerReads>> {
-            let (options, fires) = (self.cached[layer].iter().zip(&*cuts[layer]), self.fires[layer]);
-            Arc::new(options.map(|(cached, cut)| price.of_cut(cached.missing, cut, fires)).collect())
+            let reads = |cached: &Cached| price.of(cached.missing, self.fires[layer]);
+            Arc::new(self.cached[layer].iter().map(reads).collect())
         };
         let reads: Arc<AllReads> = Arc::new(self.of_kinds(layer));
         if (known.len() + 1) * self.cached_count() > READS_KEPT {
             known.clear();
         }
-        known.insert(price.reads_key(*most), Arc::clone(&reads));
+        known.insert(price.choice(), Arc::clone(&reads));
         reads
     }
 
     /// cachings, of all kinds of layers together.
     fn cached_count(&self) -> usize {
         self.kinds.iter().map(|&(layer, _)| self.cached[layer].len()).sum()
-    }
-
-    /// How the missing neurons of each layer are cut with each of its cachings, and the most reads that any takes.
-    fn cuts_of_each(&self, price: &ReadPrice) -> Arc<AllCuts> {
-        let mut known = self.cuts.borrow_mut();
-        if let Some(cuts) = known.get(&price.cut_key()) {
-            return Arc::clone(cuts);
-        }
-        let layer = |layer: usize| -> Arc<Vec<Cut>> {
-            Arc::new(self.cached[layer].iter().map(|cached| price.cut(cached.missing)).collect())
-        };
-        let cuts = self.of_kinds(layer);
-        let most = cuts.iter().flat_map(|cuts| cuts.iter()).map(|cut| cut.reads).fold(0.0, f64::max);
-        let cuts = Arc::new((cuts, most));
-        if (known.len() + 1) * self.cached_count() > CUTS_KEPT {
-            known.clear();
-        }
-        known.insert(price.cut_key(), Arc::clone(&cuts));
-        cuts
     }
 
     /// Seconds of a layer beyond what comes before reads, with the share of filling the slots.

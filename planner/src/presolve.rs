@@ -7,17 +7,15 @@ use std::rc::Rc;
 
 use plans::model::Level;
 
-use crate::candidate::Fastest;
 use crate::question::Question;
 use crate::relax::{Relaxation, relax};
 use crate::space::{Node, Space};
-use crate::split::CHOICES_MAX;
 
 /// Rounds of the master problem.
 const ROUNDS_MAX: usize = 32;
 
-/// A search's bytes of regions and the most ticks of a token: all that a space leaves open.
-type SearchKey = (i64, Option<i64>);
+/// Relaxations that are kept, at most: of some 10 KiB each, or 100 where prompts are limited.
+const KEPT_MAX: [usize; 2] = [8192, 1024];
 
 /// The work of searches, in numbers that depend on nothing but the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -42,13 +40,10 @@ impl std::ops::AddAssign for Effort {
 #[derive(Debug)]
 pub struct Presolve<'a> {
     space: Space<'a>,
-    /// [`crate::split::Budget::choices_max`].
-    pub choices_max: usize,
     /// Rounds of the master problem, at most.
     pub rounds_max: usize,
-    /// Solved relaxations of single nodes.
+    /// Solved relaxations, up to [`KEPT_MAX`].
     relaxations: RefCell<HashMap<Node, Rc<Relaxation>>>,
-    fastest: RefCell<Vec<(SearchKey, Option<Fastest>)>>,
     work: Cell<Effort>,
 }
 
@@ -72,24 +67,7 @@ impl<'a> Presolve<'a> {
     }
 
     fn of(space: Space<'a>) -> Self {
-        Self {
-            space,
-            choices_max: CHOICES_MAX,
-            rounds_max: ROUNDS_MAX,
-            relaxations: RefCell::default(),
-            fastest: RefCell::default(),
-            work: Cell::default(),
-        }
-    }
-
-    /// What `search` finds, or has found.
-    pub fn found(&self, key: SearchKey, search: impl FnOnce() -> Option<Fastest>) -> Option<Fastest> {
-        if let Some((_, known)) = self.fastest.borrow().iter().find(|(known, _)| *known == key) {
-            return known.clone();
-        }
-        let found = search();
-        self.fastest.borrow_mut().push((key, found.clone()));
-        found
+        Self { space, rounds_max: ROUNDS_MAX, relaxations: RefCell::default(), work: Cell::default() }
     }
 
     /// What has been done up to now.
@@ -104,15 +82,16 @@ impl<'a> Presolve<'a> {
         self.work.set(work);
     }
 
-    /// The relaxation of a node. Relaxations of single nodes are kept.
+    /// The relaxation of a node.
     pub fn relaxation(&self, node: Node) -> Rc<Relaxation> {
         if let Some(known) = self.relaxations.borrow().get(&node) {
             return Rc::clone(known);
         }
         let relaxation = Rc::new(relax(&self.space, node));
         self.count(Effort { relaxed: 1, ..Effort::default() });
-        if node.is_single() {
-            self.relaxations.borrow_mut().insert(node, Rc::clone(&relaxation));
+        let mut known = self.relaxations.borrow_mut();
+        if known.len() < KEPT_MAX[usize::from(self.limits_prompts)] {
+            known.insert(node, Rc::clone(&relaxation));
         }
         relaxation
     }

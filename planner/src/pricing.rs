@@ -1,6 +1,6 @@
 //! A space under limits: the price of every configuration in ticks, its memory in bytes, and its exact split.
 
-use std::rc::Rc;
+use std::cell::RefCell;
 
 use plans::model::Level;
 use plans::{Backend, Policy};
@@ -19,10 +19,7 @@ use crate::relax::Relaxation;
 use crate::room::Room;
 use crate::rules::Prompt;
 use crate::space::Configuration;
-use crate::split::{Budget, Item, LIMITS, NEVER, Split, any_split, quick_split, split};
-
-/// Divisor of a split's work: the share spent on an equally fast split that may take less memory from prompts.
-const LITTLE: usize = 32;
+use crate::split::{Budget, Found, Item, NEVER, Wanted, split};
 
 /// A space under limits, in ticks and bytes.
 #[derive(Debug)]
@@ -38,6 +35,8 @@ pub struct Pricing<'a> {
     pub time_max: Option<i64>,
     /// The limits on prompts.
     pub limited: PromptLimits<'a>,
+    /// A plan that keeps the limits and was found on the way.
+    pub(crate) known: RefCell<Option<Candidate>>,
 }
 
 impl<'a> Pricing<'a> {
@@ -58,6 +57,7 @@ impl<'a> Pricing<'a> {
             tick_seconds,
             time_max: question.limits.speed_min.map(slowest),
             limited: PromptLimits::new(question, space),
+            known: RefCell::default(),
         }
     }
 
@@ -162,7 +162,7 @@ impl<'a> Pricing<'a> {
     pub(crate) fn bound(&self, room: Room, pinned: i64, relaxation: &Relaxation) -> Option<i64> {
         let [all, beside] = room.budgets();
         // a curve's value is rounded up
-        let ticks = relaxation.serial + relaxation.curve.at(all)? - 1;
+        let ticks = relaxation.serial + relaxation.layers_least(all, pinned)? - 1;
         let kept = pinned <= beside && self.time_max.is_none_or(|most| ticks <= most);
         kept.then_some(ticks)
     }
@@ -170,7 +170,7 @@ impl<'a> Pricing<'a> {
     /// Ticks of a token that no split of a configuration can be below; `None` where the limits cannot be kept.
     pub fn bound_of(&self, config: Configuration, regions: i64) -> Option<i64> {
         let relaxation = self.space.relaxation(self.space.node_of(config));
-        let own = Relaxation { curve: Rc::clone(&relaxation.curve), serial: self.serial(config) - 1 };
+        let own = relaxation.with_serial(self.serial(config) - 1);
         self.bound(self.room(config, regions), 0, &own)
     }
 
@@ -210,7 +210,7 @@ impl<'a> Pricing<'a> {
         }
         kinds.iter_mut().for_each(|items| keep_within(items, curve.price(all), gap));
         let mut items: Vec<Vec<Item>> = options.kind_of.iter().map(|&kind| kinds[kind].clone()).collect();
-        let mut budget = Budget { room, prompts: [NEVER; 2], choices_max: self.space.choices_max };
+        let mut budget = Budget { room, prompts: [NEVER; 2], choices_max: self.limited.choices_max() };
         for (k, prompt) in self.limited.ticks(config).into_iter().enumerate() {
             budget.prompts[k] = prompt.most;
             for (items, ticks) in items.iter_mut().zip(&prompt.layers) {
@@ -224,65 +224,35 @@ impl<'a> Pricing<'a> {
     pub fn split_least(&self, config: Configuration, regions: i64) -> Option<i64> {
         let worst = self.time_max.unwrap_or(NEVER);
         let (items, budget) = self.layers(config, regions, worst)?;
-        let ticks = self.serial(config) + quick_split(&items, &budget, None, [0.0; LIMITS])?.least;
+        let ticks = self.serial(config) + split(&items, &budget, None, Wanted::Bound)?.least;
         (ticks <= worst).then_some(ticks)
     }
 
-    /// The exact split of a configuration, if it keeps the limits and takes at most `worst` ticks; and ticks that no split of it can be
-    /// below. With `any` the first split that does will do.
+    /// A split of a configuration that keeps the limits and takes at most `worst` ticks, and ticks that no split can be below.
     pub fn candidate(
         &self,
         config: Configuration,
         regions: i64,
         worst: i64,
-        any: bool,
+        wanted: Wanted,
     ) -> (Option<Candidate>, i64) {
-        self.candidate_of_work(config, regions, (worst, any), self.space.choices_max)
-    }
-
-    pub(crate) fn candidate_of_work(
-        &self,
-        config: Configuration,
-        regions: i64,
-        (worst, any): (i64, bool),
-        choices_max: usize,
-    ) -> (Option<Candidate>, i64) {
-        let Some((items, budget)) = self.layers(config, regions, worst) else {
+        let serial = self.serial(config);
+        if !self.limited.may(config, regions) {
+            return (None, worst + 1);
+        }
+        let Some((items, budget)) = self.layers(config, regions, worst) else { return (None, worst + 1) };
+        let Some(split) = split(&items, &budget, Some(worst + 1 - serial), wanted) else {
             return (None, worst + 1);
         };
-        let budget = Budget { choices_max, ..budget };
-        let serial = self.serial(config);
-        let to_beat = worst + 1 - serial;
-        let split =
-            if any { any_split(&items, &budget, to_beat) } else { split(&items, &budget, Some(to_beat)) };
-        let Some(split) = split else { return (None, worst + 1) };
-        let found = self.of_split(config, regions, &items, &budget, &split);
-        (found.filter(|found| found.ticks <= worst), serial + split.least)
-    }
-
-    /// A split of a configuration that keeps the limits and takes at most `worst` ticks: the best, or where prompts are limited any that is found with
-    /// little work.
-    pub fn as_fast(&self, config: Configuration, regions: i64, worst: i64) -> Option<Candidate> {
-        let limited = !self.question.limits.prompts_max.is_empty();
-        let choices_max = self.space.choices_max / if limited { LITTLE } else { 1 };
-        self.candidate_of_work(config, regions, (worst, limited), choices_max).0
-    }
-
-    pub(crate) fn of_split(
-        &self,
-        config: Configuration,
-        regions: i64,
-        items: &[Vec<Item>],
-        budget: &Budget,
-        split: &Split,
-    ) -> Option<Candidate> {
-        let mut found = split.found.clone()?;
-        for (chosen, items) in found.chosen.iter_mut().zip(items) {
-            *chosen = items[*chosen].cached;
-        }
-        let ticks = self.serial(config) + found.ticks;
-        let regions = regions - budget.room.bytes + budget.room.taken(found.need);
-        self.time_max.is_none_or(|most| ticks <= most).then_some(Candidate { config, found, ticks, regions })
+        let fastest = serial + split.fastest;
+        let of_split = |mut found: Found| {
+            for (chosen, items) in found.chosen.iter_mut().zip(&items) {
+                *chosen = items[*chosen].cached;
+            }
+            let regions = regions - budget.room.bytes + budget.room.taken(found.need);
+            Candidate { config, ticks: serial + found.ticks, fastest, regions, found }
+        };
+        (split.found.map(of_split).filter(|found| found.ticks <= worst), serial + split.least)
     }
 
     /// Whether it keeps the limits on time.
@@ -294,21 +264,6 @@ impl<'a> Pricing<'a> {
     pub fn keeps_prompts(&self, candidate: &Candidate) -> bool {
         let mut limits = self.question.limits.prompts_max.iter();
         limits.all(|limit| self.prompt_seconds(candidate, limit.tokens) <= limit.seconds_allowed())
-    }
-
-    /// A split of a configuration, if one is found quickly that keeps the limits and takes at most `worst` ticks.
-    pub(crate) fn quick_candidate(
-        &self,
-        config: Configuration,
-        regions: i64,
-        worst: i64,
-    ) -> Option<Candidate> {
-        if !self.limited.may(config, regions) {
-            return None;
-        }
-        let (items, budget) = self.layers(config, regions, worst)?;
-        let split = quick_split(&items, &budget, Some(worst + 1 - self.serial(config)), [0.0; LIMITS])?;
-        self.of_split(config, regions, &items, &budget, &split).filter(|found| found.ticks <= worst)
     }
 }
 

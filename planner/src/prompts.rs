@@ -8,21 +8,22 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::cost::PromptPrice;
+use crate::curve::Curve;
 use crate::question::{PromptLimit, Question};
 use crate::rules::Prompt;
 use crate::space::{Configuration, Space};
-use crate::split::NEVER;
+use crate::split::{CHOICES_MAX, NEVER};
 
 /// Parts of the time of a prompt that is limited.
 const PROMPT_TICKS: f64 = (1u64 << 40) as f64;
 /// Ticks of prompts that are kept, at most: 16 MiB.
 const PROMPT_TICKS_KEPT: usize = (16 << 20) / size_of::<i64>();
 
+/// Partial choices of a split that are looked at where prompts are limited: more find hardly anything better, and take twice as long.
+const LIMITED_CHOICES_MAX: usize = CHOICES_MAX >> 1;
+
 /// A level, the price of a prompt, and its place among the limits.
 type LimitedPrompt = (usize, *const PromptPrice, usize);
-
-/// A level, and which prices of prompts.
-pub(crate) type PromptKey = (usize, Vec<*const PromptPrice>);
 
 /// The ticks of a limited prompt.
 #[derive(Debug)]
@@ -44,20 +45,23 @@ pub struct PromptLimits<'a> {
     /// By level, reads and whether rows of the token embedding are read: [`Self::useful`].
     useful: RefCell<HashMap<(usize, usize, bool), Prompts>>,
     ticks: RefCell<HashMap<LimitedPrompt, Rc<PromptTicks>>>,
-    /// By level and prices of prompts: bytes beside the slots with which no split keeps the limits on prompts.
-    refused: RefCell<HashMap<PromptKey, i64>>,
 }
 
 impl<'a> PromptLimits<'a> {
     /// Of a question, in its space.
     pub fn new(question: &'a Question<'a>, space: &'a Space<'a>) -> Self {
-        let (useful, ticks, refused) = (RefCell::default(), RefCell::default(), RefCell::default());
-        Self { question, space, useful, ticks, refused }
+        let (useful, ticks) = (RefCell::default(), RefCell::default());
+        Self { question, space, useful, ticks }
     }
 
     /// Whether no prompt is limited.
     pub fn is_empty(&self) -> bool {
         self.question.limits.prompts_max.is_empty()
+    }
+
+    /// Partial choices of a split that are looked at, at most.
+    pub(crate) fn choices_max(&self) -> usize {
+        if self.is_empty() { CHOICES_MAX } else { LIMITED_CHOICES_MAX }
     }
 
     /// The price of a prompt.
@@ -71,8 +75,8 @@ impl<'a> PromptLimits<'a> {
         self.space.options[config.level].computes[config.compute].embedding_rows
     }
 
-    /// One configuration of each kind that limits on prompts can tell apart, the one that leaves most memory, with the bytes that it
-    /// leaves for pinned neurons: the most bytes first.
+    /// One configuration of each kind that limits on prompts can tell apart: the one that leaves most memory. Each has the bytes that it
+    /// leaves for pinned neurons, the most first.
     ///
     /// How long a prompt takes depends on the level, on parts of the reads, on the rows of the embedding and on the prompt's own
     /// choices. So where a token may take any time, these decide for all configurations.
@@ -113,21 +117,43 @@ impl<'a> PromptLimits<'a> {
     /// Seconds that no plan within so many bytes of regions can be below with a prompt, however slowly it decodes.
     pub fn seconds_least(&self, tokens: u32, regions: i64) -> Option<f64> {
         let least = |(beside, config): (i64, Configuration)| {
-            self.price(config, tokens).seconds_least(beside as f64 / self.neuron_bytes(config.level))
+            let price = self.price(config, tokens);
+            let ticks = self.curve(config.level, &price).at(beside).unwrap_or(0);
+            price.once + (ticks - 1) as f64 * self.space.tick_seconds
         };
         self.roomiest(regions).into_iter().map(least).min_by(f64::total_cmp)
     }
 
-    /// Bytes of the smallest neuron in memory.
-    fn neuron_bytes(&self, level: usize) -> f64 {
-        self.space.options[level].slot_bytes.iter().copied().min().unwrap_or(1) as f64
+    /// A lower bound on a prompt's seconds in the layers, in ticks, against bytes of pinned neurons.
+    ///
+    /// A layer's seconds fall by its reading. Its last reads are no faster than the first, so that no share of it lies below the line from
+    /// nothing to all.
+    fn curve(&self, level: usize, price: &PromptPrice) -> Curve {
+        let all = self.question.model.architecture.neurons() as u32;
+        let of_layer = |(layer, &neuron_bytes): (usize, &u64)| {
+            let at = |hot: u32| {
+                (
+                    i64::from(hot) * neuron_bytes as i64,
+                    (price.layer(layer, hot) / self.space.tick_seconds) as i64,
+                )
+            };
+            Curve::over(&[at(0), at(all)])
+        };
+        let layers: Vec<Curve> =
+            self.space.options[level].slot_bytes.iter().enumerate().map(of_layer).collect();
+        Curve::sum(layers.iter().map(|layer| (layer, 1)))
     }
 
-    /// The fewest bytes of pinned neurons with which a configuration keeps each limit on prompts; `None` where all are not enough.
+    /// A lower bound on the pinned bytes of a prompt that takes at most so many seconds; `None` where all are not enough.
+    fn bytes_least(&self, level: usize, price: &PromptPrice, seconds: f64) -> Option<i64> {
+        let ticks = self.space.ticks(seconds - price.once).min(NEVER);
+        self.curve(level, price).reaching(ticks + 1).map(|bytes| (bytes - 1).max(0))
+    }
+
+    /// [`Self::bytes_least`] of a configuration for each limit.
     pub(crate) fn pinned_least(&self, config: Configuration) -> Vec<Option<i64>> {
-        let bytes = |pinned: f64| (pinned * self.neuron_bytes(config.level) * (1.0 - 1e-9)) as i64;
         let least = |limit: &PromptLimit| {
-            self.price(config, limit.tokens).pinned_least(limit.seconds_allowed()).map(bytes)
+            self.bytes_least(config.level, &self.price(config, limit.tokens), limit.seconds_allowed())
         };
         self.question.limits.prompts_max.iter().map(least).collect()
     }
@@ -139,7 +165,6 @@ impl<'a> PromptLimits<'a> {
         let read = self.space.prompts_as(level, read);
         let known = self.useful.borrow().get(&(level, read, embedding_rows)).cloned();
         known.unwrap_or_else(|| {
-            let neuron = self.neuron_bytes(level);
             let none = vec![0; self.space.options[level].slot_bytes.len()];
             let limits = &self.question.limits.prompts_max;
             let prices = |prompt: usize| {
@@ -149,28 +174,24 @@ impl<'a> PromptLimits<'a> {
                 };
                 limits.iter().map(|limit| (price(limit), limit.seconds_allowed())).collect::<Vec<_>>()
             };
-            /// What a prompt costs beside each limit, and whether it keeps them with nothing pinned.
-            type Seen<'p> = (&'p Prompt, Vec<(Rc<PromptPrice>, f64)>, bool);
-            let mut seen: Vec<Seen<'_>> = Vec::new();
+            // those that keep the limits with nothing pinned
+            let mut keeping: Vec<&Prompt> = Vec::new();
             let mut useful = Vec::new();
             for (place, prompt) in self.space.prompts.iter().enumerate() {
-                let prices = prices(place);
-                // a chunk longer than all prompts takes more memory, and where there is no unit beside the CPU nothing else
-                let no_better = |(other, of_other, keeps): &Seen<'_>| {
-                    let mut both = prices.iter().zip(of_other);
-                    other.rows_bytes <= prompt.rows_bytes
-                        && other.cores.len() <= prompt.cores.len()
-                        && (*keeps || both.all(|((price, _), (other, _))| price.is_alike(other)))
+                let no_better = |other: &&Prompt| {
+                    other.rows_bytes <= prompt.rows_bytes && other.cores.len() <= prompt.cores.len()
                 };
-                if seen.iter().any(no_better) {
+                if keeping.iter().any(no_better) {
                     continue;
                 }
-                let pinned = prices.iter().map(|(price, most)| price.pinned_least(*most));
-                if let Some(pinned) = pinned.reduce(|a, b| Some(a?.max(b?))).unwrap_or(Some(0.0)) {
-                    useful.push((place, (pinned * neuron * (1.0 - 1e-9)) as i64));
+                let prices = prices(place);
+                let pinned = prices.iter().map(|(price, most)| self.bytes_least(level, price, *most));
+                if let Some(pinned) = pinned.reduce(|a, b| Some(a?.max(b?))).unwrap_or(Some(0)) {
+                    useful.push((place, pinned));
                 }
-                let keeps = prices.iter().all(|(price, most)| price.seconds(&none) <= *most);
-                seen.push((prompt, prices, keeps));
+                if prices.iter().all(|(price, most)| price.seconds(&none) <= *most) {
+                    keeping.push(prompt);
+                }
             }
             let useful: Prompts = useful.into();
             self.useful.borrow_mut().insert((level, read, embedding_rows), Rc::clone(&useful));
@@ -182,27 +203,6 @@ impl<'a> PromptLimits<'a> {
     pub(crate) fn may(&self, config: Configuration, regions: i64) -> bool {
         let beside = self.space.room(self.question.device, config, regions).budgets()[1];
         self.pinned_least(config).into_iter().all(|pinned| pinned.is_some_and(|pinned| pinned <= beside))
-    }
-
-    /// The prices of the limited prompts, which many configurations share.
-    pub(crate) fn key(&self, config: Configuration) -> PromptKey {
-        let limits = self.question.limits.prompts_max.iter();
-        (config.level, limits.map(|limit| Rc::as_ptr(&self.price(config, limit.tokens))).collect())
-    }
-
-    /// Whether no split within so many bytes is known to keep the limits on prompts.
-    pub(crate) fn is_refused(&self, config: Configuration, beside: i64) -> bool {
-        !self.is_empty()
-            && self.refused.borrow().get(&self.key(config)).is_some_and(|&refused| beside <= refused)
-    }
-
-    /// Remembers that.
-    pub(crate) fn refuse(&self, config: Configuration, beside: i64) {
-        if !self.is_empty() {
-            let mut refused = self.refused.borrow_mut();
-            let most = refused.entry(self.key(config)).or_insert(beside);
-            *most = beside.max(*most);
-        }
     }
 
     /// The ticks of each limited prompt, which many configurations share.

@@ -8,10 +8,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-use plans::Device;
+use plans::plan::Objective;
 
-use crate::presolve::Presolve;
-use crate::prompts::Prompts;
+use crate::pricing::Pricing;
 use crate::relax::{self, Relaxation};
 use crate::room::Room;
 use crate::space::{Configuration, Node};
@@ -25,39 +24,32 @@ enum Entry {
 }
 
 /// Configurations with their bounds, the lowest first.
-pub(crate) struct Queue<'q, P, B> {
-    space: &'q Presolve<'q>,
-    device: &'q Device,
+pub(crate) struct Queue<'q> {
+    pricing: &'q Pricing<'q>,
+    objective: Objective,
     regions: i64,
-    prompts: P,
-    bound: B,
     wanted: &'q Cell<i64>,
     heap: BinaryHeap<Reverse<(i64, usize)>>,
     /// Entries by their number in the heap, until they are taken.
     entries: Vec<Option<Entry>>,
 }
 
-impl<'q, P, B> Queue<'q, P, B>
-where
-    P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(Room, i64, &Relaxation) -> Option<i64>,
-{
-    /// Of all configurations of a space within so many bytes of regions, as long as their bound is at most `wanted`.
-    ///
-    /// `prompts` are those of a level and a choice of reads, with rows of the token embedding being read or not. `first` bounds a
-    /// node before its relaxation is solved. `bound` is the one of such a room, at least so many bytes of pinned neurons, and
-    /// such a relaxation; `None` if the limits cannot be kept.
+impl<'q> Queue<'q> {
+    /// All configurations within so many bytes of regions, as long as the bound of their objective is at most `wanted`.
     pub(crate) fn new(
-        space: &'q Presolve<'q>,
-        (device, regions): (&'q Device, i64),
-        prompts: P,
-        (first, bound): (impl Fn(Node) -> i64, B),
+        pricing: &'q Pricing<'q>,
+        objective: Objective,
+        regions: i64,
         wanted: &'q Cell<i64>,
     ) -> Self {
         let (heap, entries) = (BinaryHeap::new(), Vec::new());
-        let mut queue = Self { space, device, regions, prompts, bound, wanted, heap, entries };
-        for root in space.roots() {
-            queue.enter(first(root), Entry::Open(root));
+        let mut queue = Self { pricing, objective, regions, wanted, heap, entries };
+        for root in pricing.space.roots() {
+            let least = match objective {
+                Objective::Speed => relax::computing(pricing.space, root),
+                Objective::Memory => 0,
+            };
+            queue.enter(least, Entry::Open(root));
         }
         queue
     }
@@ -71,29 +63,33 @@ where
 
     /// Solves a node's relaxation, unless the node leaves no room or no prompt keeps the limits.
     fn relax(&mut self, known: i64, node: Node) {
-        let room = relax::room(self.space, self.device, node, self.regions);
+        let room = relax::room(self.pricing.space, self.pricing.question.device, node, self.regions);
         let Some(pinned) = self.pinned_least(node, room.budgets()[0]) else { return };
-        let relaxation = self.space.relaxation(node);
-        if let Some(bound) = (self.bound)(room, pinned, &relaxation) {
+        let relaxation = self.pricing.space.relaxation(node);
+        if let Some(bound) = self.bound(room, pinned, &relaxation) {
             self.enter(bound.max(known), Entry::Relaxed(node, relaxation));
         }
+    }
+
+    fn bound(&self, room: Room, pinned: i64, relaxation: &Relaxation) -> Option<i64> {
+        self.pricing.least(self.objective, self.regions, room, pinned, relaxation)
     }
 
     /// The fewest bytes of pinned neurons with which a prompt of a node keeps the limits within so many bytes; `None` where none
     /// does.
     fn pinned_least(&self, node: Node, bytes: i64) -> Option<i64> {
-        let options = &self.space.options[node.level];
-        let computes = self.space.computes_of(node);
+        let space = self.pricing.space;
+        let options = &space.options[node.level];
+        let computes = space.computes_of(node);
         let mut rows: Vec<bool> =
             computes.iter().map(|&compute| options.computes[compute].embedding_rows).collect();
         rows.sort_unstable();
         rows.dedup();
         let members =
-            self.space.reads_of(node).iter().flat_map(|&read| rows.iter().map(move |&rows| (read, rows)));
+            space.reads_of(node).iter().flat_map(|&read| rows.iter().map(move |&rows| (read, rows)));
         let fewest = |(read, rows): (usize, bool)| {
-            let prompts = (self.prompts)(node.level, read, rows);
-            let fit =
-                |&&(prompt, pinned): &&(usize, i64)| self.space.prompts[prompt].rows_bytes + pinned <= bytes;
+            let prompts = self.pricing.limited.useful(node.level, read, rows);
+            let fit = |&&(prompt, pinned): &&(usize, i64)| space.prompts[prompt].rows_bytes + pinned <= bytes;
             prompts.iter().filter(fit).map(|&(_, pinned)| pinned).min()
         };
         members.filter_map(fewest).min()
@@ -101,19 +97,19 @@ where
 
     /// The configurations of a single node.
     fn configurations(&mut self, known: i64, node: Node, relaxation: &Relaxation) {
-        let (space, read) = (self.space, self.space.reads_of(node)[0]);
+        let (space, read) = (self.pricing.space, self.pricing.space.reads_of(node)[0]);
         let options = &space.options[node.level];
         for compute in space.computes_of(node) {
             let rows = options.computes[compute].embedding_rows;
             let serial = (options.computes[compute].serial / space.tick_seconds) as i64;
-            let own = Relaxation { curve: Rc::clone(&relaxation.curve), serial };
-            for &(prompt, pinned) in (self.prompts)(node.level, read, rows).iter() {
+            let own = relaxation.with_serial(serial);
+            for &(prompt, pinned) in self.pricing.limited.useful(node.level, read, rows).iter() {
                 let config = Configuration { level: node.level, compute, read, prompt };
-                let room = space.room(self.device, config, self.regions);
+                let room = self.pricing.room(config, self.regions);
                 if pinned > room.budgets()[1] {
                     continue;
                 }
-                if let Some(bound) = (self.bound)(room, pinned, &own) {
+                if let Some(bound) = self.bound(room, pinned, &own) {
                     self.enter(bound.max(known), Entry::Configuration(config));
                 }
             }
@@ -121,11 +117,7 @@ where
     }
 }
 
-impl<P, B> Iterator for Queue<'_, P, B>
-where
-    P: Fn(usize, usize, bool) -> Prompts,
-    B: Fn(Room, i64, &Relaxation) -> Option<i64>,
-{
+impl Iterator for Queue<'_> {
     type Item = (i64, Configuration);
 
     fn next(&mut self) -> Option<(i64, Configuration)> {

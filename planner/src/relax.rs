@@ -26,26 +26,67 @@ use crate::space::{Node, Space};
 pub struct Relaxation {
     /// Ticks of all layers against bytes of what is cached.
     pub curve: Rc<Curve>,
+    /// Where prompts are limited, such curves by the price of a pinned byte: see [`Self::layers_least`].
+    pub pinning: Rc<[(f64, Curve)]>,
     /// Ticks that nothing overlaps.
     pub serial: i64,
+}
+
+/// Prices of a pinned byte, in what a byte of memory saves on average.
+const PINNED_PRICES: [f64; 9] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
+
+impl Relaxation {
+    /// A lower bound on ticks of all layers, within so many bytes and with at least `pinned` bytes of pinned neurons; `None` where the
+    /// bytes are too few. Lagrange's dual: layers pay a price for each pinned byte, and the needed bytes give it back.
+    pub fn layers_least(&self, bytes: i64, pinned: i64) -> Option<i64> {
+        let given_back =
+            |(price, curve): &(f64, Curve)| Some(curve.at(bytes)? + (price * pinned as f64) as i64 - 1);
+        Some(self.pinning.iter().filter_map(given_back).fold(self.curve.at(bytes)?, i64::max))
+    }
+
+    /// The fewest bytes that [`Self::layers_least`] allows for so many ticks; `None` where no bytes are enough.
+    pub fn bytes_least(&self, ticks: i64, pinned: i64) -> Option<i64> {
+        let mut least = self.curve.reaching(ticks)?;
+        for (price, curve) in self.pinning.iter() {
+            least = least.max(curve.reaching(ticks + 1 - (price * pinned as f64) as i64)?);
+        }
+        Some(least)
+    }
+
+    /// With other ticks beside the layers.
+    pub fn with_serial(&self, serial: i64) -> Self {
+        Self { curve: Rc::clone(&self.curve), pinning: Rc::clone(&self.pinning), serial }
+    }
 }
 
 /// Solves the relaxation of a node.
 pub fn relax(space: &Space<'_>, node: Node) -> Relaxation {
     let options = &space.options[node.level];
     let favourable = Favourable::new(space, node);
-    let curves = options.kinds.iter().map(|&(layer, _)| {
-        let mut points: Vec<(i64, i64)> = Vec::with_capacity(options.cached[layer].len());
+    let points = |&(layer, _): &(usize, i64)| {
+        let mut points: Vec<(i64, i64, i64)> = Vec::with_capacity(options.cached[layer].len());
         favourable.layer(layer, |cached, seconds| {
             // rounded down: a bound
-            points.push((cached.need.bytes(), (seconds / space.tick_seconds) as i64));
+            points.push((cached.need.bytes(), (seconds / space.tick_seconds) as i64, cached.need.hot));
         });
         points.sort_unstable();
-        Curve::over(&points)
-    });
-    let curves: Vec<Curve> = curves.collect();
+        points
+    };
+    let points: Vec<_> = options.kinds.iter().map(points).collect();
+    let at_price = |price: f64| {
+        let cost =
+            |&(bytes, ticks, hot): &(i64, i64, i64)| (bytes, ticks - (price * hot as f64).ceil() as i64);
+        let hull = |points: &Vec<_>| Curve::over(&points.iter().map(cost).collect::<Vec<_>>());
+        let hulls: Vec<Curve> = points.iter().map(hull).collect();
+        Curve::sum(hulls.iter().zip(options.counts()))
+    };
+    let curve = at_price(0.0);
+    let ends = (curve.corners[0], curve.corners[curve.corners.len() - 1]);
+    let mean = -Curve::slope((ends.1.0 - ends.0.0, ends.1.1 - ends.0.1));
+    let prices = PINNED_PRICES.iter().filter(|_| space.limits_prompts).map(|price| price * mean);
     Relaxation {
-        curve: Rc::new(Curve::sum(curves.iter().zip(options.counts()))),
+        pinning: prices.map(|price| (price, at_price(price))).collect(),
+        curve: Rc::new(curve),
         serial: (favourable.serial / space.tick_seconds) as i64,
     }
 }

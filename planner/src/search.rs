@@ -3,7 +3,9 @@
 use plans::plan::{Objective, Plan, SimpleRule, Speculation};
 
 use crate::assemble;
+use crate::blame;
 use crate::candidate::{Candidate, Fastest, TIE, tied};
+use crate::core;
 use crate::cost::speculation;
 use crate::cost::{self, DecodePrice};
 use crate::curve::div_up;
@@ -14,12 +16,13 @@ use crate::error::PlanError;
 use crate::presolve::Presolve;
 use crate::pricing::Pricing;
 use crate::problem::Problem;
-use crate::question::{DIGITS, Inputs, Limits, Question, UNLIMITED_BYTES};
+use crate::question::{Inputs, Limits, Question};
 use crate::request::{self};
 use crate::room::{regions_within, with_page_tables};
 use crate::simple_rule;
 use crate::solve::{self, Outcome};
 use crate::space::Configuration;
+use crate::split::Wanted;
 use crate::tables::{Bound, Mode, Need, PAGE, Tables};
 use crate::verify::verify;
 
@@ -32,8 +35,6 @@ const SURVIVORS_MAX: usize = 12;
 const FEWER_MAX: usize = 4;
 /// More hundredths of a logarithm than any prompt's seconds are below 1.
 const PROMPT_LEAST: i64 = 4096;
-/// Splits that are tried in vain for each choice of prompts.
-const FAILED_MAX: usize = 2;
 /// How often a plan of least memory is sought again within its own size.
 const SIZES_MAX: usize = 8;
 
@@ -103,8 +104,7 @@ pub fn best_in(question: &Question<'_>, space: &Presolve<'_>) -> Result<Option<S
     }
 }
 
-/// The master problem of the last round. Where no plan satisfies the limits it is that of the plans without limits on time, and has no
-/// solution under them.
+/// The master problem of the last round; where no plan satisfies the limits, the one that has no solution under them.
 ///
 /// # Errors
 /// As [`best_plan`].
@@ -113,43 +113,7 @@ pub fn problem(question: &Question<'_>) -> Result<Problem, PlanError> {
     if let Some(solved) = best_in(question, &space)? {
         return Ok(encode(&solved.tables).problem);
     }
-    let proven = space.work().undecided == 0;
-    let limits = &question.limits;
-    let mut free = Limits { objective: Objective::Speed, ..limits.without_times() };
-    let mut solved = best_in(&question.within(free.clone()), &space)?;
-    if solved.is_none() {
-        (free.memory_bytes, free.machine_bytes, free.user_memory_bytes) =
-            (UNLIMITED_BYTES, UNLIMITED_BYTES, None);
-        solved = best_in(&question.within(free), &space)?;
-    }
-    let Some(solved) = solved else { return Ok(Problem::default()) };
-    Ok(encode(&refused(question, &space, solved, proven)).problem)
-}
-
-/// The tables of a plan without limits on time, under the limits that leave no plan.
-///
-/// What the relaxation of a mode says of these limits comes first. Where it leaves a choice, and the exact splits are proven to leave none,
-/// this is a cut: with the limits on time the mode takes more memory than there is.
-fn refused(question: &Question<'_>, space: &Presolve<'_>, solved: Solved, proven: bool) -> Tables {
-    let (limits, pricing) = (&question.limits, Pricing::new(question, space));
-    let pages = |bytes: u64| regions_within(bytes).div_euclid(PAGE) + 1;
-    let regions = regions_within(limits.memory_bytes);
-    let mut tables = Tables {
-        time_max: limits.speed_min.map(|speed| (DIGITS / speed / solved.tick_seconds) as i64),
-        user_pages: limits.user_memory_bytes.map(pages),
-        machine_pages: pages(limits.machine_bytes),
-        ..solved.tables
-    };
-    let on_time = limits.prompts_max.iter().map(|limit| limit.name);
-    let on_time: Vec<&str> = on_time.chain(limits.speed_min.map(|_| "user.min_speed")).collect();
-    for (mode, &config) in solved.modes.iter().enumerate() {
-        tables.modes[mode].needs = needs(&pricing, config, regions);
-        if proven && tables.allows_any(mode) {
-            let pages = Some(tables.pages() + 1);
-            tables.modes[mode].needs.push(Need { limits: on_time.clone(), pages });
-        }
-    }
-    tables
+    core::problem(&blame::Search::new(question, &space))
 }
 
 /// The fewest pages, in all, with which a configuration keeps each limit on prompts.
@@ -191,7 +155,7 @@ impl Search<'_> {
     fn smallest(&self, regions: i64) -> Result<Option<Solved>, PlanError> {
         let Some((least, found)) = self.pricing.smallest(regions) else { return Ok(None) };
         let proven = with_page_tables(least) as u64;
-        let mut most = tied(found).min(regions);
+        let mut most = (found + found / (2 * TIE)).min(regions);
         let mut last: Option<Solved> = None;
         for _ in 0..SIZES_MAX {
             let Some(mut solved) = self.fastest(most)? else { break };
@@ -257,7 +221,6 @@ impl Search<'_> {
         let slowest = self.slowest(&fastest, simple);
         let (mut survivors, mut rest) = self.survivors(&fastest, slowest, regions);
         let mut tables = self.tables(&survivors, (fastest.least, slowest), regions);
-        let mut failed = vec![0; self.space.prompts.len()];
         for round in 1..=self.space.rounds_max + 1 {
             if round > self.space.rounds_max {
                 // among those that were split Z3 decides once more
@@ -274,29 +237,18 @@ impl Search<'_> {
                 let modes = survivors.iter().map(|survivor| survivor.config).collect();
                 return Ok(Chosen { fastest, candidate, tables, modes, rounds: round });
             }
-            if let Some(candidate) = self.pricing.as_fast(survivors[mode].config, regions, slowest) {
+            let wanted = if self.pricing.limited.is_empty() { Wanted::Best } else { Wanted::Bound };
+            if let (Some(candidate), _) =
+                self.pricing.candidate(survivors[mode].config, regions, slowest, wanted)
+            {
                 tables.modes[mode].least = (candidate.ticks, div_up(candidate.regions, PAGE));
                 survivors[mode].split = Some(candidate);
                 continue;
             }
-            // no split is as fast: others take its place, with another prompt once two have failed
-            let prompt = survivors[mode].config.prompt;
-            failed[prompt] += 1;
+            // no split is as fast: another takes its place
             survivors.remove(mode);
             tables.modes.remove(mode);
-            if failed[prompt] >= FAILED_MAX {
-                let hopeless =
-                    |survivor: &Survivor| survivor.split.is_none() && survivor.config.prompt == prompt;
-                let kept: Vec<bool> = survivors.iter().map(|survivor| !hopeless(survivor)).collect();
-                let mut of_modes = kept.iter();
-                tables.modes.retain(|_| of_modes.next().is_some_and(|kept| *kept));
-                survivors.retain(|survivor| !hopeless(survivor));
-            }
-            let next = rest.find(|next| {
-                failed[next.config.prompt] < FAILED_MAX
-                    && self.may(next.config, (&fastest.best, slowest), regions)
-            });
-            if let Some(next) = next {
+            if let Some(next) = rest.find(|next| self.may(next.config, slowest, regions)) {
                 tables.modes.push(self.mode(&next, fastest.least, regions));
                 survivors.push(next);
             }
@@ -345,7 +297,7 @@ impl Search<'_> {
             .collect();
         others.retain(|&(prompt, _, config)| prompt <= incumbent.prompt && config != best);
         others.sort_unstable();
-        let may = |config: Configuration| self.may(config, (&fastest.best, slowest), regions);
+        let may = |config: Configuration| self.may(config, slowest, regions);
         let mut survivors = vec![incumbent];
         let cores = self.pricing.cores(best);
         let computes = (0..self.space.options[best.level].computes.len())
@@ -361,11 +313,10 @@ impl Search<'_> {
         (survivors, rest.collect::<Vec<_>>().into_iter())
     }
 
-    /// Whether presolve leaves a configuration: its relaxation is as fast, also if its split lies as far above as the incumbent's does.
-    fn may(&self, config: Configuration, (best, slowest): (&Candidate, i64), regions: i64) -> bool {
-        let bound = |config| self.pricing.bound_of(config, regions);
-        let gap = bound(best.config).map_or(0, |bound| best.ticks - bound);
-        bound(config).is_some_and(|bound| bound + gap.max(0) <= slowest)
+    /// Whether presolve leaves a configuration: neither its relaxation nor the dual of its split is slower.
+    fn may(&self, config: Configuration, slowest: i64, regions: i64) -> bool {
+        let fast = |bound: Option<i64>| bound.is_some_and(|bound| bound <= slowest);
+        fast(self.pricing.bound_of(config, regions)) && fast(self.pricing.split_least(config, regions))
     }
 
     /// The master problem over these configurations, none of which is faster than `least`; all that are no slower than `slowest` are as

@@ -85,6 +85,8 @@ pub struct Space<'a> {
     pub tick_seconds: f64,
     /// Per level: which reads and which cores are relaxed together.
     pub groups: Vec<Groups>,
+    /// Whether prompts are limited, and relaxations have prices of pinned bytes.
+    pub limits_prompts: bool,
     prompt_prices: RefCell<HashMap<PromptKey, Rc<PromptPrice>>>,
 }
 
@@ -169,10 +171,11 @@ impl<'a> Space<'a> {
             all.fold(f64::MAX, f64::min)
         };
         Self {
-            tick_seconds: options.iter().map(least).fold(f64::MAX, f64::min) / TICKS,
+            tick_seconds: options.iter().map(least).reduce(f64::min).unwrap_or(1.0) / TICKS,
             groups: options.iter().map(Groups::of).collect(),
             options,
             prompts: rules::prompts(question),
+            limits_prompts: !question.limits.prompts_max.is_empty(),
             prompt_prices: RefCell::default(),
         }
     }

@@ -158,13 +158,6 @@ impl Tables {
             && price.time <= self.time_max.unwrap_or(i64::MAX)
     }
 
-    /// Whether the relaxation of a mode leaves any choice within the limits.
-    pub fn allows_any(&self, mode: usize) -> bool {
-        let of = &self.modes[mode];
-        let pages = of.layers.most.min(self.pages() - of.pages);
-        self.allows(&Choice { mode, pages })
-    }
-
     /// The smaller of the two memory limits.
     pub fn pages(&self) -> i64 {
         self.machine_pages.min(self.user_pages.unwrap_or(i64::MAX))

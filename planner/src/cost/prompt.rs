@@ -181,8 +181,6 @@ pub struct PromptPrice {
     attention_fraction: f64,
     /// Seconds that no pinned neuron changes: the head, rows of the embedding.
     pub once: f64,
-    /// Seconds that reading costs at least beside all computing.
-    least: LeastReading,
 }
 
 /// Chunks of as many tokens.
@@ -193,43 +191,6 @@ struct Chunks {
     compute: Vec<f64>,
     /// Share of a layer's experts that they visit.
     visited: f64,
-}
-
-/// A lower bound of the seconds that a prompt's reads add to its computing, however neurons are shared among the layers: each second
-/// of reading adds what it adds in the layer where that is least.
-#[derive(Debug, Clone)]
-struct LeastReading {
-    /// Seconds of computing alone.
-    computing: f64,
-    /// Seconds that a missing neuron is read, each chunk.
-    neuron_seconds: f64,
-    /// Seconds that each second of reading adds, rising, and how many seconds of reading there are that add no more.
-    steps: Vec<(f64, f64)>,
-}
-
-impl LeastReading {
-    fn new(
-        (chunks, attention_fraction): (&[Chunks], f64),
-        once: f64,
-        (taken_fraction, neuron_seconds, neurons): (f64, f64, f64),
-    ) -> Self {
-        let layers = chunks.first().map_or(0, |chunks| chunks.compute.len());
-        // none reads a smaller share
-        let neuron_seconds = neuron_seconds * chunks.iter().map(|chunks| chunks.visited).fold(1.0, f64::min);
-        let all = neuron_seconds * neurons;
-        let step = |layer: usize| {
-            let added = |chunks: &Chunks| {
-                let own = (1.0 - attention_fraction) * chunks.compute[layer];
-                let reads = PromptReads { seconds: all, all_seconds: all, taken_fraction };
-                chunks.count * reads.added_fraction(own)
-            };
-            (chunks.iter().map(added).sum::<f64>(), all)
-        };
-        let mut steps: Vec<(f64, f64)> = (0..layers).map(step).collect();
-        steps.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let computing = |chunks: &Chunks| chunks.count * chunks.compute.iter().sum::<f64>();
-        Self { computing: once + chunks.iter().map(computing).sum::<f64>(), neuron_seconds, steps }
-    }
 }
 
 /// Comparing what one of a prompt's reads brings with its checksum.
@@ -279,21 +240,9 @@ impl PromptPrice {
         let once = embedding + rest(model, &r).seconds();
         let stride_bytes = model.parts.bundle.stride_bytes as f64;
         let neurons = a.neurons() as f64;
-        let least = LeastReading::new(
-            (&chunks, attention_fraction),
-            once,
-            (taken_fraction, reads.in_order_least(stride_bytes), neurons),
-        );
         let all_seconds = reads.in_order(neurons * stride_bytes);
         let of_layer = PromptReads { seconds: all_seconds, all_seconds, taken_fraction };
-        Self { reads, of_layer, neurons, stride_bytes, chunks, attention_fraction, once, least }
-    }
-
-    /// Whether another one, read in the same configuration, is the same with any neurons pinned.
-    pub fn is_alike(&self, other: &Self) -> bool {
-        self.once == other.once
-            && self.chunks == other.chunks
-            && self.attention_fraction == other.attention_fraction
+        Self { reads, of_layer, neurons, stride_bytes, chunks, attention_fraction, once }
     }
 
     /// Seconds of reading a layer of whose neurons so many are pinned, once a chunk that visits all experts.
@@ -317,38 +266,6 @@ impl PromptPrice {
             chunks.count * prompt_layer_seconds(chunks.compute[layer], self.attention_fraction, &reads)
         };
         self.chunks.iter().map(chunk).sum()
-    }
-
-    /// Seconds with everything pinned.
-    pub fn computing(&self) -> f64 {
-        self.least.computing
-    }
-
-    /// Seconds that no sharing so many pinned neurons among the layers can be below.
-    pub fn seconds_least(&self, pinned: f64) -> f64 {
-        let LeastReading { computing, neuron_seconds, steps } = &self.least;
-        let all: f64 = steps.iter().map(|(_, read)| read).sum();
-        let mut left = (all - pinned * neuron_seconds).max(0.0);
-        let mut seconds = *computing;
-        for (slope, read) in steps {
-            seconds += slope * read.min(left);
-            left -= read.min(left);
-        }
-        seconds
-    }
-
-    /// Pinned neurons of all layers that no sharing them can do with fewer, for a prompt to take at most so many
-    /// seconds; `None` if all are not enough.
-    pub fn pinned_least(&self, seconds: f64) -> Option<f64> {
-        let LeastReading { computing, neuron_seconds, steps } = &self.least;
-        let mut left = (seconds - computing).max(0.0);
-        let mut pinned = 0.0;
-        for (slope, read) in steps {
-            let hidden = if *slope * read <= left { *read } else { left / slope };
-            left -= slope * hidden;
-            pinned += (read - hidden) / neuron_seconds;
-        }
-        (seconds >= *computing).then_some(pinned)
     }
 
     /// Seconds with so many pinned neurons in each layer.

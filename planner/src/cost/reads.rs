@@ -20,7 +20,7 @@ use crate::question::Question;
 const COMPLETED_UNSEEN: f64 = 0.5;
 
 /// How flash is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReadChoice {
     /// Back end that reads.
     pub backend: Backend,
@@ -63,12 +63,6 @@ impl Cut {
         Self { reads, block, block_ln: block.ln(), in_order, reading_fraction }
     }
 }
-
-/// [`ReadPrice::cut_key`].
-pub type CutKey = (u64, u64, Phases);
-
-/// [`ReadPrice::reads_key`].
-pub type ReadsKey = (CutKey, Backend, bool, u32, u32, Option<u32>);
 
 /// Rates at which a device gives one back end reads, with so many in flight, whatever the model.
 #[derive(Debug)]
@@ -215,15 +209,10 @@ impl ReadPrice {
     /// with fewer reads than the plan's depth never has more of them in flight; one with more reads than
     /// buffers has half of the buffers' reads in flight while the other half is computed.
     pub fn of(&self, missing: Missing, fires: f64) -> LayerReads {
-        self.of_cut(missing, &self.cut(missing), fires)
-    }
-
-    /// [`Self::of`] where it is known how the missing neurons are cut.
-    pub fn of_cut(&self, missing: Missing, cut: &Cut, fires: f64) -> LayerReads {
         if missing.neurons <= 0.0 {
             return LayerReads::default();
         }
-        let Cut { reads, block, block_ln, in_order, reading_fraction } = *cut;
+        let Cut { reads, block, block_ln, in_order, reading_fraction } = self.cut(missing);
         let curves = if in_order { &self.queued.in_order } else { &self.queued.random };
         let buffers = f64::from(self.held());
         let most = reads_if_any(reads, reading_fraction);
@@ -251,7 +240,7 @@ impl ReadPrice {
         layer
     }
 
-    /// How many reads missing neurons take, and of what. It depends on [`Self::cut_key`] alone of the choices.
+    /// How many reads missing neurons take, and of what.
     ///
     /// An expert in slices is missing as a whole: its slices are neighbours, and share reads as far as buffers reach. So are all
     /// those of a layer without experts that are not pinned, which is read in order.
@@ -291,11 +280,6 @@ impl ReadPrice {
     /// Reads of what is missing as a whole or not at all: those of an expert that comes and goes in slices, or one of neurons.
     pub fn by_chance(&self) -> f64 {
         self.by_chance
-    }
-
-    /// Reads of a layer of a token that takes any, where the mean token takes so many.
-    pub fn at_once(&self, reads: f64) -> f64 {
-        reads_if_any(reads, reading_fraction(reads, self.by_chance))
     }
 
     /// Share of the reads in flight beside the last that complete no sooner than it does.
@@ -355,17 +339,9 @@ impl ReadPrice {
         self.queued.in_order.reads_per_second(self.choice.buffer_bytes as f64, f64::from(self.choice.depth))
     }
 
-    /// The choices that [`Self::cut`] depends on: reads that are alike in these share their cuts.
-    pub fn cut_key(&self) -> CutKey {
-        (self.choice.gap_bytes, self.choice.buffer_bytes, self.choice.phases)
-    }
-
-    /// The choices that [`Self::of_cut`] depends on where no layer takes more than `most` reads: buffers matter only to one that
-    /// takes more than there are.
-    pub fn reads_key(&self, most: f64) -> ReadsKey {
-        let ReadChoice { backend, direct, depth, look_ahead, .. } = self.choice;
-        let held = (self.at_once(most) > f64::from(self.held())).then(|| self.held());
-        (self.cut_key(), backend, direct, depth, look_ahead, held)
+    /// The choice that is priced.
+    pub fn choice(&self) -> ReadChoice {
+        self.choice
     }
 
     /// Seconds of filling a slot of one neuron: a read of it, with as many others in flight as the plan allows. Nothing where
@@ -378,12 +354,6 @@ impl ReadPrice {
         steps
             .map(|&bytes| 1.0 / self.queued.random.reads_per_second(bytes, f64::from(self.choice.depth)))
             .sum()
-    }
-
-    /// Seconds that reading so many bytes in order cannot be below, however many pieces they are read in.
-    pub fn in_order_least(&self, bytes: f64) -> f64 {
-        let block = self.ordered_bytes();
-        bytes / (self.queued.in_order.reads_per_second_most(block) * block)
     }
 
     /// Bytes of a read of what is read in order: a whole buffer, or a part of a slice.

@@ -1,27 +1,13 @@
 //! Lagrange's dual of a split: a bound below every split, and the choice that it suggests.
 
-use super::items::{Budget, CLOSE, Found, Item, LIMITS, NEVER, ROUNDING, SURE, priced};
+use super::items::{CLOSE, Item, LIMITS, ROUNDING, SURE, priced};
 
 /// A price at which a limit that is not kept cannot be.
 const DEAREST: f64 = 1e18;
-/// Halvings of the price of memory.
-const BISECTIONS: usize = 12;
-/// Steps in which a price is found at most where prompts are limited.
+/// Steps in which a price is found, at most.
 const STEPS_MAX: usize = 24;
 /// A dual known to within such a part is not made higher.
 const NEAR: f64 = 16.0 * CLOSE as f64;
-
-/// The bound within a memory, and the split that it suggests, where no prompt is limited; no split where the bound is `enough`.
-pub(super) fn of_memory(items: &[Vec<Item>], budget: &Budget, enough: f64) -> Option<(Point, Option<Found>)> {
-    let [all, beside, ..] = budget.limits(items);
-    let point = Dual { items, limits: [all, beside, NEVER, NEVER], enough }.best()?;
-    if point.value >= enough {
-        return Some((point, None));
-    }
-    let fits = |chosen: Vec<usize>| Found::of(items, chosen).repaired(items, budget);
-    let found = fits(point.chosen.clone()).or_else(|| fits(vec![0; items.len()]));
-    Some((point, found.map(|found| found.filled(items, budget))))
-}
 
 /// The value of a bound with which no split takes fewer than so many ticks.
 pub(super) fn enough(to_beat: Option<i64>) -> f64 {
@@ -96,12 +82,10 @@ impl Dual<'_> {
             (low, high, below) = (high, high * 4.0, above);
             above = at(high)?;
         }
-        // memory alone is close enough after a few halvings; with prompts the bound is worth more
-        let by_lines = self.limits[2..].iter().any(|&most| most < NEVER);
-        if by_lines && below.value > best.value {
+        if below.value > best.value {
             best = below.clone();
         }
-        for step in 0..if by_lines { STEPS_MAX } else { BISECTIONS } {
+        for step in 0..STEPS_MAX {
             if enough(&above) {
                 return Some(above);
             }
@@ -110,12 +94,12 @@ impl Dual<'_> {
             let [rise, fall] = [&below, &above].map(|point| point.taken[limit] - most);
             let meet = (above.value - below.value + rise * low - fall * high) / (rise - fall);
             let top = below.value + rise * (meet - low);
-            if by_lines && top <= most_seen + most_seen.abs() / NEAR {
+            if top <= most_seen + most_seen.abs() / NEAR {
                 break;
             }
             // what a limit of its own made the best of is not quite on its line
             let inside = (meet - low).min(high - meet) > SURE * (high - low);
-            let price = if by_lines && inside && step % 4 < 3 { meet } else { 0.5 * (low + high) };
+            let price = if inside && step % 4 < 3 { meet } else { 0.5 * (low + high) };
             let point = at(price)?;
             if enough(&point) {
                 return Some(point);
@@ -132,18 +116,6 @@ impl Dual<'_> {
         let value = best.value.max(above.value);
         let prices = if best.value > above.value { best.prices } else { above.prices };
         Some(Point { prices, value, taken, chosen: above.chosen })
-    }
-
-    /// The items with which prompts are fastest, however slow a token is; `None` where nothing limits prompts or nothing fits.
-    pub(super) fn most_pinned(&self) -> Option<Vec<usize>> {
-        /// Ticks for a part of a limited prompt: more than any part is worth.
-        const DEAR: f64 = 1e6;
-        let [all, beside, first, second] = self.limits;
-        let price = |limit: i64| if limit < NEVER { DEAR } else { 0.0 };
-        let prices = [0.0, 0.0, price(first), price(second)];
-        // what is pinned is beside the slots, and all of it is to be pinned
-        let pinned = Dual { limits: [all.min(beside), beside, first, second], ..*self };
-        if prices == [0.0; LIMITS] { None } else { Some(pinned.steepest(prices)?.chosen) }
     }
 
     /// The linear relaxation of the first limit under the prices of the others: the steepest step of any layer's hull

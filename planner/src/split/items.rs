@@ -12,8 +12,7 @@ pub const CLOSE: i64 = 1024;
 const REPAIRS_PER_LAYER: usize = 4;
 /// A bound is lowered by such a share, whatever was rounded.
 pub(super) const SURE: f64 = 1e-9;
-/// What sums of priced limits may be off by, as a share: at high prices that is more than all ticks, and such a bound says
-/// nothing.
+/// Rounding of sums of priced limits, as a share. At high prices that is more than all ticks, and such a bound says nothing.
 pub(super) const ROUNDING: f64 = 1e-12;
 
 /// One caching one layer.
@@ -36,13 +35,12 @@ pub struct Budget {
     pub room: Room,
     /// Ticks of each prompt; [`NEVER`] where there is no limit.
     pub prompts: [i64; 2],
-    /// Partial choices of a programme that are looked at before nothing is decided: [`CHOICES_MAX`].
+    /// Partial choices of the dynamic programme that are looked at: [`CHOICES_MAX`].
     pub choices_max: usize,
 }
 
-/// Partial choices that are looked at before it is given up to decide whether a split keeps all limits. Where a split is known, and only a
-/// better one is sought, a 32nd of them; where nothing depends on the answer, a 128th.
-pub const CHOICES_MAX: usize = 1 << 23;
+/// Partial choices that the dynamic programme of a split looks at, at most.
+pub const CHOICES_MAX: usize = 1 << 21;
 
 /// A choice of one item of each layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,6 +68,12 @@ impl Budget {
         let slots = |items: &Vec<Item>| items.iter().map(|item| item.need.cold).max().unwrap_or(0);
         let slots: i64 = items.iter().map(slots).sum();
         [all.min(beside.saturating_add(slots)), beside, self.prompts[0], self.prompts[1]]
+    }
+
+    /// [`Self::limits`] where prompts may take any time.
+    pub(super) fn of_memory(&self, items: &[Vec<Item>]) -> [i64; LIMITS] {
+        let [all, beside, ..] = self.limits(items);
+        [all, beside, NEVER, NEVER]
     }
 
     pub(super) fn keeps(&self, need: Need, prompts: [i64; 2]) -> bool {

@@ -59,7 +59,7 @@ fn with_a_limit_on_prompts_no_runner_up_breaks_it() {
         let embedding_rows = ways.computes[solved.config.compute].embedding_rows;
         let cores = &space.prompts[solved.config.prompt].cores;
         PromptPrice::new(&question, &PromptChoice { reads, embedding_rows, cores, chunk }, limit.tokens)
-            .computing()
+            .seconds(&vec![question.model.architecture.neurons() as u32; question.model.layers.len()])
     };
     let row = rows.iter().find(|row| row.name == "prompt, tokens").expect("a row");
     let chunk = |(chunk, _): &(String, i64)| chunk.parse::<u32>().expect("a number");

@@ -3,13 +3,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use planner::branch::OPEN;
 use planner::presolve::Presolve;
 use planner::question::DIGITS;
 use planner::request::resolve;
-use planner::space::Space;
 use planner::split::CLOSE;
 use planner::{Answer, Inputs, Solved, plan};
 use plans::model::{Level, LevelKind};
@@ -452,33 +450,6 @@ fn a_limit_on_prompts_costs_a_device_of_many_cores_little_more_than_one_of_few()
     }
 }
 
-/// What ways of reading share is worked out once, and is what each would have by itself.
-#[test]
-fn reads_that_ways_share_are_those_of_each_alone() {
-    let (_, phone) = profile(PHONE);
-    let (mut alike, mut buffers_matter) = (0, 0);
-    for (inputs, every) in [(crate::small::inputs(3), 1), (crate::slices::mixture(32), 1), (phone, 50)] {
-        let request = request(8 << 30);
-        let question = resolve(&inputs, &request).expect("a sensible request");
-        for ways in &Space::new(&question).options {
-            let mut all = Vec::new();
-            for (at, read) in ways.reads.iter().enumerate().step_by(every) {
-                let shared = ways.layer_reads(at);
-                for (layer, (cached, reads)) in ways.cached.iter().zip(&*shared).enumerate() {
-                    let (_, fires) = planner::cost::requested(&inputs.model, ways.level, layer);
-                    for (way, reads) in cached.iter().zip(&**reads) {
-                        assert_eq!(*reads, read.price().of(way.missing, fires), "{layer} {way:?} {read:?}");
-                        buffers_matter += usize::from(reads.reads > f64::from(read.choice.buffers));
-                    }
-                }
-                alike += usize::from(all.iter().any(|before| Arc::ptr_eq(before, &shared)));
-                all.push(shared);
-            }
-        }
-    }
-    assert!(alike > 0 && buffers_matter > 0, "{alike} shared, {buffers_matter} with too few buffers");
-}
-
 #[test]
 fn what_was_wrong_once_stays_right() {
     let (name, inputs) = &profile(DENSE);
@@ -550,6 +521,18 @@ fn the_prefill_speed_of_a_plan_can_be_asked_for_where_nothing_is_left_over() {
         let asked = solved(inputs, &Request { prefill_tokens_per_second_min, ..here });
         let asked = asked.unwrap_or_else(|| panic!("{prefill_tokens_per_second_min:?} in {mib} MiB"));
         assert!(speed(&asked) * ALIKE >= speed(&free), "{mib} MiB");
+    }
+}
+
+/// The prompts need nearly all memory pinned. Without prompts in the bounds of nodes: 13.2 tok/s with a gap of 34 %, and in the second
+/// case 177 %.
+#[test]
+fn limits_on_prompts_that_take_most_memory_leave_a_small_gap() {
+    let (_, inputs) = &profile(PHONE_7B);
+    for (bytes, prefill, least, gap) in [(4_299_853_987, 83.044, 16.2, 0.02), (3 << 30, 40.0, 5.55, 0.04)] {
+        let asked = Request { prefill_tokens_per_second_min: Some(prefill), ..request(bytes) };
+        let solved = solved(inputs, &asked).expect("a plan");
+        assert!(speed(&solved) >= least && solved.gap() <= gap, "{}, {}", speed(&solved), solved.gap());
     }
 }
 
