@@ -14,8 +14,8 @@ use crate::space::{Node, Space};
 /// Rounds of the master problem.
 const ROUNDS_MAX: usize = 32;
 
-/// Relaxations that are kept, at most: of some 10 KiB each, or 100 where prompts are limited.
-const KEPT_MAX: [usize; 2] = [8192, 1024];
+/// Relaxations that are kept, at most: of some 10 KiB each, or megabytes where prompts are limited.
+const KEPT_MAX: [usize; 2] = [8192, 16];
 
 /// The work of searches, in numbers that depend on nothing but the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -6,7 +6,6 @@
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::rc::Rc;
 
 use plans::plan::Objective;
 
@@ -15,11 +14,13 @@ use crate::relax::{self, Relaxation};
 use crate::room::Room;
 use crate::space::{Configuration, Node};
 
-/// A node or a configuration, with the relaxation if that is solved.
+/// What has a lower bound.
 #[derive(Debug)]
 enum Entry {
+    /// A node whose relaxation is not solved.
     Open(Node),
-    Relaxed(Node, Rc<Relaxation>),
+    /// A node of several ways of reading whose relaxation was solved.
+    Group(Node),
     Configuration(Configuration),
 }
 
@@ -61,13 +62,18 @@ impl<'q> Queue<'q> {
         }
     }
 
-    /// Solves a node's relaxation, unless the node leaves no room or no prompt keeps the limits.
+    /// Solves a node's relaxation, unless the node leaves no room or no prompt keeps the limits. No entry holds it: it is large.
     fn relax(&mut self, known: i64, node: Node) {
         let room = relax::room(self.pricing.space, self.pricing.question.device, node, self.regions);
         let Some(pinned) = self.pinned_least(node, room.budgets()[0]) else { return };
         let relaxation = self.pricing.space.relaxation(node);
         if let Some(bound) = self.bound(room, pinned, &relaxation) {
-            self.enter(bound.max(known), Entry::Relaxed(node, relaxation));
+            let bound = bound.max(known);
+            if node.is_single() {
+                self.configurations(bound, node, &relaxation);
+            } else {
+                self.enter(bound, Entry::Group(node));
+            }
         }
     }
 
@@ -129,10 +135,7 @@ impl Iterator for Queue<'_> {
             match self.entries[place].take()? {
                 Entry::Configuration(config) => return Some((bound, config)),
                 Entry::Open(node) => self.relax(bound, node),
-                Entry::Relaxed(node, relaxation) if node.is_single() => {
-                    self.configurations(bound, node, &relaxation);
-                }
-                Entry::Relaxed(node, _) => {
+                Entry::Group(node) => {
                     node.halves().into_iter().for_each(|half| self.enter(bound, Entry::Open(half)));
                 }
             }
