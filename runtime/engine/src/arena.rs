@@ -384,6 +384,8 @@ mod tests {
     fn locking_works_or_says_why_not() {
         let arena = Arena::new(1 << 20).unwrap();
         match arena.lock() {
+            // no other system says how much is locked
+            Ok(()) if cfg!(not(target_os = "linux")) => {}
             Ok(()) => {
                 let status = std::fs::read_to_string("/proc/self/status").unwrap();
                 let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();

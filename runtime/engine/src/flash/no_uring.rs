@@ -44,3 +44,27 @@ impl Flash for Uring {
         match self.0 {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kernels::Format;
+    use plans::Backend;
+
+    use crate::model::gguf::Gguf;
+    use crate::model::source::SourceModel;
+    use crate::stop::StopHandle;
+    use crate::transformer::Transformer;
+    use crate::transformer::tests::{Knobs, container, model, plan};
+
+    #[test]
+    fn a_plan_that_reads_by_io_uring_is_refused_by_name() {
+        let bytes = model(1, Format::F32);
+        let source = SourceModel::from_gguf(Gguf::parse(&bytes).unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let container = container(folder.path(), &source);
+        let plan = plan(&container, "dense", &Knobs { backend: Backend::IoUring, ..Knobs::default() });
+        let refused = Transformer::start(&container, &plan, StopHandle::default()).unwrap_err().to_string();
+        let begin = format!("io_uring is refused here: io_uring does not exist on {}", platform::NAME);
+        assert!(refused.starts_with(&begin), "{refused}");
+    }
+}

@@ -6,7 +6,6 @@ use std::time::Duration;
 use skipped::skipped;
 
 use super::faulty::{Fault, Faulty};
-use super::uring::Uring;
 use super::*;
 use crate::arena::{Align, Arena};
 
@@ -41,15 +40,6 @@ pub(crate) fn refused(error: &io::Error) -> bool {
         skipped("io_uring", format_args!("refused here: {error}"));
     }
     refused
-}
-
-/// A ring over the file, buffered; `None` if the kernel refuses.
-pub(crate) fn ring(file: &tempfile::NamedTempFile, depth: usize) -> Option<Uring> {
-    let opened = open(file.path(), false).unwrap();
-    match Uring::new(opened, false, depth, 8) {
-        Err(error) if refused(&error) => None,
-        made => Some(made.unwrap()),
-    }
 }
 
 /// The back ends that this machine has, in every mode that the file system has.

@@ -452,7 +452,17 @@ impl Drop for Uring {
 mod tests {
     use super::*;
     use crate::arena::{Align, Arena};
-    use crate::flash::tests::{PAGE, buffers, file, ring};
+    use crate::flash::open;
+    use crate::flash::tests::{PAGE, buffers, file, refused};
+
+    /// A ring over the file, buffered; `None` if the kernel refuses.
+    fn ring(file: &tempfile::NamedTempFile, depth: usize) -> Option<Uring> {
+        let opened = open(file.path(), false).unwrap();
+        match Uring::new(opened, false, depth, 8) {
+            Err(error) if refused(&error) => None,
+            made => Some(made.unwrap()),
+        }
+    }
 
     fn request(page: usize, pages: usize, buffer: Buffer) -> ReadRequest {
         ReadRequest { tag: page as u32, offset: (page * PAGE) as u64, bytes: pages * PAGE, buffer, at: 0 }

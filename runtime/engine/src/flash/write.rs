@@ -168,7 +168,8 @@ mod tests {
 
     #[test]
     fn what_the_system_refuses_is_an_error_and_not_a_hole() {
-        let file = File::open("/dev/null").unwrap(); // not for writing
+        let named = tempfile::NamedTempFile::new().unwrap();
+        let file = File::open(named.path()).unwrap(); // not for writing
         let mut writer = DirectWriter::new(&file).unwrap();
         writer.write_all(b"some").unwrap();
         assert!(writer.flush().is_err());
