@@ -14,7 +14,7 @@ use crate::relax::{self, Relaxation};
 use crate::room::Room;
 use crate::space::{Configuration, Node};
 
-/// What has a lower bound.
+/// A node or a configuration that waits.
 #[derive(Debug)]
 enum Entry {
     /// A node whose relaxation is not solved.
