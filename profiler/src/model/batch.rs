@@ -1,7 +1,7 @@
 //! The dense model on many tokens at once, one layer at a time.
 //!
 //! [`flashplan::internals::reference`] describes the model. This module gives it products that unpack a layer's weights once for a
-//! thousand tokens, on every thread ([`Fast`]), and computes experts itself, because it observes and changes their neurons.
+//! thousand tokens, on every thread (`Fast`), and computes experts itself, because it observes and changes their neurons.
 //! A token's state between layers is its row of the residual stream `[tokens, width]`.
 //! What a block keeps of a window lives as long as the block, because windows begin at position 0 and go through a block whole.
 
@@ -39,7 +39,7 @@ pub struct Stream {
     pub tokens: Vec<u32>,
     /// `[tokens, streams, width]`, where there are several residual streams; mostly none.
     pub streams: Vec<f32>,
-    /// Keys and values that later blocks read: see [`shared`]; mostly none.
+    /// Keys and values that later blocks read: see `shared`; mostly none.
     pub shared: Vec<f32>,
     /// Each token's experts in the current layer, with their weights, if they are chosen before its attention; else empty.
     routed: Vec<Routed>,
