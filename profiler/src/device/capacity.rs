@@ -53,7 +53,8 @@ pub(super) fn measure(machine: &Machine) -> Result<(Capacity, Option<String>), P
 ///
 /// Where it is absent, a new process of `this` program stands in, or else this process, which has done other work before.
 fn process_footprint(this: Option<&Path>, own: Footprint) -> (Footprint, Option<String>) {
-    let beside = this.map_or_else(|| PathBuf::from("run"), |this| this.with_file_name("run"));
+    let run = format!("run{}", std::env::consts::EXE_SUFFIX);
+    let beside = this.map_or_else(|| PathBuf::from(&run), |this| this.with_file_name(&run));
     if let Some(run) = child_footprint(&beside) {
         return (run, None);
     }

@@ -25,6 +25,7 @@ mod unix;
 mod system;
 
 #[cfg(all(target_os = "macos", not(flashplan_portable)))]
+#[expect(dead_code, unreachable_pub, unused_imports, reason = "macOS takes a part of it")]
 mod posix;
 
 #[cfg(not(all(target_os = "linux", not(flashplan_portable))))]

@@ -36,10 +36,11 @@ pub(crate) fn cpu_times() -> Option<CpuTimes> {
     None
 }
 
-/// RAM, all of it and what is free.
+/// RAM, all of it and what is free; macOS has no name for the second.
 ///
 /// # Errors
 /// [`MachineError`] if the system does not say it.
+#[cfg(not(target_os = "macos"))]
 pub fn ram() -> Result<(u64, u64), MachineError> {
     let value = |name, what| {
         // SAFETY: it takes a number and returns one.

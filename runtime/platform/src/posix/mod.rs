@@ -37,9 +37,11 @@ pub(crate) mod page_cache {
 
 pub(crate) mod machine {
     pub(crate) use super::facts::cpu_times;
+    #[cfg(not(target_os = "macos"))]
+    pub use super::facts::ram;
     pub use super::facts::{
         core_classes, core_times, cpu_name, disk, disk_name, largest_cache_bytes, memory_group,
-        processor_limit, ram, setting,
+        processor_limit, setting,
     };
 }
 
