@@ -19,7 +19,7 @@ const BYTES: usize = 1;
 const FEW: usize = 1 << 14;
 /// The part of what the dual leaves open that pruning may lose, as one part in so many.
 const PARTS: usize = 128;
-/// Splits within one part in so many of the ticks are as fast: the one with most pinned neurons is taken, with which prompts are fastest.
+/// Splits within one part in so many of the fastest's ticks tie. Most pinned neurons decide, because they make prompts fastest.
 const ALIKE: i64 = 256;
 /// The row of the dual of a token.
 const DUAL: usize = 1 + LIMITS;

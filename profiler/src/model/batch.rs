@@ -3,7 +3,7 @@
 //! [`flashplan::internals::reference`] describes the model. This module gives it products that unpack a layer's weights once for a
 //! thousand tokens, on every thread (`Fast`), and computes experts itself, because it observes and changes their neurons.
 //! A token's state between layers is its row of the residual stream `[tokens, width]`.
-//! What a block keeps of a window lives as long as the block, because windows begin at position 0 and go through a block whole.
+//! A block's state of a window lives as long as the block, because windows begin at position 0 and go through a block whole.
 
 mod products;
 mod shared;
